@@ -1,0 +1,231 @@
+"""
+What the rooms ask of one another: the format that a log is given, the files under it, the slices that it hands out.
+
+Our own interfaces are L{typing.Protocol}s; zope's are used only where Twisted demands them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+
+class CheckLimits(NamedTuple):
+    """
+    How much a format may accept, and how much work it may do, when it checks a message set.
+
+    @ivar payloadSizeMax: bytes of a top-level payload (C{max.message.size}).
+    @ivar decompressedSizeMax: bytes that all compressed entries of one set may open to together, over all depths.
+    @ivar depthMax: how deep wrappers may nest; 1 is a wrapper of plain messages.
+    @ivar compressedSizeMax: bytes of compressed payload that may be opened at all; the reactor opens small ones itself and leaves the others to a worker.
+    """
+
+    payloadSizeMax: int = 1_000_000
+    decompressedSizeMax: int = 64 << 20
+    depthMax: int = 8
+    compressedSizeMax: int = 2**31 - 1
+
+
+class Checked(NamedTuple):
+    """
+    A message set that was found good.
+
+    @ivar size: bytes of whole entries from the start; what stands behind them is a cut entry and is not kept.
+    @ivar count: messages, those inside wrappers counted one by one.
+    @ivar timestampMaxMs: the latest time a message carries, -1 for formats without.
+    """
+
+    size: int
+    count: int
+    timestampMaxMs: int = -1
+
+
+class Entry(NamedTuple):
+    """
+    One top-level entry of a segment, as a scan meets it.
+
+    @ivar position: byte in the file.
+    @ivar size: bytes, with its own size field.
+    @ivar offset: of the entry.
+    @ivar nextOffset: of the entry behind it.
+    """
+
+    position: int
+    size: int
+    offset: int
+    nextOffset: int
+
+
+class IScan(Protocol):
+    """
+    A walk over the entries of a segment file that stops, never raises, at the first that is not whole and valid.
+
+    @ivar position: byte behind the last good entry; grows as the walk goes on.
+    @ivar reason: after the walk, why it stopped, for people; L{None} when it came to the end exactly.
+    """
+
+    position: int
+    reason: str | None
+
+    def __iter__(self) -> Iterator[Entry]: ...
+
+    def skipToEnd(self) -> int:
+        """Walk to the stop without making an L{Entry} for each, which is several times quicker. Returns C{position}."""
+        ...
+
+
+class IFormat(Protocol):
+    """
+    A message format: it parses and stamps, so that the log need not. A partition keeps one format for life.
+    """
+
+    def checkPlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
+        """
+        The hot loop: how far a run of message sets is plain (uncompressed), whole and valid.
+
+        @return: (how many sets from the first on are; how many messages they hold). The next set, if there is one, is for L{check} to judge.
+        """
+        ...
+
+    def check(self, data: bytes, limits: CheckLimits) -> Checked:
+        """
+        Judge one message set, wrappers opened.
+
+        @raise FormatError: why it is refused, and where. L{pylogbroker.errors.MessageTooLargeError} and L{pylogbroker.errors.DecompressionLimitError} have their own meaning to the caller.
+        """
+        ...
+
+    def scan(self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int) -> IScan:
+        """
+        Walk a segment.
+
+        @param read: C{read(position, size)} gives the bytes there, fewer only at the end of the file.
+        @param baseOffset: the offset of the file's first byte.
+        @param start: position of an entry to start from.
+        @param end: position at which to stop.
+        """
+        ...
+
+    def locate(self, baseOffset: int, offset: int) -> int:
+        """The position in a segment, at or below an offset. In the 2011 formats a subtraction."""
+        ...
+
+    def nextOffset(self, offset: int, size: int) -> int:
+        """The offset behind C{size} bytes of whole entries that begin at C{offset}."""
+        ...
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+class FileStatus(NamedTuple):
+    """
+    @ivar size: bytes.
+    @ivar modifiedMs: milliseconds since the epoch.
+    @ivar isDirectory: whether it is one.
+    """
+
+    size: int
+    modifiedMs: int
+    isDirectory: bool
+
+
+class IFile(Protocol):
+    """An open file. Every method but C{fileno} may block. Failures are L{pylogbroker.errors.StorageError}s that name the file."""
+
+    path: str
+
+    def fileno(self) -> int: ...
+
+    def writeAt(self, position: int, buffers: Sequence[bytes]) -> int:
+        """Gather-write at a position (C{os.pwritev}); at most 1,024 buffers. Returns the bytes written, which may be fewer than given."""
+        ...
+
+    def readAt(self, position: int, size: int) -> bytes: ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """C{fsync}: data and metadata."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class IFileSystem(Protocol):
+    """
+    The files of a machine, as a parameter. The real one is L{pylogbroker.commitlog.files.RealFileSystem}; the one that forgets what
+    was not synced is L{pylogbroker.testing.powercut.PowerCutFileSystem}. Failures are L{pylogbroker.errors.StorageError}s.
+    """
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
+        """C{create}: it must not exist yet."""
+        ...
+
+    def list(self, path: str) -> list[str]: ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """L{None} when nothing is there."""
+        ...
+
+    def makeDirectories(self, path: str) -> None:
+        """With parents; it may exist."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def setModified(self, path: str, modifiedMs: int) -> None: ...
+
+    def syncDirectory(self, path: str) -> None:
+        """C{fsync} of a directory: what was created, renamed or removed in it stays so."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """
+        Take an exclusive lock on a file, which is created if need be, without waiting.
+
+        @return: what releases it. The system does, too, when the process ends.
+        @raise DirectoryLockedError: somebody else has it.
+        """
+        ...
+
+
+class ISegmentFile(Protocol):
+    """The file behind slices. Pins keep its descriptor open; they are counted, so that no descriptor is spent on a slice."""
+
+    path: str
+
+    def pin(self) -> bool:
+        """Hold the descriptor. L{False} when the file is not open now: C{open} it first, on a worker."""
+        ...
+
+    def unpin(self) -> None: ...
+
+    def openPinned(self) -> None:
+        """Open it if need be, and pin it. Blocks: for a worker. L{StorageError}: it cannot be opened, or was deleted."""
+        ...
+
+    def fileno(self) -> int:
+        """Valid while pinned."""
+        ...
+
+
+class Slice(NamedTuple):
+    """
+    A range of a file, whose bytes nobody has touched.
+
+    @ivar file: of the segment.
+    @ivar position: byte in the file.
+    @ivar size: bytes; 0 for an empty one, whose file is L{None}.
+    """
+
+    file: ISegmentFile | None
+    position: int
+    size: int
+
+
+EMPTY_SLICE = Slice(None, 0, 0)

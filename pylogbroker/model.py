@@ -1,0 +1,59 @@
+"""
+The values that every floor shares: what a message is, where it is, and the constants of the 2011 protocol.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RANDOM_PARTITION = -1
+"""As a produce request's partition: the broker picks one (spec-0.7 wire-protocol §3.1)."""
+
+LATEST = -1
+"""As an OFFSETS request's time: the visible end (§3.5)."""
+
+EARLIEST = -2
+"""As an OFFSETS request's time: the oldest retained offset (§3.5)."""
+
+NO_TIMESTAMP = -1
+"""Messages of the 2011 formats carry no time."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic on one broker."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Message(NamedTuple):
+    """
+    One message, as it was read from an entry.
+
+    @ivar payload: the bytes that the application sent; of a wrapper that was not opened, the compressed bytes.
+    @ivar magic: 0 or 1 (spec-0.7 wire-protocol §5.2, §5.3).
+    @ivar attributes: the attribute byte, 0 for magic 0. Bits 0 and 1 are the codec.
+    @ivar checksum: the CRC-32 from the header, 0..2^32-1.
+    """
+
+    payload: bytes
+    magic: int = 1
+    attributes: int = 0
+    checksum: int = 0
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy."""
+        return self.attributes & 3
+
+
+class MessageAndOffset(NamedTuple):
+    """
+    A message and the offset *behind* it: what to fetch next, and what to commit (spec-0.7 wire-protocol §6).
+    """
+
+    message: Message
+    nextOffset: int

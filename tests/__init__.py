@@ -1,0 +1,1 @@
+"""The tests of pylogbroker; they mirror the package file for file."""
