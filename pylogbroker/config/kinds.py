@@ -1,0 +1,170 @@
+"""
+The types that a property's value can have, with 0.7's strictness: what its broker refuses is refused, what it skips is skipped with a warning
+(spec-0.7 config, general rules).
+
+A kind turns a value's text into a Python value. It raises L{ValueError} with a half sentence that goes behind C{key=value:}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_JAVA_TRIM = "".join(map(chr, range(33)))
+
+
+class Kind(Protocol):
+    """
+    @ivar name: for the reference page.
+    @ivar range: which values are right, for the reference page; C{""} for all.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def range(self) -> str: ...
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> object:
+        """
+        @param warn: called with half a sentence for each part that was skipped.
+        @raise ValueError: it is wrong; half a sentence.
+        """
+        ...
+
+
+class Integer:
+    """
+    A whole number without white space around it.
+
+    @ivar factor: what it is multiplied with, from the property's unit to the setting's.
+    """
+
+    def __init__(self, low: int = -INT_MAX - 1, high: int = INT_MAX, factor: int = 1) -> None:
+        self.low = low
+        self.high = high
+        self.factor = factor
+
+    @property
+    def name(self) -> str:
+        return "int" if self.high <= INT_MAX else "long"
+
+    @property
+    def range(self) -> str:
+        if self.low < -1:
+            return ""
+        return f"≥ {self.low}" if self.high in (INT_MAX, LONG_MAX) else f"{self.low} … {self.high}"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> int:
+        if not _NUMBER.fullmatch(text):
+            spaces = " (white space around it is part of the value)" if _NUMBER.fullmatch(text.strip()) else ""
+            raise ValueError(f"is not a whole number{spaces}")
+        number = int(text)
+        if not self.low <= number <= self.high:
+            raise ValueError(f"must be from {self.low} to {self.high}")
+        return number * self.factor
+
+
+class Boolean:
+    """Exactly C{true} or C{false}."""
+
+    name = "bool"
+    range = "`true`, `false`"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> bool:
+        if text not in ("true", "false"):
+            raise ValueError("must be exactly true or false")
+        return text == "true"
+
+
+class Text:
+    """
+    Any text.
+
+    @ivar empty: whether it may be empty.
+    """
+
+    name = "string"
+
+    def __init__(self, empty: bool = True) -> None:
+        self.empty = empty
+
+    @property
+    def range(self) -> str:
+        return "" if self.empty else "not empty"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+        if not text and not self.empty:
+            raise ValueError("must not be empty")
+        return text
+
+
+class TextList:
+    """
+    Texts with C{|} between them. White space around each is dropped; blanks inside stay, since endpoint strings hold file names.
+    """
+
+    name = "list"
+    range = "separated by `|`"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split("|") if part.strip())
+
+
+class TopicMap:
+    """
+    C{topic1:v1,topic2:v2}. Only the value is trimmed, not the topic. A malformed entry is skipped with a warning; a value that is not above
+    0 is an error (spec-0.7 config, "Topic map").
+
+    @ivar high: the largest value; an entry above it counts as malformed.
+    @ivar factor: as in L{Integer}.
+    """
+
+    name = "topic map"
+
+    def __init__(self, high: int = INT_MAX, factor: int = 1) -> None:
+        self.high = high
+        self.factor = factor
+
+    @property
+    def range(self) -> str:
+        return "values > 0"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> Mapping[str, int]:
+        result: dict[str, int] = {}
+        # Java's split, too, drops what is empty at the end.
+        for entry in text.rstrip(",").split(",") if text.rstrip(",") else ():
+            topic, colon, value = entry.partition(":")
+            value = value.strip(_JAVA_TRIM)
+            if not _NUMBER.fullmatch(value) or int(value) > self.high:
+                warn(f"skipped {entry!r}, which is not topic:number" + (f" with a number up to {self.high}" if colon else ""))
+                continue
+            if int(value) <= 0:
+                raise ValueError(f"{topic} must have a value above 0")
+            if topic != topic.strip():
+                warn(f"names a topic {topic!r}; the white space counts as part of the name")
+            result[topic] = int(value) * self.factor
+        return result
+
+
+class PropertyList:
+    """
+    C{k1=v1,k2=v2}; each entry must have exactly one C{=} (spec-0.7 config, "Props list").
+    """
+
+    name = "props list"
+    range = "`k1=v1,k2=v2`"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> Mapping[str, str]:
+        result: dict[str, str] = {}
+        for entry in text.split(",") if text else ():
+            if entry.count("=") != 1:
+                raise ValueError(f"{entry!r} must have exactly one =")
+            key, _, value = entry.partition("=")
+            result[key] = value
+        return result

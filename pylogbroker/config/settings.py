@@ -1,0 +1,305 @@
+"""
+What a broker can be told, and what it is told when nobody says anything.
+
+Kafka 0.7's keys keep name, meaning, unit and default (spec-0.7 config §1; the defaults are those of 0.7.2's code, not of its web page). Beside
+them stand our own, for what 0.7 could not do or left without a limit. Settings have the unit that the code counts in
+as the last word of their name, whatever unit the file has: hours and minutes of the file are C{Ms} here.
+
+Where this reads a file differently from 0.7.2: a negative C{brokerid} is refused (gotcha 25), C{topic.log.retention.size} works (gotcha 5),
+a key that nobody knows is reported (gotcha 24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Text, TextList, TopicMap
+from pylogbroker.config.table import Row, readSettings
+from pylogbroker.errors import ConfigurationError
+
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+_POSITIVE = Integer(1)
+_SIZE = Integer(1, LONG_MAX)
+
+
+_ours = partial(Row, kafkas=False)
+_idle = partial(Row, used=False)
+
+
+BROKER_ROWS: tuple[Row, ...] = (
+    # -- who and where
+    Row("brokerid", "brokerId", Integer(0), None, "The broker's number, unique in its cluster.", required=True),
+    Row(
+        "hostname", "hostName", Text(), None,
+        "The name or address that others are told to reach this broker by (it is not what it listens on).",
+        derived="the host's address",
+    ),
+    Row(
+        "port", "port", Integer(0, 65535), "6667",
+        "The TCP port to listen on; 0 takes any free one. With `listeners`, only the port that others are told.",
+    ),
+    _ours(
+        "listen.interface", "listenInterface", Text(), "",
+        "The address to listen on, such as 127.0.0.1 or ::1; none means all IPv4 addresses of the machine, as in 0.7.",
+    ),
+    _ours(
+        "listeners", "listeners", TextList(), None,
+        "Where to listen instead, as Twisted endpoint strings with `|` between them: `tcp:9092:interface=127.0.0.1 | "
+        "ssl:9093:privateKey=key.pem`. A backslash must be doubled in the file.",
+        derived="made of `port` and `listen.interface`",
+    ),
+    Row("enable.zookeeper", "enableZookeeper", Boolean(), "true", "Register in ZooKeeper. This release cannot: it must be set to false."),
+    # -- connections
+    Row(
+        "socket.send.buffer", "socketSendBufferSize", Integer(0), "102400",
+        "SO_SNDBUF of each connection in bytes; 0 leaves it to the system.",
+    ),
+    Row(
+        "socket.receive.buffer", "socketReceiveBufferSize", Integer(0), "102400",
+        "SO_RCVBUF of each connection in bytes; 0 leaves it to the system.",
+    ),
+    _ours(
+        "max.connections", "connectionCountMax", Integer(0), "0",
+        "How many clients may be connected; one more is cut at once. 0: as many as there are file descriptors for.",
+    ),
+    _ours(
+        "frame.deadline.ms", "frameDeadlineMs", _POSITIVE, "120000",
+        "How long a request may take from its first byte to its last while the broker is willing to read; then its connection is cut.",
+    ),
+    _ours(
+        "reader.idle.ms", "readerIdleMs", _POSITIVE, "120000",
+        "How long a client may take nothing of an answer that waits for it; then its connection is cut, since it keeps deleted "
+        "segments on the disk.",
+    ),
+    # -- requests
+    Row(
+        "max.socket.request.bytes", "requestSizeMax", _POSITIVE, "104857600",
+        "The largest request in bytes; a larger one closes its connection.",
+    ),
+    Row(
+        "max.message.size", "payloadSizeMax", Integer(0), "1000000",
+        "The largest payload of a top-level message in bytes; a request with a larger one is dropped, as in 0.7 without a word "
+        "to the producer, and counted.",
+    ),
+    Row(
+        "max.topic.name.length", "topicNameSizeMax", _POSITIVE, "255",
+        "The longest topic name, in UTF-16 units. A name must also fit into a directory name of 255 bytes together with its "
+        "partition number.",
+    ),
+    _ours(
+        "max.request.memory.bytes", "requestMemorySizeMax", _SIZE, "268435456",
+        "Memory for large requests that are still arriving, all connections together; who finds none left is not read from "
+        "until there is. At least `max.socket.request.bytes`.",
+        derived="`268435456`, or `max.socket.request.bytes` if that is more",
+    ),
+    _ours(
+        "max.decompressed.bytes", "decompressedSizeMax", _SIZE, "67108864",
+        "What the compressed messages of one set may open to in bytes, all depths together; a set that opens to more is refused.",
+    ),
+    _ours(
+        "max.decompression.memory.bytes", "decompressionMemorySizeMax", _SIZE, "268435456",
+        "Memory for opening compressed sets, all connections together; who finds none left waits. At least `max.decompressed.bytes`.",
+        derived="`268435456`, or `max.decompressed.bytes` if that is more",
+    ),
+    _ours(
+        "max.compression.depth", "compressionDepthMax", _POSITIVE, "8",
+        "How deep compressed messages may stand inside one another; a deeper set is refused.",
+    ),
+    # -- the log
+    Row("log.dir", "logDirectory", Text(empty=False), None, "The directory of the data; made if it is missing.", required=True),
+    Row("num.partitions", "partitionCount", _POSITIVE, "1", "Partitions of a topic on this broker."),
+    Row("topic.partition.count.map", "partitionCountByTopic", TopicMap(), "", "The same for some topics: `topic1:3,topic2:4`."),
+    _ours(
+        "max.partitions", "partitionCountMax", _POSITIVE, "10000",
+        "How many partitions producers may bring into being on this broker; a request that would add one more is refused. What "
+        "is on the disk is always served.",
+    ),
+    Row(
+        "log.file.size", "segmentSizeMax", Integer(5), "1073741824",
+        "The size in bytes above which a partition begins a new segment file.",
+    ),
+    Row("topic.log.file.size", "segmentSizeMaxByTopic", TopicMap(), "", "The same for some topics: `topic1:1048576`."),
+    Row(
+        "log.roll.hours", "rollMs", Integer(1, factor=_HOUR_MS), "168",
+        "The age in hours, counted from its first message, above which a partition begins a new segment file.",
+    ),
+    Row("topic.log.roll.hours", "rollMsByTopic", TopicMap(factor=_HOUR_MS), "", "The same for some topics: `topic1:24`."),
+    # -- flushing
+    Row(
+        "log.flush.interval", "flushMessageCount", _POSITIVE, "500",
+        "After how many messages a partition is flushed to the disk. Consumers see nothing that is not flushed.",
+    ),
+    Row(
+        "log.default.flush.scheduler.interval.ms", "flushSchedulerIntervalMs", _POSITIVE, "3000",
+        "How often the broker looks for partitions that are to be flushed because of the time, in milliseconds.",
+    ),
+    Row(
+        "log.default.flush.interval.ms", "flushIntervalMs", Integer(), None,
+        "How long a message may wait for its flush, in milliseconds, rounded up to the next look.",
+        derived="`log.default.flush.scheduler.interval.ms`",
+    ),
+    Row("topic.flush.intervals.ms", "flushIntervalMsByTopic", TopicMap(), "", "The same for some topics: `topic1:1000,topic2:3000`."),
+    _ours(
+        "flush.threads", "flushThreadCount", Integer(1, 256), "4",
+        "Threads that flush, begin segment files and delete them: how many partitions can wait for the disk at a time.",
+    ),
+    _ours(
+        "max.unflushed.bytes.per.partition", "partitionUnflushedSizeMax", _SIZE, "67108864",
+        "Bytes in one partition that are not flushed yet; above it a flush is begun at once and its producers wait until half "
+        "of it is done.",
+    ),
+    _ours("max.unflushed.bytes", "unflushedSizeMax", _SIZE, "268435456", "The same for all partitions together."),
+    _ours(
+        "disk.full.retry.ms", "diskFullRetryMs", _POSITIVE, "1000",
+        "How often the broker tries again to write what a full disk has refused; nothing that was accepted is lost meanwhile, "
+        "and its producers wait.",
+    ),
+    # -- reading
+    _ours(
+        "cold.read.threads", "coldReadThreadCount", Integer(1, 256), "4",
+        "Threads that bring old data from the disk, so that nobody else waits for it.",
+    ),
+    _ours(
+        "warm.bytes", "warmSize", Integer(0, LONG_MAX), "16777216",
+        "Bytes before a partition's end that count as still in the machine's memory and are sent without asking.",
+    ),
+    _ours(
+        "max.open.segments", "openSegmentCountMax", _POSITIVE, "512",
+        "Segment files that are kept open for readers; the one that was not read for longest is closed first.",
+    ),
+    # -- retention
+    Row(
+        "log.retention.hours", "retentionMs", Integer(1, factor=_HOUR_MS), "168",
+        "How many hours after its last message a segment file is deleted.",
+    ),
+    Row("topic.log.retention.hours", "retentionMsByTopic", TopicMap(factor=_HOUR_MS), "", "The same for some topics: `topic1:24`."),
+    Row(
+        "log.retention.size", "retentionSize", Integer(-LONG_MAX - 1, LONG_MAX), "-1",
+        "Bytes that a partition may hold before its oldest segment files are deleted (it never falls below it); negative: as "
+        "many as it likes.",
+    ),
+    Row(
+        "topic.log.retention.size", "retentionSizeByTopic", TopicMap(LONG_MAX), "",
+        "The same for some topics: `topic1:1073741824`. 0.7.2 fell over this key; here it works.",
+    ),
+    Row(
+        "log.cleanup.interval.mins", "retentionIntervalMs", Integer(1, factor=_MINUTE_MS), "10",
+        "How often the broker looks for segment files to delete, in minutes; the first time one minute after its start.",
+    ),
+    # -- looking in
+    _ours(
+        "max.topic.counters", "topicCounterCountMax", Integer(0), "1000",
+        "How many topics are counted one by one; those that come later are counted together.",
+    ),
+    # -- without effect
+    _idle(
+        "num.threads", "", _POSITIVE, None,
+        "0.7's network threads. One thread does the work here; see `flush.threads` and `cold.read.threads`.",
+    ),
+    _idle("monitoring.period.secs", "", _POSITIVE, "600", "0.7's window of its statistics. Counters here are running totals."),
+    _idle("zk.connect", "", Text(), None, "ZooKeeper's addresses."),
+    _idle("zk.sessiontimeout.ms", "", Integer(), "6000", "ZooKeeper's session time-out."),
+    _idle("zk.connectiontimeout.ms", "", Integer(), None, "How long to wait for ZooKeeper.", derived="`zk.sessiontimeout.ms`"),
+    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind."),
+)
+"""All keys that a broker's property file can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """
+    A broker's settings. Each is explained by its row in L{BROKER_ROWS}; sizes are bytes.
+
+    @ivar hostName: L{None} when it was not given.
+    @ivar listeners: endpoint strings, at least one.
+    @ivar retentionSize: negative for no limit.
+    @ivar flushIntervalMs: 0 and less flush at every look.
+    @ivar connectionCountMax: 0 for no limit of its own.
+    """
+
+    brokerId: int
+    hostName: str | None
+    port: int
+    listenInterface: str
+    listeners: tuple[str, ...]
+    enableZookeeper: bool
+    socketSendBufferSize: int
+    socketReceiveBufferSize: int
+    connectionCountMax: int
+    frameDeadlineMs: int
+    readerIdleMs: int
+    requestSizeMax: int
+    payloadSizeMax: int
+    topicNameSizeMax: int
+    requestMemorySizeMax: int
+    decompressedSizeMax: int
+    decompressionMemorySizeMax: int
+    compressionDepthMax: int
+    logDirectory: str
+    partitionCount: int
+    partitionCountByTopic: Mapping[str, int]
+    partitionCountMax: int
+    segmentSizeMax: int
+    segmentSizeMaxByTopic: Mapping[str, int]
+    rollMs: int
+    rollMsByTopic: Mapping[str, int]
+    flushMessageCount: int
+    flushSchedulerIntervalMs: int
+    flushIntervalMs: int
+    flushIntervalMsByTopic: Mapping[str, int]
+    flushThreadCount: int
+    partitionUnflushedSizeMax: int
+    unflushedSizeMax: int
+    diskFullRetryMs: int
+    coldReadThreadCount: int
+    warmSize: int
+    openSegmentCountMax: int
+    retentionMs: int
+    retentionMsByTopic: Mapping[str, int]
+    retentionSize: int
+    retentionSizeByTopic: Mapping[str, int]
+    retentionIntervalMs: int
+    topicCounterCountMax: int
+
+    @classmethod
+    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> BrokerSettings:
+        """
+        Judge a property file.
+
+        @param properties: keys and values; a L{pylogbroker.config.properties.Properties} lets errors name file and line.
+        @param warn: called with a sentence for each thing that is odd but no error.
+        @raise ConfigurationError: names every key that is missing or wrong, its value and what would be right, a line each.
+        """
+        values = cast("dict[str, Any]", readSettings(BROKER_ROWS, properties, warn))
+        if values["enableZookeeper"]:
+            raise ConfigurationError(
+                "enable.zookeeper=true"
+                + ("" if "enable.zookeeper" in properties else " (the default, as in Kafka 0.7)")
+                + ": this release does not speak to ZooKeeper yet; set enable.zookeeper=false"
+            )
+        values["hostName"] = values["hostName"] or None
+        if values["flushIntervalMs"] is None:
+            values["flushIntervalMs"] = values["flushSchedulerIntervalMs"]
+        for key, setting, other, otherSetting in (
+            ("max.request.memory.bytes", "requestMemorySizeMax", "max.socket.request.bytes", "requestSizeMax"),
+            ("max.decompression.memory.bytes", "decompressionMemorySizeMax", "max.decompressed.bytes", "decompressedSizeMax"),
+        ):
+            least = values[otherSetting]
+            if key in properties and values[setting] < least:
+                raise ConfigurationError(f"{key}={properties[key]}: must be at least {other}, which is {least}")
+            values[setting] = max(values[setting], least)
+        if not values["listeners"]:
+            values["listeners"] = (_listener(values["port"], values["listenInterface"]),)
+        return cls(**values)
+
+
+def _listener(port: int, interface: str) -> str:
+    """The endpoint string for a port; all IPv4 addresses without an interface, as 0.7 does by default."""
+    if not interface:
+        return f"tcp:{port}"
+    quoted = interface.replace("\\", "\\\\").replace(":", "\\:")
+    return f"{'tcp6' if ':' in interface else 'tcp'}:{port}:interface={quoted}"
