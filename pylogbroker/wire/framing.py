@@ -1,0 +1,100 @@
+"""
+Length-prefixed frames: C{int32 size}, then so many bytes.
+
+One buffer, and a position in it. What must be true: the cost of a frame is linear in its size, however it is cut up (a 100 MB frame
+in 64 KiB pieces, or byte by byte); a size over the limit is refused when its four bytes are there, before anything is
+allocated for it; frames that nobody takes stay in the buffer, which is how a connection holds requests back.
+
+So bytes that belong to an unfinished frame are kept in a list, and joined once when the frame is whole. Rejected: a C{bytearray} that
+grows and is cut at the front (every slice of it is a copy more, and 200-byte slices of C{bytes} are the quickest there are); Twisted's
+C{Int32StringReceiver}, which is quadratic in large frames.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from pylogbroker.errors import FrameSizeError
+
+SIZE_FIELD_SIZE = 4
+_SIZE = struct.Struct(">i")
+
+
+class FrameDecoder:
+    """
+    Bytes in, frames out.
+
+    @ivar sizeMax: the largest size field that is accepted.
+    """
+
+    __slots__ = ("_buffer", "_heldSize", "_neededSize", "_pieces", "_position", "sizeMax")
+
+    def __init__(self, sizeMax: int) -> None:
+        self.sizeMax = sizeMax
+        self._buffer = b""
+        self._position = 0
+        self._pieces: list[bytes] | None = None  # behind the buffer, while its frame is not whole; None costs an idle connection nothing
+        self._heldSize = 0
+        self._neededSize = SIZE_FIELD_SIZE
+
+    def feed(self, data: bytes) -> None:
+        """Take in bytes as they came."""
+        if not self._heldSize:
+            self._buffer = data
+            self._position = 0
+            self._heldSize = len(data)
+            return
+        self._heldSize += len(data)
+        if self._pieces is None:
+            self._pieces = [self._buffer[self._position :]]
+            self._buffer, self._position = b"", 0
+        self._pieces.append(data)
+        if self._heldSize >= self._neededSize:
+            self._buffer = b"".join(self._pieces)
+            self._pieces = None
+
+    def take(self) -> bytes | None:
+        """
+        The next frame, without its size field.
+
+        @return: L{None} while it is not whole.
+        @raise FrameSizeError: its size is not positive, or over the limit. It is raised again whenever the decoder is asked again.
+        """
+        position = self._position
+        left = len(self._buffer) - position
+        if left < SIZE_FIELD_SIZE:
+            self._neededSize = max(self._neededSize, SIZE_FIELD_SIZE) if self._pieces else SIZE_FIELD_SIZE
+            return None
+        (size,) = _SIZE.unpack_from(self._buffer, position)
+        if not 0 < size <= self.sizeMax:
+            raise FrameSizeError(f"frame of {size} bytes announced; 1 to {self.sizeMax} are accepted")
+        start = position + SIZE_FIELD_SIZE
+        if left < SIZE_FIELD_SIZE + size:
+            self._neededSize = SIZE_FIELD_SIZE + size
+            return None
+        frame = self._buffer[start : start + size]
+        self._advance(start + size)
+        return frame
+
+    def _advance(self, position: int) -> None:
+        """Drop what is before a position."""
+        self._heldSize -= position - self._position
+        self._position = position
+        self._neededSize = SIZE_FIELD_SIZE
+        if not self._heldSize:
+            self._buffer, self._position = b"", 0
+
+    @property
+    def heldSize(self) -> int:
+        """Bytes taken in and not taken out."""
+        return self._heldSize
+
+    @property
+    def frameSize(self) -> int:
+        """Bytes of the unfinished frame at the front, with its size field, once L{take} has seen that field; else 0."""
+        return self._neededSize if self._neededSize > SIZE_FIELD_SIZE else 0
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the unfinished frame at the front still lacks; 0 while its size is not known, or when it is whole."""
+        return max(self.frameSize - self._heldSize, 0)
