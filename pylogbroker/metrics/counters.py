@@ -1,0 +1,190 @@
+"""
+What a broker counts.
+
+What must be true: counting costs the hot path one attribute addition per fact and nothing else, so a counter is an C{int} in a slot and the
+broker keeps the L{TopicCounters} of a partition beside the partition; the number of topics that are counted one by one has a
+limit; a picture (L{BrokerCounters.snapshot}) is made of plain values.
+
+Chosen: running totals since the start, never reset. Rates and averages over a time are differences between two pictures, which the reader
+takes as far apart as it likes. Rejected: 0.7's windows of ten minutes (spec-0.7 metrics §1), which show nothing for the first ten
+minutes and stale values for ever afterwards. Sums over all topics are not counted but added up when somebody asks.
+
+The names that 0.7.2 has for the same facts (spec-0.7 metrics §2), with what is wrong about them, are in the docstrings.
+Everything here is used from one thread.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class _Counted:
+    """Slots that all hold a number and begin at 0."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    def snapshot(self) -> dict[str, int]:
+        """The numbers by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def add(self, other: Self) -> None:
+        """Add another's numbers to these."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class TopicCounters(_Counted):
+    """
+    One topic's numbers (C{kafka.BrokerTopicStat.<topic>}), or those of all topics beyond the limit.
+
+    @ivar messageCount: messages appended, those inside compressed ones counted one by one (C{MessagesIn}).
+    @ivar producedSize: bytes of message sets appended (C{BytesIn}).
+    @ivar fetchedSize: bytes of message sets handed out, counted when the answer begins (C{BytesOut}).
+    @ivar failedProduceCount: sets that were refused or could not be appended (C{FailedProduceRequest}).
+    @ivar failedFetchCount: fetches that were answered with an error (C{FailedFetchRequest}).
+    """
+
+    __slots__ = ("failedFetchCount", "failedProduceCount", "fetchedSize", "messageCount", "producedSize")
+
+    messageCount: int
+    producedSize: int
+    fetchedSize: int
+    failedProduceCount: int
+    failedFetchCount: int
+
+
+class RequestCounters(_Counted):
+    """
+    What came over the wire (C{kafka.SocketServerStats}).
+
+    @ivar produceCount: PRODUCE and MULTIPRODUCE requests (C{NumProduceRequests}).
+    @ivar fetchCount: FETCH and MULTIFETCH requests (C{NumFetchRequests}).
+    @ivar offsetsCount: OFFSETS requests, which 0.7.2 does not count.
+    @ivar produceNs: nanoseconds spent on produce requests (C{TotalProduceRequestMs}, which are nanoseconds there, too).
+    @ivar fetchNs: nanoseconds spent on fetch requests, without the sending (C{TotalFetchRequestMs}).
+    @ivar readSize: bytes received, size fields included (C{TotalBytesRead}, without them).
+    @ivar writtenSize: bytes sent (C{TotalBytesWritten}).
+    """
+
+    __slots__ = ("fetchCount", "fetchNs", "offsetsCount", "produceCount", "produceNs", "readSize", "writtenSize")
+
+    produceCount: int
+    fetchCount: int
+    offsetsCount: int
+    produceNs: int
+    fetchNs: int
+    readSize: int
+    writtenSize: int
+
+
+class ConnectionCounters(_Counted):
+    """
+    The clients.
+
+    @ivar openCount: connected now.
+    @ivar openCountMax: the most at a time.
+    @ivar openedCount: since the start.
+    @ivar refusedCount: cut at once, because there were too many, or no file descriptor was left.
+    @ivar malformedCount: cut for bytes that are no request, or a request or message set that had to be refused.
+    @ivar foreignCount: of these, those that looked like a client of another kind.
+    @ivar slowCount: cut for a request that did not come to its end, or an answer that nobody took.
+    """
+
+    __slots__ = ("foreignCount", "malformedCount", "openCount", "openCountMax", "openedCount", "refusedCount", "slowCount")
+
+    openCount: int
+    openCountMax: int
+    openedCount: int
+    refusedCount: int
+    malformedCount: int
+    foreignCount: int
+    slowCount: int
+
+    def opened(self) -> None:
+        """One more is there."""
+        self.openedCount += 1
+        self.openCount += 1
+        if self.openCount > self.openCountMax:
+            self.openCountMax = self.openCount
+
+    def closed(self) -> None:
+        """One has gone."""
+        self.openCount -= 1
+
+
+class FlushCounters(_Counted):
+    """
+    Flushes of all partitions (C{kafka.LogFlushStats}).
+
+    @ivar count: flushes that succeeded (C{NumFlushes}).
+    @ivar failedCount: flushes that failed, each of which took a partition out of service.
+    @ivar totalMs: time spent, on all threads together (C{TotalFlushMs}).
+    @ivar longestMs: the longest since the start (C{MaxFlushMs}, of a window there).
+    """
+
+    __slots__ = ("count", "failedCount", "longestMs", "totalMs")
+
+    count: int
+    failedCount: int
+    totalMs: int
+    longestMs: int
+
+    def flushed(self, durationMs: int) -> None:
+        """One succeeded."""
+        self.count += 1
+        self.totalMs += durationMs
+        if durationMs > self.longestMs:
+            self.longestMs = durationMs
+
+
+class BrokerCounters:
+    """
+    All that one broker counts.
+
+    @ivar topicCountMax: how many topics are counted one by one (C{max.topic.counters}).
+    @ivar topics: their counters by name.
+    @ivar otherTopics: the counters of all the others together.
+    """
+
+    __slots__ = ("connections", "flushes", "otherTopics", "requests", "topicCountMax", "topics")
+
+    def __init__(self, topicCountMax: int = 1000) -> None:
+        self.topicCountMax = topicCountMax
+        self.requests = RequestCounters()
+        self.connections = ConnectionCounters()
+        self.flushes = FlushCounters()
+        self.topics: dict[str, TopicCounters] = {}
+        self.otherTopics = TopicCounters()
+
+    def topic(self, name: str) -> TopicCounters:
+        """
+        A topic's counters; keep them, rather than ask for each message. Topics that come when the limit is reached share one.
+        """
+        counters = self.topics.get(name)
+        if counters is None:
+            if len(self.topics) >= self.topicCountMax:
+                return self.otherTopics
+            counters = self.topics[name] = TopicCounters()
+        return counters
+
+    def snapshot(self) -> dict[str, object]:
+        """
+        A picture of all numbers, which later counting does not change: C{requests}, C{connections}, C{flushes}, C{allTopics}, C{otherTopics} are
+        numbers by name, C{topics} is such a dictionary for each topic (spec-0.7 metrics §2).
+        """
+        total = TopicCounters()
+        total.add(self.otherTopics)
+        for counters in self.topics.values():
+            total.add(counters)
+        return {
+            "requests": self.requests.snapshot(),
+            "connections": self.connections.snapshot(),
+            "flushes": self.flushes.snapshot(),
+            "allTopics": total.snapshot(),
+            "otherTopics": self.otherTopics.snapshot(),
+            "topics": {name: counters.snapshot() for name, counters in self.topics.items()},
+        }
