@@ -1,0 +1,3 @@
+"""
+For people's tests, and for ours: brokers and files that fail on demand. Nothing in the package imports this.
+"""
