@@ -61,7 +61,7 @@ TLS = ["twisted[tls]"]
 TEST = [
     *FAST,
     *TLS,
-    "coverage[toml]>=7.4",
+    "coverage[toml]>=7.10",
     "hypothesis>=6.100",
     "import-linter>=2.1",
     "mypy>=1.13",

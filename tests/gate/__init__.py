@@ -1,0 +1,3 @@
+"""
+The gate: what has to hold before a change is good, run and counted by C{tests/run}.
+"""
