@@ -73,6 +73,10 @@ class UnknownRequestError(WireError):
     """A request type that the dialect does not have."""
 
 
+class InvalidRequestError(PylogbrokerError):
+    """A request that was understood and cannot be meant: a negative size or count. The connection cannot go on."""
+
+
 class InvalidTopicError(PylogbrokerError):
     """A topic name that breaks the rules of spec-0.7 log-storage §12; the text says which."""
 
@@ -196,3 +200,7 @@ class TimedOutError(ConnectionError):
 
 class ClosedError(ConnectionError):
     """The client was closed by its owner."""
+
+
+class BusyError(PylogbrokerError):
+    """So much waits to be sent to a broker that no more is taken. Nothing of the call was sent; wait for the L{Deferred}s of earlier ones."""

@@ -17,7 +17,8 @@ class CheckLimits(NamedTuple):
     @ivar payloadSizeMax: bytes of a top-level payload (C{max.message.size}).
     @ivar decompressedSizeMax: bytes that all compressed entries of one set may open to together, over all depths.
     @ivar depthMax: how deep wrappers may nest; 1 is a wrapper of plain messages.
-    @ivar compressedSizeMax: bytes of compressed payload that may be opened at all; the reactor opens small ones itself and leaves the others to a worker.
+    @ivar compressedSizeMax: bytes of compressed payload that may be opened at all; the reactor opens small ones itself and leaves the
+        others to a worker.
     """
 
     payloadSizeMax: int = 1_000_000
@@ -31,12 +32,12 @@ class Checked(NamedTuple):
     A message set that was found good.
 
     @ivar size: bytes of whole entries from the start; what stands behind them is a cut entry and is not kept.
-    @ivar count: messages, those inside wrappers counted one by one.
+    @ivar messageCount: those inside wrappers counted one by one.
     @ivar timestampMaxMs: the latest time a message carries, -1 for formats without.
     """
 
     size: int
-    count: int
+    messageCount: int
     timestampMaxMs: int = -1
 
 
@@ -91,7 +92,8 @@ class IFormat(Protocol):
         """
         Judge one message set, wrappers opened.
 
-        @raise FormatError: why it is refused, and where. L{pylogbroker.errors.MessageTooLargeError} and L{pylogbroker.errors.DecompressionLimitError} have their own meaning to the caller.
+        @raise FormatError: why it is refused, and where. L{pylogbroker.errors.MessageTooLargeError} and
+            L{pylogbroker.errors.DecompressionLimitError} have their own meaning to the caller.
         """
         ...
 

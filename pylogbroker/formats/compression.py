@@ -18,14 +18,9 @@ from typing import Any
 import cramjam
 
 from pylogbroker.errors import CorruptCompressionError, DecompressionLimitError, UnknownCodecError
+from pylogbroker.formats.checksum import firstModule
 
-try:
-    from isal import isal_zlib as _deflater
-
-    _GZIP_LEVEL = 1
-except ImportError:  # pragma: no cover - which branch runs depends on what is installed
-    _deflater = zlib
-    _GZIP_LEVEL = 6
+_deflater, _GZIP_LEVEL = firstModule(("isal.isal_zlib", 1), ("zlib", 6))
 
 NONE = 0
 GZIP = 1

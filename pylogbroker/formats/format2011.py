@@ -88,25 +88,27 @@ class Scan:
         if left <= 0:
             return None
         if left < SIZE_FIELD_SIZE:
-            return self._stop(f"{left} bytes are left, less than a size field")
+            self.reason = f"{left} bytes are left, less than a size field"
+            return None
         at = self._have(SIZE_FIELD_SIZE)
         size = int.from_bytes(self._window[at : at + SIZE_FIELD_SIZE], "big", signed=True)
         if size < HEADER_SIZE_0:
-            return self._stop(f"size field is {size}")
+            self.reason = f"size field is {size}"
+            return None
         if size > left - SIZE_FIELD_SIZE:
-            return self._stop(f"size field is {size} and {left - SIZE_FIELD_SIZE} bytes follow")
+            self.reason = f"size field is {size} and {left - SIZE_FIELD_SIZE} bytes follow"
+            return None
         at = self._have(SIZE_FIELD_SIZE + size)
         try:
             found = readEntry(self._window, at, len(self._window), True)
         except FormatError as error:
-            return self._stop(error.reason)
+            self.reason = error.reason
+            return None
         if found is None:
-            return self._stop("the file is shorter than it was")
+            self.reason = "the file is shorter than it was"
+            return None
         self.position += SIZE_FIELD_SIZE + size
         return SIZE_FIELD_SIZE + size
-
-    def _stop(self, reason: str) -> None:
-        self.reason = reason
 
     def _have(self, size: int) -> int:
         """See to it that the window has so many bytes from the position on, as far as the file has them. Returns where in the window."""

@@ -87,7 +87,8 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
     """
     if magic != 1:
         return wrap(codec, b"".join([encodeMessage(payload, magic) for payload in payloads]))
-    pack, pieces = _PLAIN.pack, []
+    pack = _PLAIN.pack
+    pieces: list[bytes] = []
     for payload in payloads:
         pieces += (pack(HEADER_SIZE_1 + len(payload), _PLAIN_HEAD, crc32(payload)), payload)
     return wrap(codec, b"".join(pieces))

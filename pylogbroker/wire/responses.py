@@ -65,7 +65,8 @@ def decodeMultiFetch(body: bytes) -> list[tuple[int, bytes]]:
     @raise WireError: the sets do not fill the response exactly.
     """
     decodeFetch(body)
-    position, parts = _CODE_SIZE, []
+    position = _CODE_SIZE
+    parts: list[tuple[int, bytes]] = []
     while position < len(body):
         if position + _HEAD.size > len(body):
             raise WireError(f"response ends inside the header of set {len(parts)}")

@@ -1,0 +1,324 @@
+"""
+One client: feed the decoder, take a request, ask what it means, send the answer.
+
+What must be true: requests are carried out in the order of their arrival, and one begins when the one before has ended, its answer
+handed to the kernel, so that a client that does not read cannot make us queue; the decoder holds back what has arrived meanwhile; what is held is
+bounded, for when it grows the connection is no longer read, and TCP tells the client. "Connect, send, close" keeps the data: what was received whole is
+carried out, though the client is gone.
+
+The phases of a connection (the row says what each event leads to):
+
+  =========== ==================== ======================= =====================
+  phase       no request is left   the peer stops sending  the connection ends
+  =========== ==================== ======================= =====================
+  serving     serving              finishing               finishing, unheard
+  finishing   the end              -                       finishing, unheard
+  =========== ==================== ======================= =====================
+
+In *finishing* nothing more is read; held requests go on, produce requests even when nobody is there any more to hear of it ("unheard"). An Automat
+machine a connection would double what an idle one costs (they must stay under 2 KiB), for these two rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.protocol import ServerFactory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pylogbroker.broker.admission import Admission
+from pylogbroker.broker.quietlog import QuietLog
+from pylogbroker.broker.strangers import guess
+from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
+from pylogbroker.errors import PylogbrokerError, WireError
+from pylogbroker.limits import Grant
+from pylogbroker.metrics.counters import ConnectionCounters
+
+GREETING_SIZE = 64
+
+
+class IDecoder(Protocol):
+    """What a dialect decodes with; see L{pylogbroker.wire.requests.RequestDecoder}."""
+
+    @property
+    def frameSize(self) -> int: ...
+
+    @property
+    def heldSize(self) -> int: ...
+
+    def feed(self, data: bytes) -> None: ...
+
+    def takeRequest(self) -> Any: ...
+
+
+class IDialect(Protocol):
+    """What a connection speaks; see L{pylogbroker.broker.dialect2011.Dialect2011}."""
+
+    def newDecoder(self) -> Any: ...
+
+    def carryOut(self, request: Any) -> Any: ...
+
+
+@implementer(IHalfCloseableProtocol)
+class BrokerConnection(TwistedProtocol):
+    """
+    A broker's end of a connection.
+
+    @ivar busy: whether a request is being carried out, or its answer sent; the next one waits.
+    """
+
+    _log = Logger()
+    transport: Any
+    busy = False
+    _advancing = False
+    _sending = False
+    _paused = False
+    _finishing = False
+    _unheard = False
+    _sentBefore = -1
+    _grant: Grant | None = None
+    _greeting: bytes | None = b""  # the first bytes, until the first request was understood
+
+    def __init__(self, factory: BrokerFactory) -> None:
+        self.factory: BrokerFactory = factory
+        self._decoder: IDecoder = factory.dialect.newDecoder()
+
+    @property
+    def receiveSize(self) -> int:
+        """Bytes to receive at once; the transport asks."""
+        return self.factory.admission.receiveSize
+
+    # -- feed
+
+    def connectionMade(self) -> None:
+        self.factory.connectionMade(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._greeting == b"":
+            self._greeting = data[:GREETING_SIZE]
+        self._decoder.feed(data)
+        if not self.busy:
+            self._advance()
+        elif self._decoder.heldSize > self.receiveSize:
+            self._pause()
+
+    def readConnectionLost(self) -> None:
+        """The peer has sent all it wants to."""
+        self._finishing = True
+        if not self.busy:
+            self._advance()
+
+    def writeConnectionLost(self) -> None:
+        """Never asked for."""
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        self._finishing = self._unheard = True
+        self.factory.connectionLost(self)
+        if self._sending:
+            self._sent()
+        elif not self.busy:
+            self._advance()
+
+    # -- take and ask
+
+    def _advance(self) -> None:
+        """Carry out requests until one has to wait, or none is whole."""
+        carryOut = self.factory.dialect.carryOut
+        self._advancing = True
+        try:
+            while not self.busy:
+                request = self._decoder.takeRequest()
+                if request is None:
+                    break
+                if self._grant is not None:
+                    self._release()
+                answer = carryOut(request)
+                self._greeting = None
+                if answer is not None:
+                    self._answer(answer)
+        except PylogbrokerError as error:
+            self._refuse(error)
+        finally:
+            self._advancing = False
+        if not self.busy:
+            self._idle()
+
+    def _idle(self) -> None:
+        """No whole request is held, and none is under way."""
+        if self._finishing:
+            self._end()
+        elif self._grant is None and self._decoder.frameSize > self.receiveSize:
+            self._ask()
+        elif self._grant is None or self._grant.granted:
+            self._resume()
+
+    # -- send
+
+    def _answer(self, answer: Any) -> None:
+        self.busy = True
+        if isinstance(answer, Deferred):
+            answer.addCallback(self._send).addErrback(self._failed)
+        else:
+            self._send(answer)
+
+    def _send(self, pieces: list[Piece] | None) -> None:
+        if pieces is None:
+            self._sent()
+        elif self._unheard:
+            letGo(pieces)
+            self._sent()
+        elif isinstance(self.transport, SliceServer):
+            self._sending = True
+            if self.transport.sendPieces(pieces, self.factory.flow, self._sent):
+                self._sent()
+        else:
+            transfer = ReadingTransfer(self.transport, pieces, self.factory.flow)
+            transfer.done.addBoth(lambda _: self._sent())
+            transfer.start()
+
+    def _sent(self) -> None:
+        """The answer is with the kernel, or there is none; the next request may go."""
+        self.busy = self._sending = False
+        if not self._advancing:
+            self._advance()
+
+    def isStalled(self) -> bool:
+        """Whether the peer has taken nothing of what waits for it since this was last asked."""
+        if not self._sending or not self.transport.isSending:
+            self._sentBefore = -1
+            return False
+        before, self._sentBefore = self._sentBefore, self.transport.sentSize
+        return before == self._sentBefore
+
+    # -- reading, or not
+
+    def _ask(self) -> None:
+        """A large frame has begun: memory for it, or a pause."""
+        self._grant = self.factory.admission.ask(self._decoder.frameSize, self._resume, self._cutOverdue)
+        if self._grant.granted:
+            self._resume()
+        else:
+            self._pause()
+
+    def _release(self) -> None:
+        grant, self._grant = self._grant, None
+        if grant is not None:
+            self.factory.admission.release(grant)
+
+    def _pause(self) -> None:
+        if not self._paused and not self._finishing:
+            self._paused = True
+            self.transport.pauseProducing()
+
+    def _resume(self) -> None:
+        if self._paused and not self._finishing:
+            self._paused = False
+            self.transport.resumeProducing()
+
+    # -- the end
+
+    def _failed(self, failure: Failure) -> None:
+        self.busy = False
+        if failure.check(PylogbrokerError):
+            self._refuse(failure.value)  # type: ignore[arg-type]
+        else:
+            self._log.failure("A request of {peer} failed in a way that nobody foresaw", failure, peer=self._peer())
+            self.drop()
+
+    def _refuse(self, error: PylogbrokerError) -> None:
+        """The connection cannot go on."""
+        counters, quietLog = self.factory.counters, self.factory.quietLog
+        counters.malformedCount += 1
+        stranger = guess(self._greeting) if self._greeting and isinstance(error, WireError) else None
+        if stranger is None:
+            quietLog.warn("Closed the connection of {peer}: {error}", peer=self._peer(), error=error)
+        else:
+            counters.foreignCount += 1
+            sentence = "{peer} seems to speak {stranger}, not the protocol of Kafka 0.7: closed ({error})"
+            quietLog.warn(sentence, peer=self._peer(), stranger=stranger, error=error)
+        self.drop()
+
+    def _cutOverdue(self) -> None:
+        self.factory.counters.slowCount += 1
+        self.factory.quietLog.warn("{peer} was too slow with a large request, and others wait for its memory: cut off", peer=self._peer())
+        self.drop()
+
+    def finish(self) -> None:
+        """Take nothing more in; carry out what is held, then close."""
+        if not self._finishing:
+            self.transport.pauseProducing()
+            self.readConnectionLost()
+
+    def abort(self) -> None:
+        """Close now; held produce requests are carried out all the same."""
+        self.transport.abortConnection()
+
+    def drop(self) -> None:
+        """Forget what is held, and close."""
+        self._decoder = self.factory.dialect.newDecoder()
+        self._finishing = True
+        self._end()
+
+    def _end(self) -> None:
+        self._release()
+        if not self._unheard:
+            self.transport.loseConnection()
+
+    def _peer(self) -> str:
+        address = self.transport.getPeer()
+        return f"{getattr(address, 'host', address)}:{getattr(address, 'port', '')}"
+
+
+class BrokerFactory(ServerFactory):
+    """
+    Makes the connections of a broker, and knows them.
+
+    @ivar connections: those that are open.
+    """
+
+    noisy = False
+
+    def __init__(
+        self, dialect: IDialect, admission: Admission, flow: IFlow, counters: ConnectionCounters, quietLog: QuietLog, connectionCountMax: int = 0
+    ) -> None:
+        """
+        @param connectionCountMax: one more is cut at once; 0 for no limit.
+        """
+        self.dialect = dialect
+        self.admission = admission
+        self.flow = flow
+        self.counters = counters
+        self.quietLog = quietLog
+        self.connectionCountMax = connectionCountMax
+        self.connections: dict[BrokerConnection, None] = {}
+
+    def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
+        """L{None}, which closes it, when there are too many."""
+        if self.connectionCountMax and len(self.connections) >= self.connectionCountMax:
+            self.counters.refusedCount += 1
+            self.quietLog.warn("There are {count} connections already: {address} was turned away", count=self.connectionCountMax, address=addr)
+            return None
+        return BrokerConnection(self)
+
+    def connectionMade(self, connection: BrokerConnection) -> None:
+        self.connections[connection] = None
+        self.counters.opened()
+        self.admission.connectionMade()
+
+    def connectionLost(self, connection: BrokerConnection) -> None:
+        del self.connections[connection]
+        self.counters.closed()
+        self.admission.connectionLost()
+
+    def cutStalled(self) -> None:
+        """Cut off who takes nothing of its answer: it keeps deleted segments on the disk. Called by the clock; two calls in which nothing moved are enough."""
+        for connection in list(self.connections):
+            if connection.isStalled():
+                self.counters.slowCount += 1
+                self.quietLog.warn("{peer} takes nothing of its answer: cut off", peer=connection.transport.getPeer())
+                connection.transport.abortConnection()

@@ -1,0 +1,165 @@
+"""
+The dialect of 2011: what outcomes become on its wire (spec-0.7 wire-protocol §8, §9), and nothing else.
+
+ - A produce request has no answer. A set that is too large is dropped; every other refusal ends the connection, which is all that a producer can notice.
+ - A fetch answers with a code. What the protocol has no code for, and that is most things, is -1.
+ - An offsets request has no way to say no: its connection ends.
+ - What cannot be understood ends the connection.
+
+Answers go out in the order of the requests, one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from pylogbroker.broker.broker import Broker
+from pylogbroker.broker.transfer import Piece, letGo
+from pylogbroker.errors import (
+    NO_ERROR,
+    InvalidRequestError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    PartitionOutOfRangeError,
+    PylogbrokerError,
+    RemoteOffsetOutOfRangeError,
+    RemotePartitionError,
+    RemoteUnknownError,
+)
+from pylogbroker.interfaces import EMPTY_SLICE, Slice
+from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.wire.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, RequestDecoder
+from pylogbroker.wire.responses import encodeOffsets, fetchHeader, multiFetchHeader
+
+Answer = list[Piece] | None
+"""Pieces to send, or that there is nothing to say."""
+
+
+def codeFor(error: PylogbrokerError) -> int:
+    """The code that a fetch answers with."""
+    if isinstance(error, OffsetOutOfRangeError):
+        return RemoteOffsetOutOfRangeError.code
+    if isinstance(error, PartitionOutOfRangeError):
+        return RemotePartitionError.code
+    return RemoteUnknownError.code
+
+
+class Dialect2011:
+    """
+    Understands and answers requests of Kafka 0.7; one for all connections of a broker.
+
+    @ivar report: called with (sentence, error) for what clients are not told: drops, and failures behind code -1.
+    """
+
+    def __init__(self, broker: Broker, requestSizeMax: int, counters: BrokerCounters, report: Any) -> None:
+        self._broker = broker
+        self._requestSizeMax = requestSizeMax
+        self._counters = counters
+        self._runs: dict[bytes, Any] = {}
+        self._report = report
+
+    def newDecoder(self) -> RequestDecoder:
+        """For one connection."""
+        return RequestDecoder(self._requestSizeMax, self._runs)
+
+    def carryOut(self, request: Request) -> Answer | Deferred[Answer]:
+        """
+        Carry out a request.
+
+        @return: its answer, now or later.
+        @raise PylogbrokerError: the connection has to end; from the Deferred, too.
+        """
+        counters = self._counters.requests
+        if isinstance(request, Produce):
+            counters.produceCount += len(request.sets)
+            return self._broker.produce(request.topic, request.partition, request.sets, self._refused)  # type: ignore[return-value] # a Deferred is invariant
+        if isinstance(request, Fetch):
+            counters.fetchCount += 1
+            return self._fetch(*request)
+        if isinstance(request, MultiFetch):
+            counters.fetchCount += 1
+            return Deferred.fromCoroutine(self._multiFetch(request))
+        if isinstance(request, MultiProduce):
+            counters.produceCount += 1
+            return Deferred.fromCoroutine(self._multiProduce(request))
+        assert isinstance(request, Offsets)
+        counters.offsetsCount += 1
+        return Deferred.fromCoroutine(self._offsets(request))
+
+    # -- producing
+
+    def _refused(self, error: PylogbrokerError) -> None:
+        if not isinstance(error, MessageTooLargeError):
+            raise error
+        self._report("A produce request was dropped, as 0.7 does without telling the producer", error)
+
+    async def _multiProduce(self, request: MultiProduce) -> None:
+        for produce in request.produces:
+            later = self._broker.produce(*produce, self._refused)
+            if later is not None:
+                await later
+
+    # -- fetching
+
+    def _fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Answer | Deferred[Answer]:
+        try:
+            found = self._broker.fetch(topic, partition, offset, sizeMax)
+        except PylogbrokerError as error:
+            return self._fetchAnswer(*self._refuse(topic, error))
+        if isinstance(found, Deferred):
+            answer = found.addCallbacks(self._found, self._notFound, callbackArgs=(topic,), errbackArgs=(topic,))
+            return answer.addCallback(lambda both: self._fetchAnswer(*both))
+        return self._fetchAnswer(*self._found(found, topic))
+
+    def _fetchAnswer(self, code: int, found: Slice) -> list[Piece]:
+        header = fetchHeader(code, found.size)
+        return [header, found] if found.size else [header]
+
+    def _found(self, found: Slice, topic: str) -> tuple[int, Slice]:
+        self._counters.topic(topic).fetchedSize += found.size
+        if not found.size:
+            letGo((found,))
+        return NO_ERROR, found
+
+    def _notFound(self, failure: Failure, topic: str) -> tuple[int, Slice]:
+        failure.trap(PylogbrokerError)
+        return self._refuse(topic, failure.value)  # type: ignore[arg-type]
+
+    def _refuse(self, topic: str, error: PylogbrokerError) -> tuple[int, Slice]:
+        self._counters.topic(topic).failedFetchCount += 1
+        if isinstance(error, InvalidRequestError):
+            raise error
+        code = codeFor(error)
+        if code == RemoteUnknownError.code:
+            self._report("A fetch was answered with code -1", error)
+        return code, EMPTY_SLICE
+
+    async def _multiFetch(self, request: MultiFetch) -> list[Piece]:
+        parts: list[tuple[int, Slice]] = []
+        try:
+            for fetch in request.fetches:
+                parts.append(await self._fetchPart(fetch))
+            pieces: list[Piece] = [multiFetchHeader([found.size for _code, found in parts])]
+        except PylogbrokerError:
+            letGo([found for _code, found in parts])
+            raise
+        for code, found in parts:
+            pieces += self._fetchAnswer(code, found)
+        return pieces
+
+    async def _fetchPart(self, fetch: Fetch) -> tuple[int, Slice]:
+        try:
+            found = self._broker.fetch(*fetch)
+            if isinstance(found, Deferred):
+                found = await found
+        except PylogbrokerError as error:
+            return self._refuse(fetch.topic, error)
+        return self._found(found, fetch.topic)
+
+    # -- offsets
+
+    async def _offsets(self, request: Offsets) -> list[Piece]:
+        return [encodeOffsets(await self._broker.offsets(*request))]

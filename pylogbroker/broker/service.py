@@ -1,0 +1,292 @@
+"""
+A broker as a Twisted service: what starts and stops, and in which order.
+
+Starting: take the ports, so that a taken one fails before anything is touched, but accept nobody yet; lock and open the log directory, which may take
+long, since segments are checked after a crash; serve. Stopping, in the order of spec-0.7 log-storage §9: accept nobody, let requests that are under
+way and held come to an end (for a moment), cut the connections, flush and close every partition, write the clean-shutdown mark, let go of the directory.
+
+There are two ways to start, since there are two kinds of owners. C{twistd} starts services before the reactor runs, and only an exception then
+makes it exit with a status and a sentence: L{BrokerService.privilegedStartService} and C{startService} do all there and then, and may block. Whoever has a
+running reactor (an application, a test) calls L{BrokerService.start}, which opens the directory on a worker.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Callable
+from random import Random, SystemRandom
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.task import LoopingCall
+from twisted.internet.tcp import Port
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.broker.admission import Admission
+from pylogbroker.broker.broker import Broker
+from pylogbroker.broker.connection import BrokerFactory
+from pylogbroker.broker.dialect2011 import Dialect2011
+from pylogbroker.broker.quietlog import QuietLog
+from pylogbroker.broker.transfer import SliceServer
+from pylogbroker.broker.upkeep import Upkeep
+from pylogbroker.broker.warmth import PIECE_SIZE, Warmth
+from pylogbroker.broker.workers import IWorker, ThreadWorker
+from pylogbroker.commitlog.files import RealFileSystem
+from pylogbroker.commitlog.logdirectory import LogDirectory, LogSettings
+from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.errors import ConfigurationError, PylogbrokerError, StorageError
+from pylogbroker.formats.format2011 import Format2011
+from pylogbroker.interfaces import IFileSystem
+from pylogbroker.metrics.counters import BrokerCounters
+
+STOP_GRACE_MS = 5_000
+_STOP_LOOK_MS = 20
+
+
+def logSettings(settings: BrokerSettings) -> LogSettings:
+    """The part of the settings that the log directory is given."""
+    return LogSettings(
+        partitionCount=settings.partitionCount,
+        partitionCountByTopic=settings.partitionCountByTopic,
+        segmentSizeMax=settings.segmentSizeMax,
+        segmentSizeMaxByTopic=settings.segmentSizeMaxByTopic,
+        rollAgeMs=settings.rollMs,
+        rollAgeMsByTopic=settings.rollMsByTopic,
+        flushCountMax=settings.flushMessageCount,
+        flushIntervalMs=settings.flushIntervalMs,
+        flushIntervalMsByTopic=settings.flushIntervalMsByTopic,
+        retentionAgeMs=settings.retentionMs,
+        retentionAgeMsByTopic=settings.retentionMsByTopic,
+        retentionSize=settings.retentionSize,
+        retentionSizeByTopic=settings.retentionSizeByTopic,
+        topicLengthMax=settings.topicNameSizeMax,
+        descriptorCountMax=settings.openSegmentCountMax,
+    )
+
+
+def raiseDescriptorLimit() -> int:
+    """
+    Ask the system for as many descriptors as it allows this process.
+
+    @return: how many that are.
+    """
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+class BrokerService(Service):
+    """
+    One broker.
+
+    @ivar counters: what it counts.
+    @ivar ports: what it listens on, once it does.
+    @ivar directory: its log directory.
+    """
+
+    _log = Logger()
+    name = "pylogbroker"
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: BrokerSettings,
+        *,
+        fileSystem: IFileSystem | None = None,
+        random: Random | None = None,
+        worker: Callable[[Any, str, int], IWorker] = ThreadWorker,
+    ) -> None:
+        """
+        @param reactor: provides time, threads and listening.
+        @param fileSystem: other files than the machine's.
+        @param random: picks partitions for producers that leave that to the broker.
+        @param worker: makes the workers: called with the reactor, a name and a number of threads.
+        """
+        self._reactor = reactor
+        self._settings = settings
+        self.counters = BrokerCounters(settings.topicCounterCountMax)
+        self.ports: list[Any] = []
+        self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreadCount)
+        self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreadCount)
+        warmth = Warmth(settings.warmSize // PIECE_SIZE)
+        quietLog = QuietLog(reactor, self._log)
+        form = Format2011()
+        self.upkeep = Upkeep(reactor, self._flushWorker, settings, warmth, self.counters.flushes)
+        self.directory = LogDirectory(settings.logDirectory, form, fileSystem or RealFileSystem(), logSettings(settings), self.upkeep.nowMs)
+        broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, random or SystemRandom(), self.counters)
+        dialect = Dialect2011(broker, settings.requestSizeMax, self.counters, self._report(quietLog))
+        self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
+        self.factory = BrokerFactory(dialect, self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
+        self._stalledLook = LoopingCall(self.factory.cutStalled)
+        self._stalledLook.clock = reactor
+
+    @staticmethod
+    def _report(quietLog: QuietLog) -> Callable[[str, PylogbrokerError], None]:
+        return lambda sentence, error: quietLog.warn(sentence + ": {error}", error=error)
+
+    # -- starting under twistd: before the reactor runs
+
+    def privilegedStartService(self) -> None:
+        """
+        Take the ports, then lock and open the directory. Blocks.
+
+        @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had.
+        @raise StorageError: the directory cannot be used.
+        """
+        raiseDescriptorLimit()
+        outcomes: list[Any] = []
+        self._listen().addBoth(outcomes.append)
+        if not outcomes:
+            raise ConfigurationError("an endpoint in listeners needs a running reactor before it listens; twistd cannot wait for it")
+        if isinstance(outcomes[0], Failure):
+            outcomes[0].raiseException()
+        try:
+            self.directory.open(self.upkeep.report)
+        except BaseException:
+            self._closePorts()
+            raise
+
+    def startService(self) -> None:
+        """Serve. The directory is open already."""
+        super().startService()
+        self._serve()
+
+    def stopService(self) -> Deferred[None]:
+        """
+        Stop in order.
+
+        @return: fires with L{None} when everything is flushed and closed; never fails.
+        """
+        super().stopService()
+        return self.stop()
+
+    # -- starting in a running reactor
+
+    def start(self) -> Deferred[None]:
+        """
+        Listen, open the directory, serve.
+
+        @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, and then nothing is left behind.
+        """
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        await self._listen()
+        self._flushWorker.start()
+        try:
+            await self._flushWorker.do(lambda: self.directory.open(self.upkeep.report))
+        except BaseException:
+            self._flushWorker.stop()
+            await self._closePorts()
+            raise
+        self.startService()
+
+    def _listen(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._listenAll())
+
+    async def _listenAll(self) -> None:
+        for description in self._settings.listeners:
+            try:
+                endpoint = serverFromString(self._reactor, description)
+                port = await endpoint.listen(self.factory)
+            except Exception as error:
+                await self._closePorts()
+                raise ConfigurationError(f"cannot listen on {description!r}: {error}") from error
+            self._prepare(port)
+            self.ports.append(port)
+
+    def _prepare(self, port: Any) -> None:
+        """Nobody is accepted yet, and connections will be able to send slices."""
+        if not isinstance(port, Port):
+            return  # TLS, or something that plugs in; its connections are served by reading
+        port.stopReading()
+        port.transport = SliceServer
+        self._sizeBuffers(port.socket)
+
+    def _sizeBuffers(self, listening: Any) -> None:
+        """Connections inherit these from the socket that they are accepted on."""
+        for option, size in ((socket.SO_SNDBUF, self._settings.socketSendBufferSize), (socket.SO_RCVBUF, self._settings.socketReceiveBufferSize)):
+            if size:
+                listening.setsockopt(socket.SOL_SOCKET, option, size)
+        if listening.family in (socket.AF_INET, socket.AF_INET6):
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _serve(self) -> None:
+        self._flushWorker.start()
+        self._coldWorker.start()
+        self.upkeep.start(lambda: list(self.directory.logs.values()))
+        looking = self._stalledLook.start(self._settings.readerIdleMs / 1000, now=False)
+        looking.addErrback(lambda failure: self._log.failure("Looking for stalled readers has stopped: this is a bug", failure))
+        for port in self.ports:
+            if isinstance(port, Port):
+                port.startReading()
+        self._log.info(
+            "Broker {brokerId} serves {partitionCount} partitions in {directory} on {listeners}",
+            brokerId=self._settings.brokerId,
+            partitionCount=len(self.directory.logs),
+            directory=self._settings.logDirectory,
+            listeners=" ".join(str(port.getHost()) for port in self.ports),
+        )
+
+    # -- stopping
+
+    def _closePorts(self) -> Deferred[None]:
+        ports, self.ports = self.ports, []
+        return Deferred.fromCoroutine(_stopAll(ports))
+
+    def stop(self) -> Deferred[None]:
+        """See L{stopService}; a service that was not started has nothing to stop."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        await self._closePorts()
+        if not self.directory.isOpen:
+            return
+        self.upkeep.stopTicking()
+        if self._stalledLook.running:
+            self._stalledLook.stop()
+        await self._endConnections()
+        await self.upkeep.drain()
+        for log in self.directory.logs.values():
+            await self.upkeep.close(log)
+        try:
+            marked = await self._flushWorker.do(self._closeDirectory)
+            if not marked:
+                self._log.warn("No clean-shutdown mark was written, since a partition had failed: the next start checks the last segments")
+        except StorageError as error:
+            self._log.error("The clean-shutdown mark could not be written: {error}. The next start checks the last segments", error=error)
+        self._admission.close()
+        self._flushWorker.stop()
+        self._coldWorker.stop()
+        self._log.info("Broker {brokerId} has stopped", brokerId=self._settings.brokerId)
+
+    def _closeDirectory(self) -> bool:
+        try:
+            return self.directory.writeMark()
+        finally:
+            self.directory.close()
+
+    async def _endConnections(self) -> None:
+        """Let what is under way come to its end, within limits, then cut."""
+        for connection in list(self.factory.connections):
+            connection.finish()
+        for _look in range(STOP_GRACE_MS // _STOP_LOOK_MS):
+            if not self.factory.connections:
+                return
+            await self._later(_STOP_LOOK_MS)
+        for connection in list(self.factory.connections):
+            connection.abort()
+
+    def _later(self, ms: int) -> Deferred[None]:
+        later: Deferred[None] = Deferred()
+        self._reactor.callLater(ms / 1000, later.callback, None)
+        return later
+
+
+async def _stopAll(ports: list[Any]) -> None:
+    for port in ports:
+        await maybeDeferred(port.stopListening)

@@ -1,0 +1,62 @@
+"""
+A broker inside an application's own reactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogbroker.broker.service import BrokerService
+from pylogbroker.config.settings import BrokerSettings
+
+
+class EmbeddedBroker:
+    """
+    A broker that is started and stopped by the application.
+
+    @ivar service: the broker itself; also what a C{twisted.application} can be made the parent of.
+    """
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any, properties: Mapping[str, str]) -> None:
+        """
+        @param reactor: the application's.
+        @param properties: as in a property file, with Kafka's names.
+        @raise ConfigurationError: they are wrong.
+        """
+        self.settings = BrokerSettings.fromProperties(properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
+        self.service = BrokerService(reactor, self.settings)
+
+    def start(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when clients are served; fails with a L{pylogbroker.errors.ConfigurationError} (a port is taken) or
+            L{pylogbroker.errors.StorageError} (the directory cannot be used).
+        """
+        return self.service.start()
+
+    def stop(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when everything is flushed and closed.
+        """
+        return self.service.stopService()
+
+    @property
+    def host(self) -> str:
+        """The address of the first listener."""
+        return str(self.service.ports[0].getHost().host)
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener, also when the settings left it to the system."""
+        return int(self.service.ports[0].getHost().port)
+
+    @property
+    def endpoint(self) -> str:
+        """A client endpoint string for the first listener."""
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        return f"tcp:{host}:{self.port}"

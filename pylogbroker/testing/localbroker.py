@@ -1,0 +1,80 @@
+"""
+A real broker for people's tests: on a free port of the loopback interface, with a directory of its own that goes when it stops.
+
+In trial::
+
+    def setUp(self):
+        self.broker = LocalBroker(reactor)
+        self.addCleanup(self.broker.stop)
+        return self.broker.start()
+
+It listens on real sockets and writes real files; what is produced is visible as soon as the next request asks for it (C{log.flush.interval=1}).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.embedded import EmbeddedBroker
+
+DEFAULTS = {
+    "brokerid": "0",
+    "port": "0",
+    "listen.interface": "127.0.0.1",
+    "enable.zookeeper": "false",
+    "log.flush.interval": "1",
+}
+
+
+class LocalBroker:
+    """
+    @ivar directory: of its data.
+    @ivar broker: the embedded broker, whose counters and partitions a test may look at.
+    """
+
+    def __init__(self, reactor: Any, properties: Mapping[str, str] | None = None, directory: str | None = None) -> None:
+        """
+        @param reactor: the test's.
+        @param properties: overrides, with Kafka's names.
+        @param directory: of the data; it then stays when the broker stops, so that another can go on with it.
+        """
+        self._owned = directory is None
+        self.directory = directory or tempfile.mkdtemp(prefix="pylogbroker-")
+        self.broker = EmbeddedBroker(reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})})
+
+    def start(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when clients are served; fails as L{EmbeddedBroker.start} does.
+        """
+        return self.broker.start()
+
+    def stop(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when the broker has stopped and its directory is gone.
+        """
+        return self.broker.stop().addBoth(self._stopped)
+
+    def _stopped(self, result: Any) -> Any:
+        if self._owned:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        return result
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return self.broker.host
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.broker.port
+
+    @property
+    def endpoint(self) -> str:
+        """The same as a client endpoint string."""
+        return self.broker.endpoint

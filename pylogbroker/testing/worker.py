@@ -1,0 +1,58 @@
+"""
+A worker on a lead: it does its work when it is told to, on the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+
+class LeadWorker:
+    """
+    A provider of L{pylogbroker.broker.workers.IWorker} for tests: ask for a flush, see the mark unmoved, say C{perform}, see it move.
+
+    @ivar jobs: what was given and not done yet.
+    """
+
+    def __init__(self, reactor: Any = None, name: str = "", threadCount: int = 1) -> None:
+        self.jobs: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
+
+    def do(self, work: Callable[[], Any]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        self.jobs.append((work, done))
+        return done
+
+    def perform(self) -> None:
+        """Do the oldest job. L{IndexError}: there is none."""
+        work, done = self.jobs.popleft()
+        try:
+            result = work()
+        except Exception:
+            done.errback(Failure())
+        else:
+            done.callback(result)
+
+    def performAll(self, countMax: int = 1000) -> int:
+        """
+        Do jobs until none is left, those that come meanwhile, too.
+
+        @return: how many.
+        @raise RuntimeError: there were more than C{countMax}.
+        """
+        for count in range(countMax):
+            if not self.jobs:
+                return count
+            self.perform()
+        raise RuntimeError(f"more than {countMax} jobs")
+
+    def start(self) -> None:
+        """It has no threads."""
+
+    def stop(self) -> None:
+        """Do what is left."""
+        self.performAll()
