@@ -87,6 +87,8 @@ class RealFile:
 
     def sync(self) -> None:
         """C{fsync}: data and metadata. Never repeat one that failed: the kernel may have dropped the bytes and report success."""
+        if self._descriptor < 0:  # for which Python has a ValueError
+            raise StorageError(self.path, "fsync", os.strerror(errno.EBADF), errno.EBADF)
         try:
             os.fsync(self._descriptor)
         except OSError as error:

@@ -1,0 +1,1 @@
+"""Suites that several providers of one interface must pass."""
