@@ -1,0 +1,182 @@
+"""
+The house rules that a tool can read: names, the mirror of the tests, docstrings, what lies at the top.
+
+The import contracts themselves are import-linter's (C{pyproject.toml}); here is checked that no room was left out of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "pylogbroker"
+TESTS = ROOT / "tests"
+
+MEANINGLESS = ("handler", "manager", "processor", "engine", "helper", "util", "common", "misc")
+FLOORS_WITHOUT_TWISTED = {"errors", "model", "limits", "interfaces", "formats", "wire", "commitlog", "cluster", "config", "schemas", "audit", "metrics"}
+ROOMS_WITHOUT_TWISTED = {"blocking", "spark"}
+NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
+"""Modules that do nothing by themselves."""
+
+BESIDE_THE_MIRROR = {"contracts", "integration", "simulation", "benchmarks", "gate", "golden", "fuzz"}
+TOP_LEVEL = {
+    "setup.py", "pylogbroker", "twisted", "tests", "docs", "etc",
+    "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "NEWS.md", "LICENSE",
+}  # fmt: skip
+LEFT_BY_TOOLS = re.compile(r"\..*|build|dist|.*\.egg-info|_trial_temp.*|htmlcov|__pycache__|twistd\.(pid|log).*")
+
+
+def modules() -> list[Path]:
+    """Every module of the package."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def words(name: str) -> list[str]:
+    """C{"fetchSizeMax"} → fetch, size, max."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
+def ownNames(tree: ast.Module) -> Iterator[tuple[int, str, ast.AST]]:
+    """Line, name and node of each class, function and parameter that a module defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name, node
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg, node
+
+
+class NameTests(SynchronousTestCase):
+    """Names mean something and are camelCase."""
+
+    def test_noMeaninglessWords(self) -> None:
+        """No class, function, parameter or module of ours has a word in its name that says nothing."""
+        found = []
+        for path in modules():
+            where = path.relative_to(ROOT)
+            found += [str(where) for word in words(path.stem) if word in MEANINGLESS]
+            for line, name, _ in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
+                if any(word in MEANINGLESS or word.rstrip("s") in MEANINGLESS for word in words(name)):
+                    found.append(f"{where}:{line} {name}")
+        self.assertEqual(found, [])
+
+    def test_camelCase(self) -> None:
+        """Functions and parameters are camelCase, as in Twisted and Kafka's own API."""
+        found = []
+        for path in modules():
+            for line, name, node in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
+                # "opt_" is how twisted.python.usage finds options.
+                bare = name.strip("_").removeprefix("opt_")
+                if "_" in bare and not isinstance(node, ast.ClassDef):
+                    found.append(f"{path.relative_to(ROOT)}:{line} {name}")
+        self.assertEqual(found, [])
+
+    def test_timesHaveAUnit(self) -> None:
+        """A parameter that is a time-out or an interval ends in its unit."""
+        found = []
+        for path in modules():
+            for line, name, node in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
+                parts = words(name)
+                isTime = "timeout" in parts or "interval" in parts
+                if isinstance(node, ast.arg) and isTime and not ({"ms", "seconds", "hours", "minutes", "count"} & set(parts[-2:])):
+                    found.append(f"{path.relative_to(ROOT)}:{line} {name}")
+        self.assertEqual(found, [])
+
+
+class DocstringTests(SynchronousTestCase):
+    """What is public is explained."""
+
+    def test_modulesOpenWithProse(self) -> None:
+        """Every module has a docstring of its own that begins with a sentence."""
+        found = []
+        for path in modules():
+            prose = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            if len(prose.split()) < 3:
+                found.append(str(path.relative_to(ROOT)))
+        self.assertEqual(found, [])
+
+    def test_publicClassesAndFunctions(self) -> None:
+        """Every public class, and every public function of a module, has a docstring."""
+        found = []
+        for path in modules():
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_") and not ast.get_docstring(node):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+        self.assertEqual(found, [])
+
+    def test_testsStateTheirPromise(self) -> None:
+        """Every test has a docstring that says what it promises."""
+        found = []
+        for path in sorted(TESTS.rglob("test_*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+        self.assertEqual(found, [])
+
+
+class MirrorTests(SynchronousTestCase):
+    """tests/ mirrors pylogbroker/ file for file."""
+
+    def test_everyModuleHasItsTests(self) -> None:
+        """C{pylogbroker/x/y.py} has C{tests/x/test_y.py}."""
+        missing = []
+        for path in modules():
+            inside = path.relative_to(PACKAGE)
+            if inside.name not in NOT_MIRRORED and not (TESTS / inside.parent / f"test_{inside.name}").exists():
+                missing.append(str(path.relative_to(ROOT)))
+        self.assertEqual(missing, [])
+
+    def test_everyTestModuleHasItsModule(self) -> None:
+        """C{tests/x/test_y.py} has C{pylogbroker/x/y.py}."""
+        missing = []
+        for path in sorted(TESTS.rglob("test_*.py")):
+            inside = path.relative_to(TESTS)
+            if len(inside.parts) == 1 and path == Path(__file__).resolve():
+                continue
+            if inside.parts[0] not in BESIDE_THE_MIRROR and not (PACKAGE / inside.parent / inside.name.removeprefix("test_")).exists():
+                missing.append(str(inside))
+        self.assertEqual(missing, [])
+
+    def test_testFoldersArePackages(self) -> None:
+        """Every folder with tests has an C{__init__.py}, or trial would not look into it."""
+        folders = {path.parent for path in TESTS.rglob("test_*.py")}
+        self.assertEqual([str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()], [])
+
+
+class TopLevelTests(SynchronousTestCase):
+    """What lies where."""
+
+    def test_nothingElseAtTheTop(self) -> None:
+        """The top level holds what was agreed, and what tools leave there."""
+        found = {path.name for path in ROOT.iterdir() if not LEFT_BY_TOOLS.fullmatch(path.name)}
+        self.assertEqual(found - TOP_LEVEL, set())
+
+    def test_twistedFoldersAreNoPackages(self) -> None:
+        """C{twisted/} and C{twisted/plugins/} have no C{__init__.py}, or they would hide Twisted itself."""
+        self.assertEqual(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "twisted").rglob("__init__.py")), [])
+
+
+class ImportTests(SynchronousTestCase):
+    """What an import brings with it."""
+
+    def test_packageImportsNothing(self) -> None:
+        """C{import pylogbroker} imports nothing else."""
+        code = "import sys; before = set(sys.modules); import pylogbroker; print(sorted(set(sys.modules) - before))"
+        out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        self.assertEqual(out.strip(), "['pylogbroker']")
+
+    def test_contractsNameEveryRoom(self) -> None:
+        """Every room that has to do without Twisted is in a contract that forbids it."""
+        contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+        named = {
+            module.split(".")[1] for contract in contracts if "twisted" in contract.get("forbidden_modules", ()) for module in contract["source_modules"]
+        }
+        rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+        self.assertEqual((FLOORS_WITHOUT_TWISTED | ROOMS_WITHOUT_TWISTED) & rooms, named)
