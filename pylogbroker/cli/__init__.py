@@ -1,0 +1,5 @@
+"""
+The command C{pylogbroker}: publish the lines of a file, read messages, ask for offsets, look into a segment file, see it all work.
+
+L{pylogbroker.cli.main} knows the arguments, the exit codes and the errors; each command is a module of its own.
+"""

@@ -1,0 +1,143 @@
+"""
+C{pylogbroker consume}: messages on standard output, one a line, and everything else on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from twisted.internet.task import deferLater
+
+from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
+from pylogbroker.cli.arguments import LONG_MAX, addBroker, addTopic, whole
+from pylogbroker.cli.asking import checkPartition
+from pylogbroker.cli.failure import CommandError
+from pylogbroker.cli.streams import Streams, write
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError
+from pylogbroker.model import EARLIEST, LATEST
+
+POLL_SECONDS = 0.25
+WRITE_COUNT = 1000
+"""Messages that are made into one piece of output."""
+
+_EXAMPLES = """\
+examples:
+  pylogbroker consume --topic dpkg --from-beginning
+  pylogbroker consume --topic dpkg --from-beginning --max-messages 10
+  pylogbroker consume --broker log1:9092 --topic syslog --follow
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.epilog = _EXAMPLES
+    addBroker(parser)
+    addTopic(parser)
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--from-beginning", dest="isFromBeginning", action="store_true", help="start with the oldest message that there is")
+    start.add_argument("--offset", metavar="N", type=whole(0), help="start at an offset; without either, at the end")
+    parser.add_argument("--max-messages", dest="countMax", metavar="N", type=whole(0), default=LONG_MAX, help="stop after so many messages")
+    parser.add_argument("--follow", dest="isFollowing", action="store_true", help="do not stop at the end; wait for new messages")
+    parser.add_argument(
+        "--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, RESPONSE_SIZE_MAX - CODE_SIZE), default=1 << 20,
+        help="bytes to ask for at a time; no message can be read that is larger (%(default)s)",
+    )  # fmt: skip
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What would print nothing is a mistake."""
+    if not (options.isFromBeginning or options.isFollowing) and options.offset is None:
+        parser.error("behind the last message there is nothing to read: give --from-beginning or --offset N, or --follow to wait for new messages")
+
+
+async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Print messages until the end, or for ever.
+
+    @return: the exit code.
+    @raise PylogbrokerError: it did not work out.
+    """
+    consumer = SimpleConsumer(reactor, options.broker, timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    reading = _Reading(reactor, consumer, options, streams)
+    try:
+        await checkPartition(consumer, options.topic, options.partition)
+        await reading.run()
+    except BrokenPipeError:
+        pass
+    finally:
+        await consumer.close()
+        if reading.offset is not None:
+            streams.say(f"read {reading.count:,} messages; the next offset is {reading.offset}")
+    return 0
+
+
+class _Reading:
+    """
+    The way through a partition.
+
+    @ivar count: messages printed.
+    @ivar offset: where to go on; L{None} until we know where to begin.
+    """
+
+    def __init__(self, reactor: Any, consumer: SimpleConsumer, options: argparse.Namespace, streams: Streams) -> None:
+        self._reactor = reactor
+        self._consumer = consumer
+        self._options = options
+        self._streams = streams
+        self.count = 0
+        self.offset: int | None = options.offset
+
+    async def run(self) -> None:
+        """From the start to the end."""
+        options = self._options
+        if self.offset is None:
+            self.offset = await self._bound(EARLIEST if options.isFromBeginning else LATEST)
+        while self.count < options.countMax:
+            fetched = await self._consumer.fetch(options.topic, options.partition, self.offset, options.fetchSize)
+            try:
+                count = self.count
+                await self._print(fetched.payloads())
+                if self.count == count:
+                    # What holds no message, an empty compressed set, is stepped over.
+                    self.offset, offset = fetched.nextOffset, self.offset
+                    if self.offset == offset:
+                        if not options.isFollowing:
+                            return
+                        await deferLater(self._reactor, POLL_SECONDS)
+            except OffsetOutOfRangeError as error:
+                low, high = await self._bound(EARLIEST), await self._bound(LATEST)
+                raise CommandError(f"there is nothing at offset {self.offset}; {options.topic}-{options.partition} holds {low} to {high}") from error
+            except InvalidMessageSizeError as error:
+                raise CommandError(
+                    f"at offset {self.offset} stands a message that is larger than {options.fetchSize} bytes (then give a larger --fetch-size), "
+                    f"or none begins there: {error.reason}"
+                ) from error
+
+    async def _bound(self, time: int) -> int:
+        return (await self._consumer.getOffsetsBefore(self._options.topic, self._options.partition, time, 1))[0]
+
+    async def _print(self, payloads: Iterator[tuple[bytes, int]]) -> None:
+        """Write messages; C{count} and C{offset} tell how far it came, also when it breaks off, by Ctrl-C or at a bad message."""
+        pieces: list[bytes] = []
+        offset = self.offset
+        countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+        try:
+            for payload, offset in payloads:
+                pieces.append(payload)
+                if len(pieces) >= countMax:
+                    full, pieces = pieces, []
+                    await self._write(full, offset)
+                    countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+                    if not countMax:
+                        return
+        finally:
+            await self._write(pieces, offset)
+
+    async def _write(self, pieces: list[bytes], offset: int | None) -> None:
+        if pieces:
+            await write(self._reactor, self._streams.output, b"\n".join(pieces) + b"\n")
+            self.count += len(pieces)
+            self.offset = offset

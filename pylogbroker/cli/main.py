@@ -1,0 +1,144 @@
+"""
+The command C{pylogbroker}: arguments, errors and exit codes.
+
+Exit codes: 0, it worked; 1, it did not, and standard error says why in a line or two, never in a traceback; 2, the arguments are wrong; 130 and 143, somebody
+ended it with Ctrl-C or C{SIGTERM} before it was done. C{consume --follow} is never done, so that ending it is 0. Whoever reads our output may leave
+at any time: a broken pipe is 0, too.
+
+Results go to standard output and everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import react
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogBeginner
+from zope.interface import provider
+
+from pylogbroker import __version__
+from pylogbroker.cli import consume, demo, dump, offsets, produce
+from pylogbroker.cli.streams import Streams
+from pylogbroker.errors import PylogbrokerError
+
+_DESCRIPTION = "Publish to a pylogbroker or Kafka 0.7 broker, read from it, and see it work. The broker itself is started with: twistd pylogbroker"
+_EXAMPLES = """\
+examples:
+  pylogbroker demo
+  twistd -n pylogbroker --config etc/broker.properties
+  pylogbroker produce /var/log/dpkg.log --topic dpkg
+  pylogbroker consume --topic dpkg --from-beginning
+"""
+
+_Command = Callable[[Any, argparse.Namespace, Streams], Coroutine[Deferred[Any], Any, int]]
+
+_COMMANDS: tuple[tuple[str, Any, str], ...] = (
+    ("demo", demo, "Run a broker in this process, publish a log file to it, read it back, compare it byte for byte, and stop again."),
+    ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
+    ("consume", consume, "Print messages on standard output, one a line."),
+    ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
+    ("dump", dump, "Print what stands in segment files, and whether they are valid to their ends."),
+)
+
+
+def buildParser() -> argparse.ArgumentParser:
+    """The parser of all arguments."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="pylogbroker", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=layout)
+    parser.add_argument("--version", action="version", version=f"pylogbroker {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module, sentence in _COMMANDS:
+        command = commands.add_parser(name, help=sentence, description=sentence, formatter_class=layout)
+        module.addArguments(command)
+        command.set_defaults(parser=command)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run a command.
+
+    @param arguments: without the program's name; by default the process's own.
+    @return: the exit code; a command that needs the reactor exits with it instead.
+    """
+    streams = Streams(0, 1, sys.stderr)
+    try:
+        options = buildParser().parse_args(arguments)
+        if options.command == "dump":
+            return dump.dump(options, streams)
+        if options.command == "produce":
+            produce.prepare(options, streams)
+        if options.command == "consume":
+            consume.check(options.parser, options)
+    except BrokenPipeError:
+        return 0
+    except PylogbrokerError as error:
+        streams.say(f"pylogbroker: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    command: _Command = {"demo": demo.demo, "produce": produce.produce, "consume": consume.consume, "offsets": offsets.offsets}[options.command]
+    globalLogBeginner.beginLoggingTo([reporter(streams)], redirectStandardIO=False)
+    react(_run, (command, options, streams))
+    raise AssertionError("react exits")
+
+
+async def _run(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> None:
+    """Under L{react}: a command, which signals may end."""
+    signals: list[int] = []
+    running: Deferred[int] = Deferred()
+
+    def end(number: int, _frame: object) -> None:
+        signals.append(number)
+        signal.signal(number, signal.SIG_DFL)  # whoever asks a second time does not want to wait for an orderly end
+        reactor.callFromThread(running.cancel)
+
+    def begin() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+
+    reactor.callWhenRunning(begin)  # after the reactor has installed its own
+    running = Deferred.fromCoroutine(outcome(reactor, command, options, streams))
+    code = await running
+    if code == ENDED:
+        code = 0 if getattr(options, "isFollowing", False) else 128 + signals[0]
+    if code:
+        raise SystemExit(code)
+
+
+ENDED = -1
+
+
+async def outcome(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Carry out a command.
+
+    @return: its exit code; L{ENDED} when it was cancelled. What a person did wrong, or a machine, was said on C{streams.errors}.
+    """
+    try:
+        return await command(reactor, options, streams)
+    except BrokenPipeError:
+        return 0
+    except PylogbrokerError as error:
+        streams.say(f"pylogbroker: {error}")
+        return 1
+    except CancelledError:
+        return ENDED
+
+
+def reporter(streams: Streams) -> Callable[[LogEvent], None]:
+    """Shows log events that a person should know of: warnings in a line, failures of the program itself with their traceback."""
+
+    @provider(ILogObserver)
+    def report(event: LogEvent) -> None:
+        level = event.get("log_level")
+        if level is not None and level >= LogLevel.warn:
+            failure = event.get("log_failure")
+            streams.say(f"pylogbroker: {formatEvent(event)}" + (f"\n{failure.getTraceback()}" if failure is not None and level is LogLevel.critical else ""))
+
+    return report

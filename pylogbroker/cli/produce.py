@@ -1,0 +1,109 @@
+"""
+C{pylogbroker produce}: each line of a file, or of standard input, becomes a message.
+
+Lines from a file are gathered into batches. Lines from a pipe or a terminal go out as they come, in batches only as far as several come at once:
+whoever types a line expects it to be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, positive
+from pylogbroker.cli.failure import CommandError
+from pylogbroker.cli.lines import LineDecoder
+from pylogbroker.cli.progress import Progress, amount
+from pylogbroker.cli.publishing import Publisher
+from pylogbroker.cli.streams import Streams, inputSize, openInput, read
+from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
+
+_EXAMPLES = """\
+examples:
+  pylogbroker produce /var/log/dpkg.log --topic dpkg
+  tail -f /var/log/syslog | pylogbroker produce - --broker log1:9092 --topic syslog --compression gzip
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("file", metavar="FILE", help="its lines are the messages, without their line feeds; - is standard input")
+    addBroker(parser)
+    addTopic(parser, "; -1: the broker chooses one for each batch")
+    addBatching(parser)
+    parser.add_argument(
+        "--max-message-size", dest="payloadSizeMax", metavar="BYTES", type=positive, default=1_000_000,
+        help="a longer line is an error; set it to the broker's max.message.size if that is less, or it drops such lines without a word (%(default)s)",
+    )  # fmt: skip
+
+
+def prepare(options: argparse.Namespace, streams: Streams) -> None:
+    """
+    Open the file before the reactor runs: opening a named pipe waits for its writer, and Ctrl-C is to end that.
+
+    @raise CommandError: it cannot be opened.
+    """
+    try:
+        options.descriptor, options.name = openInput(options.file, streams.input)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot read {options.file!r}: {getattr(error, 'strerror', None) or error}") from error
+
+
+async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Publish the lines of C{options.descriptor}.
+
+    @return: the exit code.
+    @raise PylogbrokerError: it did not work out; the text says how far it got.
+    """
+    publisher = Publisher(
+        reactor, options.broker, options.topic, options.partition,
+        codec=options.codec, batchCountMax=options.batchCount, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.timeoutMs,
+    )  # fmt: skip
+    try:
+        await publisher.check()
+        await _publish(reactor, options, streams, publisher)
+    finally:
+        await publisher.close()
+    streams.say(
+        f"sent {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) in {publisher.batchCount:,} requests "
+        f"to {options.topic}-{options.partition} of {options.broker}, which has taken them all"
+    )
+    return 0
+
+
+async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, publisher: Publisher) -> None:
+    size = inputSize(options.descriptor)
+    progress = Progress(streams.errors, reactor.seconds, size)
+    decoder = LineDecoder(options.payloadSizeMax)
+    reason = "it is longer"
+    try:
+        data = b"begin"
+        while data and decoder.overlong is None:
+            data = await _read(reactor, options)
+            await publisher.add(decoder.feed(data) if data else decoder.finish())
+            if size is None:
+                await publisher.flush()
+            progress.update(publisher.sentCount, publisher.sentSize)
+        await publisher.flush()
+        await publisher.confirm()
+    except MessageTooLargeError as error:
+        decoder.overlong, reason = publisher.sentCount + 1, error.reason
+        await publisher.confirm()
+    except CommandError:
+        raise
+    except PylogbrokerError as error:
+        raise publisher.failed(error, "lines") from error
+    finally:
+        progress.clear()
+    if decoder.overlong is not None:
+        before = "nothing was sent" if decoder.overlong == 1 else f"the {decoder.overlong - 1:,} before it were sent"
+        raise CommandError(f"line {decoder.overlong:,} of {options.name} is too long for a message of {options.payloadSizeMax:,} bytes: {reason}; {before}")
+
+
+async def _read(reactor: Any, options: argparse.Namespace) -> bytes:
+    try:
+        return await read(reactor, options.descriptor)
+    except OSError as error:
+        raise CommandError(f"cannot read {options.name}: {error.strerror}") from error
