@@ -81,6 +81,7 @@ class Broker:
         self._inlineLimits = self._limits._replace(
             decompressedSizeMax=min(INLINE_DECOMPRESSED_SIZE_MAX, settings.decompressedSizeMax), compressedSizeMax=INLINE_COMPRESSED_SIZE_MAX
         )
+        self._partitionCountMax = settings.partitionCountMax
         self._decompression = Budget(settings.decompressionMemorySizeMax)
         self._upkeep = upkeep
         self._random = random
@@ -187,6 +188,8 @@ class Broker:
         return waiting
 
     async def _createOne(self, topicPartition: TopicPartition) -> PartitionLog:
+        if len(self._logs) + len(self._creations) > self._partitionCountMax:
+            raise StorageError(self._directory.path, f"create {topicPartition} in", f"there are {self._partitionCountMax} partitions already (max.partitions)")
         job = self._directory.beginCreate(*topicPartition)
         error: StorageError | None = None
         try:

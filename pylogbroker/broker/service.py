@@ -200,20 +200,20 @@ class BrokerService(Service):
             self.ports.append(port)
 
     def _prepare(self, port: Any) -> None:
-        """Nobody is accepted yet, and connections will be able to send slices."""
-        if not isinstance(port, Port):
-            return  # TLS, or something that plugs in; its connections are served by reading
-        port.stopReading()
-        port.transport = SliceServer
-        self._sizeBuffers(port.socket)
+        """Nobody is accepted yet, and the connections of a plain TCP port will be able to send slices; all others are served by reading."""
+        if isinstance(port, Port):
+            port.stopReading()
+            if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
+                self._sizeBuffers(port.socket)
+                if port.factory is self.factory:  # and not TLS's around it
+                    port.transport = SliceServer
 
     def _sizeBuffers(self, listening: Any) -> None:
         """Connections inherit these from the socket that they are accepted on."""
         for option, size in ((socket.SO_SNDBUF, self._settings.socketSendBufferSize), (socket.SO_RCVBUF, self._settings.socketReceiveBufferSize)):
             if size:
                 listening.setsockopt(socket.SOL_SOCKET, option, size)
-        if listening.family in (socket.AF_INET, socket.AF_INET6):
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _serve(self) -> None:
         self._flushWorker.start()

@@ -68,7 +68,8 @@ BROKER_ROWS: tuple[Row, ...] = (
     ),
     _ours(
         "frame.deadline.ms", "frameDeadlineMs", _POSITIVE, "120000",
-        "How long a request may take from its first byte to its last while the broker is willing to read; then its connection is cut.",
+        "How long a large request may take to arrive, and a second more for each MiB of it, while others wait for its memory; then its "
+        "connection is cut. Requests that nobody waits for may take their time.",
     ),
     _ours(
         "reader.idle.ms", "readerIdleMs", _POSITIVE, "120000",
