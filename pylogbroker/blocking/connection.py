@@ -1,0 +1,214 @@
+"""
+One broker over a plain socket, one request at a time.
+
+What must be true: after anything but a whole answer, the socket is dropped, since nobody can say what comes next on it; every wait ends; and no size that
+a broker announces makes us allocate more than what has arrived, or than the limit.
+
+An idle socket is looked at before it is used: if the broker closed it meanwhile, as one does that was restarted, a new one is made. 0.7.2 does
+not look, and loses the first message after a broker's death (spec-0.7 producer §4).
+
+Not for several threads at once: who owns it has a lock.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from random import SystemRandom
+
+from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
+from pylogbroker.blocking.pacing import Backoff
+from pylogbroker.errors import ConnectionError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.wire.framing import FrameDecoder
+
+CONNECT_TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
+CLOSE_MS = 10_000
+RECEIVE_SIZE = 256 << 10
+SEND_SIZE = 256 << 10
+
+monotonic = time.monotonic  # noqa: TID251 - a room that blocks a real thread may take the real clock by default
+sleep = time.sleep  # noqa: TID251
+
+
+class BrokerSocket:
+    """
+    The way to one broker.
+
+    @ivar name: of the broker, for texts.
+    @ivar serial: counts the connections made; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        responseSizeMax: int = RESPONSE_SIZE_MAX,
+        random: Callable[[], float] | None = None,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        """
+        @param connectTimeoutMs: how long connecting may take, over all attempts.
+        @param responseSizeMax: bytes of an answer.
+        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @param clock: seconds.
+        @param pause: waits so many seconds.
+        """
+        self.name = f"{host}:{port}"
+        self.serial = 0
+        self._address = (host, port)
+        self._connectTimeoutMs = connectTimeoutMs
+        self._responseSizeMax = responseSizeMax
+        self._clock = clock
+        self._pause = pause
+        self._backoff = Backoff(SystemRandom().random if random is None else random)
+        self._socket: socket.socket | None = None
+
+    def nowMs(self) -> float:
+        """Milliseconds on the clock."""
+        return self._clock() * 1000
+
+    @property
+    def isConnected(self) -> bool:
+        """Whether there is a socket, which the broker may have closed."""
+        return self._socket is not None
+
+    def connect(self, timeoutMs: float | None = None) -> None:
+        """
+        See to it that there is a connection that looks alive.
+
+        @param timeoutMs: how long it may take; C{connectTimeoutMs}, when that is less.
+        @raise ConnectionError: with the reason of the last attempt; L{TimedOutError}, when that was the time.
+        """
+        if self._socket is not None and not self._isAlive(self._socket):
+            self.drop()
+        if self._socket is not None:
+            return
+        limitMs = self._connectTimeoutMs if timeoutMs is None else min(timeoutMs, self._connectTimeoutMs)
+        deadlineMs = self.nowMs() + limitMs
+        while True:
+            leftMs = deadlineMs - self.nowMs()
+            try:
+                self._socket = made = socket.create_connection(self._address, max(leftMs, 1) / 1000)
+            except OSError as error:
+                waitMs = self._backoff.failed()
+                if self.nowMs() + waitMs > deadlineMs:
+                    kind = TimedOutError if isinstance(error, TimeoutError) else ConnectionError
+                    raise kind(f"cannot connect to {self.name} within {limitMs:.0f} ms: {error}") from error
+                self._pause(waitMs / 1000)
+                continue
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._backoff.succeeded()
+            self.serial += 1
+            return
+
+    def _isAlive(self, idle: socket.socket) -> bool:
+        """Nothing comes on an idle connection but its end."""
+        idle.setblocking(False)
+        try:
+            idle.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def write(self, frame: bytes, stallMs: float) -> None:
+        """
+        Hand a request to the kernel.
+
+        @param stallMs: how long the broker may take nothing.
+        @raise ConnectionError: the connection was lost, L{TimedOutError}, it took too long. The broker may have it or not.
+        """
+        sender = self._live()
+        try:
+            sender.settimeout(stallMs / 1000)
+            left = memoryview(frame)
+            while left:
+                left = left[sender.send(left[:SEND_SIZE]) :]
+        except TimeoutError as error:
+            self.drop()
+            raise TimedOutError(f"{self.name} took nothing for {stallMs:.0f} ms") from error
+        except OSError as error:
+            self.drop()
+            raise ConnectionError(f"the connection to {self.name} was lost: {error}") from error
+        except BaseException:  # an interrupt leaves half a request behind
+            self.drop()
+            raise
+
+    def read(self, timeoutMs: float) -> bytes:
+        """
+        The answer's frame, without its size field.
+
+        @param timeoutMs: for all of it.
+        @raise ConnectionError: the connection was lost; L{TimedOutError}: it took too long; L{WireError}: it is none.
+        """
+        receiver = self._live()
+        deadlineMs = self.nowMs() + timeoutMs
+        decoder = FrameDecoder(self._responseSizeMax)
+        try:
+            while True:
+                leftMs = deadlineMs - self.nowMs()
+                if leftMs <= 0:
+                    raise TimeoutError
+                receiver.settimeout(leftMs / 1000)
+                data = receiver.recv(RECEIVE_SIZE)
+                if not data:
+                    raise ConnectionError(f"{self.name} closed the connection, which is also how a broker refuses a request")
+                decoder.feed(data)
+                body = decoder.take()
+                if body is not None:
+                    break
+            if decoder.heldSize:
+                raise WireError(f"{self.name} sent {decoder.heldSize} bytes that nobody asked for")
+            return body
+        except TimeoutError as error:
+            self.drop()
+            raise TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms") from error
+        except OSError as error:
+            self.drop()
+            raise ConnectionError(f"the connection to {self.name} was lost: {error}") from error
+        except BaseException:
+            self.drop()
+            raise
+
+    def _live(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionError(f"not connected to {self.name}")
+        return self._socket
+
+    def close(self, closeMs: float = CLOSE_MS) -> None:
+        """
+        End our side, wait for the broker to end its own, close. A broker reads to the end before it does.
+
+        @param closeMs: how long that may take.
+        @raise ConnectionError: it did not come to that; what the broker has taken is unknown.
+        """
+        if self._socket is None:
+            return
+        closing, deadlineMs = self._socket, self.nowMs() + closeMs
+        try:
+            closing.shutdown(socket.SHUT_WR)
+            while True:
+                closing.settimeout(max(deadlineMs - self.nowMs(), 1) / 1000)
+                if not closing.recv(RECEIVE_SIZE):
+                    return
+        except TimeoutError as error:
+            raise TimedOutError(
+                f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; what the broker has taken is unknown"
+            ) from error
+        except OSError as error:
+            raise ConnectionError(f"the connection to {self.name} was lost while it was closed: {error}") from error
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close, whatever is under way."""
+        dropped, self._socket = self._socket, None
+        if dropped is not None:
+            dropped.close()

@@ -1,0 +1,199 @@
+"""
+Writing to one broker, for threads; see L{pylogbroker.client.syncproducer}, which says what a success means, and what it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import SystemRandom
+from threading import Lock
+from types import TracebackType
+from typing import overload
+
+from pylogbroker.blocking.calls import (
+    PAYLOAD_SIZE_MAX,
+    RESPONSE_SIZE_MAX,
+    Messages,
+    ProducePart,
+    checkedPartition,
+    destination,
+    multiProduceFrame,
+    offsetsCall,
+    produceFrame,
+)
+from pylogbroker.blocking.connection import CLOSE_MS, CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerSocket, monotonic, sleep
+from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
+from pylogbroker.errors import ClosedError, ConnectionError, WireError  # noqa: A004
+from pylogbroker.formats.compression import NONE
+from pylogbroker.model import LATEST
+
+
+class SyncProducer:
+    """
+    The low-level producer for one broker. It connects when it first has something to send; nothing is ever sent twice. One call at a time; other
+    threads wait.
+
+    A context manager: leaving it closes it, and raises what C{close} raises, unless something else is being raised.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        payloadSizeMax: int = PAYLOAD_SIZE_MAX,
+        timeoutMs: float = TIMEOUT_MS,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        closeMs: float = CLOSE_MS,
+        reconnectInterval: int = RECONNECT_INTERVAL,
+        reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
+        random: Callable[[], float] | None = None,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        """
+        @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
+        @param timeoutMs: how long the broker may take nothing of what is sent, and how long a C{confirm} may take.
+        @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
+        @param closeMs: how long C{close}, and the end of a connection that is replaced, may take.
+        @param reconnectInterval: requests after which the connection is closed, and the next call makes a new one.
+        @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
+        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @param clock: seconds.
+        @param pause: waits so many seconds.
+        """
+        random = SystemRandom().random if random is None else random
+        self._socket = BrokerSocket(
+            host, port, connectTimeoutMs=connectTimeoutMs, responseSizeMax=RESPONSE_SIZE_MAX, random=random, clock=clock, pause=pause
+        )
+        self._rule = ReconnectRule(reconnectInterval, reconnectTimeIntervalMs, random)
+        self._payloadSizeMax = payloadSizeMax
+        self._timeoutMs = timeoutMs
+        self._closeMs = closeMs
+        self._serial = 0  # of the connection that was used last
+        self._unprovenCount = 0  # of requests sent over it
+        self._doubt: ConnectionError | None = None
+        self._refusal: ClosedError | None = None
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<SyncProducer for {self._socket.name}>"
+
+    def __enter__(self) -> SyncProducer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        try:
+            self.close()
+        except ConnectionError:
+            if error is None:
+                raise
+
+    @overload
+    def send(self, topic: str, partition: int, messages: Messages, *, codec: int = NONE) -> None: ...
+
+    @overload
+    def send(self, topic: str, partition: Messages, /, *, codec: int = NONE) -> None: ...
+
+    def send(self, topic: str, partition: int | Messages, messages: Messages | None = None, *, codec: int = NONE) -> None:
+        """
+        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition. Returns when the kernel
+        has the bytes. *There is no acknowledgement*; see C{confirm}.
+
+        @param messages: an encoded message set, or an iterable of payloads.
+        @param codec: to compress with; see L{pylogbroker.formats.compression}.
+        @raise pylogbroker.errors.ConnectionError: there is no connection to be had (nothing was sent), or it was lost (the broker may have it or
+            not; it is not tried again). L{pylogbroker.errors.TimedOutError}: the broker took nothing for C{timeoutMs}.
+        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
+        @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
+        """
+        self._send(produceFrame(*destination(topic, partition, messages), codec, self._payloadSizeMax))
+
+    def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> None:
+        """
+        Send several message sets in one request. The broker takes them in order, up to the first that it refuses.
+
+        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker pick.
+        @param codec: to compress each of them with.
+        @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
+        @raise ValueError: there are too many.
+        """
+        self._send(multiProduceFrame(parts, codec, self._payloadSizeMax))
+
+    def _send(self, frame: bytes) -> None:
+        with self._lock:
+            self._connect()
+            self._unprovenCount += 1
+            self._socket.write(frame, self._timeoutMs)
+            if self._rule.sent(self._socket.nowMs()):
+                self._end()
+
+    def _connect(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        self._socket.connect()
+        if self._socket.serial != self._serial:
+            self._serial = self._socket.serial
+            self._rule.connected(self._socket.nowMs())
+            self._leave(None)
+
+    def _leave(self, cause: Exception | None) -> None:
+        """The connection over which was sent is not there any more."""
+        if self._unprovenCount:
+            self._doubt = self._unknown(cause)
+            self._unprovenCount = 0
+
+    def _unknown(self, cause: Exception | None) -> ConnectionError:
+        unknown = ConnectionError(f"whether {self._socket.name} took the last {self._unprovenCount} requests is unknown: {cause or 'the connection was lost'}")
+        unknown.__cause__ = cause
+        return unknown
+
+    def _end(self) -> None:
+        """Close in order, which is a proof."""
+        try:
+            self._socket.close(self._closeMs)
+        except ConnectionError as error:
+            self._leave(error)
+        self._unprovenCount = 0
+
+    def confirm(self, topic: str, partition: int) -> int:
+        """
+        Find out whether the broker is done with all that was sent before; see L{pylogbroker.client.syncproducer.SyncProducer.confirm}.
+
+        @param topic: any; the answer tells its offset. The proof is for all topics and partitions.
+        @param partition: one of the topic's. -1 is none.
+        @return: the partition's visible end.
+        @raise pylogbroker.errors.ConnectionError: the connection was lost before the answer came, or before this call and after a send that was
+            not confirmed: whether the broker took those is then *unknown*. A time-out loses the connection, too.
+        @raise ValueError: C{partition} is negative.
+        """
+        call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
+        with self._lock:
+            self._connect()
+            doubt, self._doubt = self._doubt, None
+            if doubt is not None:
+                raise doubt
+            try:
+                self._socket.write(call.frame, self._timeoutMs)
+                (offset,) = call.decode(self._socket.read(self._timeoutMs))
+            except ConnectionError as error:
+                if not self._unprovenCount:
+                    raise
+                unknown, self._unprovenCount = self._unknown(error), 0
+                raise unknown from error
+            except (WireError, ValueError) as error:
+                self._socket.drop()
+                raise WireError(f"{self._socket.name} did not answer with an offset: {error}") from error
+            self._unprovenCount = 0
+            return offset
+
+    def close(self) -> None:
+        """
+        Close, after the call that is under way. No call is taken any more.
+
+        @raise pylogbroker.errors.ConnectionError: the broker did not close its side within C{closeMs} after it saw the end of ours; what it has
+            taken is unknown.
+        """
+        with self._lock:
+            self._refusal = ClosedError(f"the producer for {self._socket.name} was closed")
+            self._socket.close(self._closeMs)

@@ -1,0 +1,520 @@
+"""
+One connection to a broker: requests go out one behind the other, answers come back in the same order.
+
+What must be true:
+
+  - The wire has no request numbers (spec-0.7 wire-protocol §2), so an answer belongs to the oldest request that has none yet, and to
+    nothing else. Who stops waiting, by cancelling or by time-out, leaves their place in the line behind; the answer is read and thrown
+    away when it comes.
+  - Bytes leave in the order of the calls, also when some of them ask for an answer and some do not: an OFFSETS request behind a PRODUCE
+    proves something only then.
+  - Nothing grows without a limit. The transport says when it has enough; from then on frames wait here, so many and so large at most, and
+    what is over that is refused with L{BusyError} before it is taken.
+  - Nobody waits for ever. A request has its time; a transport that takes nothing for C{stallMs} is cut; a line whose first place was
+    left C{abandonedMs} ago and where nobody waits any more is cut, too, since nothing will come of it.
+
+The rule chosen for frames larger than L{PIECE_SIZE}: they are handed over piece by piece, each when the one before it has left. So a frame of 100 MB on a slow
+line shows that it moves, and is not taken for a stall; Twisted would send no larger pieces anyway. A frame whose first piece has
+left cannot be withdrawn.
+
+Closing half-closes first where the transport can (TCP, not TLS) and waits for the broker to close its side: a broker reads to the end
+before it does (§11), so that this is a better proof than having handed the bytes to the kernel, and no reset can overtake them.
+
+The life cycle is a table, at the end of this module. Frames do not pass through it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+from typing import Protocol as TypingProtocol
+
+from automat import TypeMachineBuilder
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IHalfCloseableDescriptor,
+    IPushProducer,
+    IReactorTime,
+    ISSLTransport,
+    ITCPTransport,
+    IUNIXTransport,
+)
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
+from pylogbroker.client.timer import Timer
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.wire.framing import FrameDecoder
+
+PIECE_SIZE = 128 << 10
+"""Bytes handed to the transport at a time; what Twisted sends at a time (C{FileDescriptor.SEND_LIMIT})."""
+
+
+class ConnectionLimits(NamedTuple):
+    """
+    How much a connection may hold, and how long it may wait.
+
+    @ivar responseSizeMax: bytes of an answer, its error code included.
+    @ivar inFlightCountMax: requests written and not answered.
+    @ivar waitingCountMax: frames that wait to be written.
+    @ivar waitingSizeMax: bytes of these; a single frame may have more when no other waits.
+    @ivar abandonedMs: how long an answer that nobody waits for may still take.
+    @ivar stallMs: how long the transport may take nothing.
+    @ivar closeMs: how long L{BrokerConnection.close} may take.
+    """
+
+    responseSizeMax: int = RESPONSE_SIZE_MAX
+    inFlightCountMax: int = 100
+    waitingCountMax: int = 10_000
+    waitingSizeMax: int = 64 << 20
+    abandonedMs: float = 10_000
+    stallMs: float = 30_000
+    closeMs: float = 10_000
+
+
+DEFAULT_LIMITS = ConnectionLimits()
+
+
+class _Exchange:
+    """
+    A frame on its way, and who waits for it.
+
+    @ivar position: bytes of it that were handed to the transport.
+    @ivar waiter: fires with the answer, or, for a request without one, when its frame has left; L{None} once nobody waits.
+    @ivar timer: of the request.
+    @ivar abandonedAt: seconds on the clock when the waiter went.
+    """
+
+    __slots__ = ("abandonedAt", "frame", "isAnswered", "position", "timer", "waiter")
+
+    def __init__(self, frame: bytes, isAnswered: bool) -> None:
+        self.frame = frame
+        self.isAnswered = isAnswered
+        self.position = 0
+        self.waiter: Deferred[bytes] | None = None
+        self.timer: Timer | None = None
+        self.abandonedAt = 0.0
+
+    def forget(self) -> Deferred[bytes] | None:
+        """Nobody waits any more. Returns who did."""
+        waiter, self.waiter = self.waiter, None
+        if self.timer is not None:
+            self.timer.stop()
+        return waiter
+
+    def settle(self, body: bytes = b"") -> None:
+        """Tell who waits, if somebody does."""
+        waiter = self.forget()
+        if waiter is not None:
+            waiter.callback(body)
+
+    def fail(self, reason: PylogbrokerError) -> None:
+        """Tell who waits that it went wrong."""
+        waiter = self.forget()
+        if waiter is not None:
+            waiter.errback(reason)
+
+
+def _nothing(_result: object) -> None:
+    """A L{Deferred} whose result says nothing."""
+
+
+class _Life(TypingProtocol):
+    """What can happen to a connection."""
+
+    def made(self) -> None:
+        """The transport is there."""
+
+    def close(self) -> None:
+        """The owner wants no more of it; what is under way is to be finished."""
+
+    def drained(self) -> None:
+        """Nothing is under way any more."""
+
+    def drop(self, reason: PylogbrokerError) -> None:
+        """It cannot go on, or is not to."""
+
+    def lost(self, reason: Failure) -> None:
+        """The transport is gone."""
+
+
+@implementer(IPushProducer)
+class BrokerConnection(Protocol):
+    """
+    A connection to a broker, as a Twisted protocol.
+
+    @ivar name: of the broker, for texts.
+    @ivar refusal: why no request is taken any more, or L{None} while it is open.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        name: str,
+        *,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        onEnd: Callable[[BrokerConnection], None] = lambda connection: None,
+    ) -> None:
+        """
+        @param clock: for time-outs.
+        @param name: of the broker, for texts.
+        @param onEnd: called once, when the connection stops taking requests, before any of those under way fails.
+        """
+        self.name = name
+        self.limits = limits
+        self.refusal: PylogbrokerError | None = ConnectionError(f"not connected to {name} yet")
+        self._clock = clock
+        self._onEnd = onEnd
+        self._decoder: FrameDecoder | None = FrameDecoder(limits.responseSizeMax)
+        self._waiting: deque[_Exchange] = deque()  # in the order of the calls; the first may be partly written
+        self._waitingSize = 0
+        self._leaving: deque[_Exchange] = deque()  # written without an answer to come, while the transport has not let them go
+        self._inFlight: deque[_Exchange] = deque()  # written, answer to come
+        self._isFlowing = True
+        self._stallTimer = Timer(clock)
+        self._abandonedTimer = Timer(clock)
+        self._closeTimer = Timer(clock)
+        self._closers: list[Deferred[None]] = []
+        self._closeFailure: PylogbrokerError | None = None
+        self._life = _connectionLife(self)
+
+    def __repr__(self) -> str:
+        state = "open" if self.refusal is None else str(self.refusal)
+        return f"<BrokerConnection {self.name} {state}, {len(self._inFlight)} in flight, {len(self._waiting)} waiting>"
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> Deferred[None]:
+        """
+        Write a request that has no answer.
+
+        @return: fires when all bytes were handed to the transport and the transport is not pushing back: they are then in its buffer of at
+            most 64 KiB, or, if it had to push back, in the kernel's. That says nothing about the broker. Fails with L{ConnectionError} when the
+            connection is lost, or cut because it takes nothing, before that: the request may then have been carried out, or not; with
+            L{BusyError}, when too much waits already: nothing of it was sent. Cancelling takes the frame back if none of it has left, and else
+            changes nothing.
+        """
+        if self._waiting or not self._isFlowing or self.refusal is not None or len(frame) > PIECE_SIZE:
+            return self._enter(_Exchange(frame, isAnswered=False)).addCallback(_nothing)
+        if self._write(frame):
+            return succeed(None)
+        exchange = _Exchange(frame, isAnswered=False)
+        self._leaving.append(exchange)
+        return self._awaited(exchange).addCallback(_nothing)
+
+    def request(self, frame: bytes, timeoutMs: float) -> Deferred[bytes]:
+        """
+        Write a request and wait for its answer.
+
+        @param timeoutMs: from now to the answer.
+        @return: fires with the answer's frame, without its size field. Fails with L{TimedOutError} after C{timeoutMs}, with L{ConnectionError} when
+            the connection is lost, with L{WireError} when the broker sent what is no frame, with L{BusyError} when too much waits already.
+            Cancelling takes a frame back of which nothing has left; or else the answer is thrown away when it comes.
+        """
+        exchange = _Exchange(frame, isAnswered=True)
+        waiter = self._enter(exchange)
+        if exchange.waiter is not None:
+            exchange.timer = Timer(self._clock)
+            exchange.timer.start(timeoutMs, self._expire, exchange, timeoutMs)
+        return waiter
+
+    def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
+        """Put a frame in the line, and write what can be written."""
+        if self.refusal is not None:
+            return fail(self.refusal)
+        size, limits = len(exchange.frame), self.limits
+        if self._waiting and (len(self._waiting) >= limits.waitingCountMax or self._waitingSize + size > limits.waitingSizeMax):
+            return fail(BusyError(f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"))
+        self._waiting.append(exchange)
+        self._waitingSize += size
+        waiter = self._awaited(exchange)
+        self._pump()
+        return waiter
+
+    def _awaited(self, exchange: _Exchange) -> Deferred[bytes]:
+        exchange.waiter = Deferred(lambda _waiter: self._withdraw(exchange))
+        return exchange.waiter
+
+    def _pump(self) -> None:
+        """Write from the line, in order, until the transport has enough, or the first may not go yet."""
+        while self._waiting and self._isFlowing:
+            exchange = self._waiting[0]
+            if exchange.isAnswered and len(self._inFlight) >= self.limits.inFlightCountMax:
+                return
+            frame, start = exchange.frame, exchange.position
+            exchange.position = min(start + PIECE_SIZE, len(frame))
+            if exchange.position < len(frame):
+                self._write(frame[start : exchange.position])
+                continue
+            self._waiting.popleft()
+            self._waitingSize -= len(frame)
+            if exchange.isAnswered:
+                self._inFlight.append(exchange)
+            isFlowing = self._write(frame[start:])
+            if exchange.isAnswered:
+                if exchange.waiter is None:  # given up between its first and its last piece
+                    self._judge()
+            elif isFlowing:
+                exchange.settle()
+            elif exchange.waiter is not None:
+                self._leaving.append(exchange)
+        self._checkDrained()
+
+    def _write(self, data: bytes) -> bool:
+        """Hand bytes to the transport. Returns whether it takes more."""
+        cast(ITCPTransport, self.transport).write(data)
+        return self._isFlowing
+
+    # -- no longer waiting --------------------------------------------------------------------------------------------
+
+    def _expire(self, exchange: _Exchange, timeoutMs: float) -> None:
+        """A request's time is over."""
+        waiter = exchange.forget()
+        self._withdraw(exchange)
+        if waiter is not None:
+            waiter.errback(TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms"))
+
+    def _withdraw(self, exchange: _Exchange) -> None:
+        """Nobody waits for it any more."""
+        exchange.forget()
+        if exchange in self._leaving:
+            self._leaving.remove(exchange)
+        elif exchange in self._waiting and not exchange.position:
+            self._waiting.remove(exchange)
+            self._waitingSize -= len(exchange.frame)
+            self._pump()
+        else:
+            exchange.abandonedAt = self._clock.seconds()
+            self._judge()
+
+    def _judge(self) -> None:
+        """Cut a line in which nobody waits any more, and whose first answer was given up long enough ago."""
+        self._abandonedTimer.stop()
+        if not self._inFlight or any(exchange.waiter is not None for exchange in self._inFlight):
+            return
+        leftMs = self.limits.abandonedMs - (self._clock.seconds() - self._inFlight[0].abandonedAt) * 1000
+        if leftMs > 0:
+            self._abandonedTimer.start(leftMs, self._judge)
+        else:
+            self.drop(ConnectionError(f"{self.name} did not answer, and nobody waited for the answer any more"))
+
+    # -- the transport ------------------------------------------------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """Twisted's: the transport is there."""
+        transport: Any = self.transport
+        if ITCPTransport.providedBy(transport) and not IUNIXTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+            transport.setTcpKeepAlive(True)
+        transport.registerProducer(self, True)
+        self._life.made()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Twisted's: feed, take, answer."""
+        decoder = self._decoder
+        if decoder is None:
+            return
+        decoder.feed(data)
+        try:
+            while decoder is self._decoder and (body := decoder.take()) is not None:
+                self._answer(body)
+        except WireError as error:
+            self.drop(error)
+
+    def _answer(self, body: bytes) -> None:
+        if not self._inFlight:
+            raise WireError(f"{self.name} sent {len(body)} bytes that nobody asked for")
+        self._inFlight.popleft().settle(body)
+        self._pump()
+
+    def pauseProducing(self) -> None:
+        """Twisted's: the transport has enough."""
+        self._isFlowing = False
+        self._watchStall()
+
+    def resumeProducing(self) -> None:
+        """Twisted's: the transport has let go of all it had."""
+        self._isFlowing = True
+        self._watchStall()
+        leaving, self._leaving = self._leaving, deque()
+        for exchange in leaving:
+            exchange.settle()
+        self._pump()
+
+    def stopProducing(self) -> None:
+        """Twisted's: nothing can be written any more; C{connectionLost} follows."""
+        self._isFlowing = False
+
+    def _watchStall(self) -> None:
+        self._stallTimer.stop()
+        if not self._isFlowing and self._decoder is not None:
+            stallMs = self.limits.stallMs
+            reason = TimedOutError(f"{self.name} took nothing for {stallMs:g} ms")
+            self._stallTimer.start(stallMs, self.drop, reason)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Twisted's: the transport is gone."""
+        self._life.lost(reason)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, flush: bool = True) -> Deferred[None]:
+        """
+        Take no more requests, finish those under way, close.
+
+        @param flush: L{False} fails those under way with L{ClosedError} instead.
+        @return: fires when the connection is gone. Fails with L{ConnectionError} when that came before all was written and
+            answered and the broker had read it, as far as can be known; with L{TimedOutError} (one of these) when it took longer than C{closeMs}.
+        """
+        if not flush:
+            closed = ClosedError(f"the connection to {self.name} was closed")
+            if self._waiting and self._waiting[0].position:
+                self.drop(closed)
+            else:
+                self._refuse(closed)
+                self._failAll(closed)
+        closing: Deferred[None] = Deferred()
+        self._closers.append(closing)
+        self._life.close()
+        return closing
+
+    def drop(self, reason: PylogbrokerError) -> None:
+        """Cut the connection. All that is under way fails with C{reason}."""
+        self._life.drop(reason)
+
+    def _checkDrained(self) -> None:
+        if self.refusal is not None and not (self._waiting or self._leaving or self._inFlight):
+            self._life.drained()
+
+    def _refuse(self, reason: PylogbrokerError) -> None:
+        if self.refusal is None:
+            self.refusal = reason
+            self._onEnd(self)
+
+    def _failAll(self, reason: PylogbrokerError) -> None:
+        under_way = (*self._inFlight, *self._leaving, *self._waiting)
+        self._inFlight.clear()
+        self._leaving.clear()
+        self._waiting.clear()
+        self._waitingSize = 0
+        for exchange in under_way:
+            exchange.fail(reason)
+
+    # -- what the life cycle does -------------------------------------------------------------------------------------
+
+    def _beginClosing(self) -> None:
+        closeMs = self.limits.closeMs
+        late = TimedOutError(f"the connection to {self.name} could not be closed within {closeMs:g} ms; what the broker has taken is unknown")
+        self._closeTimer.start(closeMs, self.drop, late)
+        self._refuse(ClosedError(f"the connection to {self.name} was closed"))
+        self._checkDrained()
+
+    def _finish(self) -> None:
+        """All is written and answered: let the broker see the end."""
+        transport: Any = self.transport
+        transport.unregisterProducer()
+        if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(transport):
+            cast(Any, transport).loseWriteConnection()
+        else:
+            transport.loseConnection()
+
+    def _cut(self, reason: PylogbrokerError) -> None:
+        self._still()
+        cast(ITCPTransport, self.transport).abortConnection()
+        self._refuse(reason)
+        self._failAll(reason)
+
+    def _still(self) -> None:
+        """Nothing is read, and no timer runs."""
+        self._decoder = None
+        self._stallTimer.stop()
+        self._abandonedTimer.stop()
+        self._closeTimer.stop()
+
+    def _gone(self, reason: PylogbrokerError) -> None:
+        self._still()
+        self._refuse(reason)
+        self._failAll(reason)
+        self._tellClosers()
+
+    def _lostError(self, reason: Failure) -> ConnectionError:
+        if isinstance(reason.value, ConnectionDone):
+            return ConnectionError(f"{self.name} closed the connection, which is also how a broker refuses a request")
+        return ConnectionError(f"the connection to {self.name} was lost: {reason.getErrorMessage()}")
+
+    def _tellClosers(self) -> None:
+        closers, self._closers = self._closers, []
+        for closing in closers:
+            if self._closeFailure is None:
+                closing.callback(None)
+            else:
+                closing.errback(self._closeFailure)
+
+
+def _buildLife() -> Callable[[BrokerConnection], _Life]:
+    """
+    The life cycle. Open connections take requests; the others have a C{refusal}.
+
+    C{new} - made -> C{open} - close -> C{draining} - drained -> C{finishing} - lost -> C{lost};
+    from each of these but the first, drop -> C{dropping} - lost -> C{lost}.
+    """
+    builder = TypeMachineBuilder(_Life, BrokerConnection)
+    new, opened, draining = builder.state("new"), builder.state("open"), builder.state("draining")
+    finishing, dropping, lost = builder.state("finishing"), builder.state("dropping"), builder.state("lost")
+
+    @new.upon(_Life.made).to(opened)
+    def open_(_life: _Life, connection: BrokerConnection) -> None:
+        connection.refusal = None
+
+    @opened.upon(_Life.close).to(draining)
+    def beginClosing(_life: _Life, connection: BrokerConnection) -> None:
+        connection._beginClosing()
+
+    @draining.upon(_Life.drained).to(finishing)
+    def finish(_life: _Life, connection: BrokerConnection) -> None:
+        connection._finish()
+
+    @opened.upon(_Life.drop).to(dropping)
+    def cut(_life: _Life, connection: BrokerConnection, reason: PylogbrokerError) -> None:
+        connection._cut(reason)
+
+    @draining.upon(_Life.drop).to(dropping)
+    @finishing.upon(_Life.drop).to(dropping)
+    def cutShort(_life: _Life, connection: BrokerConnection, reason: PylogbrokerError) -> None:
+        connection._closeFailure = reason
+        connection._cut(reason)
+
+    @opened.upon(_Life.lost).to(lost)
+    @dropping.upon(_Life.lost).to(lost)
+    def gone(_life: _Life, connection: BrokerConnection, reason: Failure) -> None:
+        connection._gone(connection._lostError(reason))
+
+    @draining.upon(_Life.lost).to(lost)
+    def goneEarly(_life: _Life, connection: BrokerConnection, reason: Failure) -> None:
+        connection._closeFailure = connection._lostError(reason)
+        connection._gone(connection._closeFailure)
+
+    @finishing.upon(_Life.lost).to(lost)
+    def goneInOrder(_life: _Life, connection: BrokerConnection, reason: Failure) -> None:
+        if not isinstance(reason.value, ConnectionDone):
+            connection._closeFailure = connection._lostError(reason)
+        connection._gone(connection._lostError(reason))
+
+    @lost.upon(_Life.close).loop()
+    def tellAtOnce(_life: _Life, connection: BrokerConnection) -> None:
+        connection._tellClosers()
+
+    for state in (draining, finishing, dropping):
+        state.upon(_Life.close).loop().returns(None)
+    for state in (finishing, dropping, lost):
+        state.upon(_Life.drained).loop().returns(None)
+    for state in (dropping, lost):
+        state.upon(_Life.drop).loop().returns(None)
+    return builder.build()
+
+
+_connectionLife = _buildLife()

@@ -1,0 +1,97 @@
+"""
+Reading from one broker: give an offset, get what is there. The application remembers where it is (spec-0.7 consumer §1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+
+from pylogbroker.blocking.calls import FetchRange, fetchCall, multiFetchCall, offsetsCall
+from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
+from pylogbroker.client.connections import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
+from pylogbroker.formats.messageset import MessageSet
+
+
+class SimpleConsumer:
+    """
+    The low-level consumer of one broker.
+
+    It connects when it is first asked. Calls are pipelined: the broker answers them in their order. When the connection is lost under a
+    call, the call is repeated once over a new one, which is safe since it only reads; then it fails.
+
+    All L{Deferred}s below can be cancelled, and fail alike: with L{pylogbroker.errors.TimedOutError} after C{timeoutMs}, with
+    L{pylogbroker.errors.ConnectionError} when there is no connection to be had or it was lost twice, with
+    L{pylogbroker.errors.WireError} when the answer is none, with L{pylogbroker.errors.BusyError} when too many calls are under way, with
+    L{pylogbroker.errors.ClosedError} when C{close} is called meanwhile.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        endpoint: str | IStreamClientEndpoint,
+        *,
+        timeoutMs: float = TIMEOUT_MS,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """
+        @param reactor: for connecting and for time.
+        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an endpoint.
+        @param timeoutMs: for a call, connecting and the second try included.
+        @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
+        @param limits: of the connection; C{responseSizeMax} bounds what may be fetched at a time.
+        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by default the system's.
+        @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
+        """
+        self._link = BrokerLink(reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
+        self._timeoutMs = timeoutMs
+        self._responseSizeMax = limits.responseSizeMax
+
+    def __repr__(self) -> str:
+        return f"<SimpleConsumer of {self._link.name}>"
+
+    def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[MessageSet]:
+        """
+        What the log holds from an offset on.
+
+        @param offset: 0, or a C{nextOffset} that an earlier read gave.
+        @param sizeMax: bytes wanted at most. A message that is larger cannot be read; see L{MessageSet}.
+        @return: fires with the set; when the broker answered with an error code, too. That is then its C{error}, and is raised when the set is iterated.
+        @raise ValueError: C{sizeMax} is negative, or more than is accepted.
+        """
+        return self._link.ask(fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs)
+
+    def multifetch(self, fetches: Iterable[FetchRange]) -> Deferred[list[MessageSet]]:
+        """
+        Several fetches in one request.
+
+        @param fetches: of (topic, partition, offset, sizeMax); at most 32,767.
+        @return: fires with a set for each, in the same order, each with its own C{error}.
+        @raise ValueError: a C{sizeMax} is negative, or together they are more than is accepted, or there are too many.
+        """
+        return self._link.ask(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
+
+    def getOffsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> Deferred[list[int]]:
+        """
+        Offsets from which can be read, by time, with the granularity of segments (spec-0.7 wire-protocol §10).
+
+        @param time: milliseconds since the epoch, or L{pylogbroker.model.LATEST}, or L{pylogbroker.model.EARLIEST}.
+        @param countMax: how many are wanted at most.
+        @return: fires with them in descending order. For a topic or partition that cannot be, a 0.7 broker closes the
+            connection: then this fails with L{pylogbroker.errors.ConnectionError}.
+        @raise ValueError: C{countMax} is negative.
+        """
+        return self._link.ask(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
+
+    def close(self) -> Deferred[None]:
+        """
+        Close the connection; calls under way fail. The next call connects again, as with 0.7.2.
+
+        @return: fires when the connection is gone; does not fail.
+        """
+        return self._link.close(flush=False, final=False).addErrback(lambda _reason: None)

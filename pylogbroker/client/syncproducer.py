@@ -1,0 +1,280 @@
+"""
+Writing to one broker, which never answers (spec-0.7 producer §4, wire-protocol §3).
+
+What a success means is the hard part of this module. C{send} succeeds when the bytes have left this program; whether the broker took, dropped or
+never saw them cannot be known from that, and a 0.7 client leaves it there. L{SyncProducer.confirm} finds out more: requests on one connection are
+carried out in order, so the answer to an OFFSETS request says that the broker is done with all that was sent before it. For this to be
+true, three things must be:
+
+  - The question goes over the connection over which the messages went. Should that have been lost in between, a new connection
+    would answer just as well, and prove nothing. So the producer remembers which sends are not proven, and the next C{confirm} after such
+    a loss fails, whatever a new connection says.
+  - A connection that is replaced (C{reconnectInterval}) is closed first, to the end; only then is the next one made. So nothing overtakes, and
+    its end is a proof, too, since a broker reads to the end before it closes.
+  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.connections}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import SystemRandom
+from typing import Any, TypeVar, overload
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IStreamClientEndpoint
+
+from pylogbroker.blocking.calls import (
+    PAYLOAD_SIZE_MAX,
+    Call,
+    Messages,
+    ProducePart,
+    checkedPartition,
+    destination,
+    multiProduceFrame,
+    offsetsCall,
+    produceFrame,
+)
+from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
+from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
+from pylogbroker.client.connections import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, WireError  # noqa: A004
+from pylogbroker.formats.compression import NONE
+from pylogbroker.model import LATEST
+
+T = TypeVar("T")
+
+
+class _Trail:
+    """
+    What went over one connection.
+
+    @ivar sentCount: requests.
+    @ivar provenCount: how many of them, from the first on, the broker is done with.
+    """
+
+    __slots__ = ("connection", "provenCount", "sentCount")
+
+    def __init__(self, connection: BrokerConnection) -> None:
+        self.connection = connection
+        self.sentCount = 0
+        self.provenCount = 0
+
+
+class SyncProducer:
+    """
+    The low-level producer for one broker. It connects when it first has something to send; nothing is ever sent twice.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        endpoint: str | IStreamClientEndpoint,
+        *,
+        payloadSizeMax: int = PAYLOAD_SIZE_MAX,
+        timeoutMs: float = TIMEOUT_MS,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        reconnectInterval: int = RECONNECT_INTERVAL,
+        reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """
+        @param reactor: for connecting and for time.
+        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an endpoint.
+        @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
+        @param timeoutMs: for a C{confirm}.
+        @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
+        @param reconnectInterval: requests after which the connection is replaced.
+        @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
+        @param limits: of the connection; C{waitingSizeMax} bounds what waits for a connection, too, and C{stallMs} what waits for a broker that does not read.
+        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
+        """
+        random = SystemRandom().random if random is None else random
+        self._link = BrokerLink(reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
+        self._rule = ReconnectRule(reconnectInterval, reconnectTimeIntervalMs, random)
+        self._clock = reactor
+        self._payloadSizeMax = payloadSizeMax
+        self._timeoutMs = timeoutMs
+        self._waitingSizeMax = limits.waitingSizeMax
+        self._waitingSize = 0  # of frames that wait for a connection
+        self._pendingCount = 0  # of sends whose Deferred has not fired
+        self._idlers: list[Deferred[None]] = []
+        self._trail: _Trail | None = None
+        self._doubt: ConnectionError | None = None
+        self._refusal: ClosedError | None = None
+
+    def __repr__(self) -> str:
+        return f"<SyncProducer for {self._link.name}>"
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    @overload
+    def send(self, topic: str, partition: int, messages: Messages, *, codec: int = NONE) -> Deferred[None]: ...
+
+    @overload
+    def send(self, topic: str, partition: Messages, /, *, codec: int = NONE) -> Deferred[None]: ...
+
+    def send(self, topic: str, partition: int | Messages, messages: Messages | None = None, *, codec: int = NONE) -> Deferred[None]:
+        """
+        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition.
+
+        @param messages: an encoded message set, or an iterable of payloads.
+        @param codec: to compress with; see L{pylogbroker.formats.compression}.
+        @return: fires when the bytes were handed to the transport and it is not pushing back. They are then in its buffer of at most 64 KiB, or
+            in the kernel's, or on their way. *There is no acknowledgement*: the broker may still drop them without a word (a payload over its
+            own limit), close the connection (a topic or partition that cannot be), or crash; see C{confirm}. It fails with
+            L{pylogbroker.errors.ConnectionError} when there is no connection to be had (nothing was sent), or when it is lost before that (the
+            broker may have it or not); it is not tried again. With L{pylogbroker.errors.BusyError}, when too much is waiting (nothing was
+            sent): wait for earlier L{Deferred}s before you send more. With L{pylogbroker.errors.ClosedError} after C{close}.
+            Cancelling takes the request back if nothing of it has left, and else changes nothing.
+        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
+        @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
+        """
+        return self._send(produceFrame(*destination(topic, partition, messages), codec, self._payloadSizeMax))
+
+    def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> Deferred[None]:
+        """
+        Send several message sets in one request. The broker takes them in order, up to the first that it refuses.
+
+        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker pick.
+        @param codec: to compress each of them with.
+        @return: as C{send}.
+        @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
+        @raise ValueError: there are too many.
+        """
+        return self._send(multiProduceFrame(parts, codec, self._payloadSizeMax))
+
+    def _send(self, frame: bytes) -> Deferred[None]:
+        if self._refusal is not None:
+            return fail(self._refusal)
+        connection = self._link.current
+        if connection is None:
+            return self._pending(self._sendLater(frame))
+        sending = self._sendOver(connection, frame)
+        return sending if sending.called else self._pending(sending)
+
+    def _sendLater(self, frame: bytes) -> Deferred[None]:
+        """There is no connection yet."""
+        size = len(frame)
+        if self._waitingSize and self._waitingSize + size > self._waitingSizeMax:
+            return fail(BusyError(f"{self._waitingSize} bytes wait for a connection to {self._link.name} already"))
+        self._waitingSize += size
+
+        def connected(result: Any) -> Any:
+            self._waitingSize -= size
+            return self._sendOver(result, frame) if isinstance(result, BrokerConnection) else result
+
+        return self._link.connection().addBoth(connected)
+
+    def _sendOver(self, connection: BrokerConnection, frame: bytes) -> Deferred[None]:
+        self._trailOf(connection).sentCount += 1
+        sending = connection.send(frame)
+        if self._rule.sent(self._nowMs()):
+            self._replace()
+        return sending
+
+    def _pending(self, result: Deferred[T]) -> Deferred[T]:
+        """C{close} waits for it."""
+        self._pendingCount += 1
+        return result.addBoth(self._settled)
+
+    def _settled(self, result: Any) -> Any:
+        self._pendingCount -= 1
+        if not self._pendingCount:
+            idlers, self._idlers = self._idlers, []
+            for idler in idlers:
+                idler.callback(None)
+        return result
+
+    def _nowMs(self) -> float:
+        return float(self._clock.seconds() * 1000)
+
+    def _trailOf(self, connection: BrokerConnection) -> _Trail:
+        trail = self._trail
+        if trail is None or trail.connection is not connection:
+            self._leave()
+            trail = self._trail = _Trail(connection)
+            self._rule.connected(self._nowMs())
+        return trail
+
+    def _leave(self) -> None:
+        """The connection over which was sent is not there any more."""
+        trail, self._trail = self._trail, None
+        if trail is not None and trail.provenCount < trail.sentCount:
+            self._doubt = self._unknown(trail.sentCount - trail.provenCount, trail.connection.refusal)
+
+    def _unknown(self, count: int, cause: Exception | None) -> ConnectionError:
+        unknown = ConnectionError(f"whether {self._link.name} took the last {count} requests is unknown: {cause}")
+        unknown.__cause__ = cause
+        return unknown
+
+    def _replace(self) -> None:
+        """The connection is old. An orderly end of it is a proof for all that went over it."""
+        trail, self._trail = self._trail, None
+        count = 0 if trail is None else trail.sentCount - trail.provenCount
+
+        def failed(reason: Any) -> None:
+            if count:
+                self._doubt = self._unknown(count, reason.value)
+
+        self._link.replace().addErrback(failed)
+
+    # -- knowing ------------------------------------------------------------------------------------------------------
+
+    def confirm(self, topic: str, partition: int) -> Deferred[int]:
+        """
+        Find out whether the broker is done with all that was sent before.
+
+        It asks for the latest offset of a partition, over the connection over which was sent, behind what was sent.
+
+        @param topic: any; the answer tells its offset. The proof is for all topics and partitions.
+        @param partition: one of the topic's. -1 is none.
+        @return: fires with the partition's visible end. Then the broker has carried out, or dropped, every request whose C{send} came before
+            this call; what it carried out is in its log, and visible and safe from a crash only when it flushed. Fails with
+            L{pylogbroker.errors.ConnectionError} when the connection was lost before the answer came, or before this call and after a send that
+            was not confirmed: whether the broker took those is then *unknown*. With L{pylogbroker.errors.TimedOutError}, when there is no
+            answer within C{timeoutMs}; ask again.
+        @raise ValueError: C{partition} is negative: the broker would close the connection.
+        """
+        call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
+        return fail(self._refusal) if self._refusal is not None else self._pending(Deferred.fromCoroutine(self._confirm(call)))
+
+    async def _confirm(self, call: Call[list[int]]) -> int:
+        connection = await self._link.connection()
+        trail = self._trailOf(connection)
+        doubt, self._doubt = self._doubt, None
+        if doubt is not None:
+            raise doubt
+        count = trail.sentCount
+        try:
+            (offset,) = call.decode(await connection.request(call.frame, self._timeoutMs))
+        except ConnectionError as error:
+            unprovenCount = trail.sentCount - trail.provenCount
+            if connection.refusal is None or not unprovenCount:
+                raise
+            if self._trail is trail:
+                self._trail = None
+            raise self._unknown(unprovenCount, error) from error
+        except (WireError, ValueError) as error:
+            reason = WireError(f"{self._link.name} did not answer with an offset: {error}")
+            connection.drop(reason)
+            raise reason from error
+        trail.provenCount = max(trail.provenCount, count)
+        return offset
+
+    def close(self) -> Deferred[None]:
+        """
+        Send what was given to C{send}, wait for the end of it, close. No call is taken any more.
+
+        @return: fires when the connection is gone and the broker had read all, as far as can be known: it closed its side after it saw the end
+            of ours. Fails with L{pylogbroker.errors.ConnectionError} when that was not so within the connection's C{closeMs}. (What was
+            written before an earlier loss is not looked at: C{confirm} tells.)
+        """
+        self._refusal = ClosedError(f"the producer for {self._link.name} was closed")
+        idle: Deferred[None] = Deferred()
+        if self._pendingCount:
+            self._idlers.append(idle)
+        else:
+            idle.callback(None)
+        return idle.addCallback(lambda _nothing: self._link.close())
