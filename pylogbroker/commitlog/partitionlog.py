@@ -98,7 +98,8 @@ class PartitionLog:
     @ivar appendedCount: messages appended since the log was opened.
     @ivar lastFlushMs: when the last flush ended that flushed something; at first, when the log was opened.
     @ivar rolling: a roll is under way: C{append} must not be called.
-    @ivar blocked: why C{write} or a roll could not go on; the next one tries again.
+    @ivar blocked: why C{write} or a roll could not go on. The next C{write} tries again; if there is nothing to write, it only takes this away, and
+        the roll, which is still due, can be tried again.
     @ivar failure: why the partition is out of service.
     @ivar closed: whether it is closed.
     """
@@ -240,6 +241,7 @@ class PartitionLog:
         """
         pending = self._pending
         if not pending:
+            self.blocked = None
             return
         active = self._active
         if not self._pinned:
