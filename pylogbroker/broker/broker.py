@@ -73,7 +73,7 @@ class Broker:
     ) -> None:
         self._clock = clock
         self._directory = directory
-        self._logs = directory.logs
+        self._reachable: dict[tuple[str, int], PartitionLog] = {}  # what _find has found: a name that follows the rules, a number in range
         self._format = form
         self._checkPlain = form.checkPlain
         self._payloadSizeMax = settings.payloadSizeMax
@@ -105,7 +105,7 @@ class Broker:
         @return: L{None} when that is done; else fires with L{None} when it is, and the connection's next request may follow.
         @raise PylogbrokerError: what C{refused} raised; from the Deferred, too.
         """
-        log = self._logs.get((topic, partition))  # type: ignore[call-overload] # a plain tuple is equal to its TopicPartition, and cheaper
+        log = self._reachable.get((topic, partition))
         if log is not None:
             done, count = self._checkPlain(sets, self._payloadSizeMax)
             size = sum(map(len, sets))
@@ -176,7 +176,10 @@ class Broker:
         count = self._directory.partitionCount(topic)
         if not 0 <= partition < count:
             raise PartitionOutOfRangeError(f"{topic} has partitions 0 to {count - 1}, not {partition}")
-        return self._directory.get(topic, partition)
+        log = self._directory.get(topic, partition)
+        if log is not None:
+            self._reachable[topic, partition] = log
+        return log
 
     def _create(self, topicPartition: TopicPartition) -> Deferred[PartitionLog]:
         """Create a partition, or join its creation."""
@@ -188,7 +191,7 @@ class Broker:
         return waiting
 
     async def _createOne(self, topicPartition: TopicPartition) -> PartitionLog:
-        if len(self._logs) + len(self._creations) > self._partitionCountMax:
+        if len(self._directory.logs) + len(self._creations) > self._partitionCountMax:
             raise StorageError(self._directory.path, f"create {topicPartition} in", f"there are {self._partitionCountMax} partitions already (max.partitions)")
         job = self._directory.beginCreate(*topicPartition)
         error: StorageError | None = None
@@ -213,7 +216,7 @@ class Broker:
         @return: a slice, now or later, that is pinned: who gets it has to let it go. A partition that does not exist is empty at every offset.
         @raise InvalidTopicError: and other L{PylogbrokerError}s, from the Deferred, too. L{InvalidRequestError} for a negative size.
         """
-        log = self._logs.get((topic, partition)) or self._find(topic, partition)  # type: ignore[call-overload]
+        log = self._reachable.get((topic, partition)) or self._find(topic, partition)
         if log is None:
             return EMPTY_SLICE
         if log.dueOffset > log.visibleOffset and log.readReaches(offset, sizeMax, log.dueOffset):

@@ -64,7 +64,7 @@ class Upkeep:
         self.unflushedSize = 0
         self._touched: dict[PartitionLog, None] = {}
         self._turn: Any = None
-        self._unflushed: dict[PartitionLog, None] = {}
+        self._unflushed: dict[PartitionLog, int] = {}
         self._heldUp: dict[PartitionLog, None] = {}
         self._retry: Any = None
         self._busy: dict[PartitionLog, list[Callable[[], None]]] = {}
@@ -119,7 +119,8 @@ class Upkeep:
     def appended(self, log: PartitionLog, size: int) -> None:
         """The broker has appended bytes to a partition."""
         self.unflushedSize += size
-        self._touched[log] = self._unflushed[log] = None
+        self._unflushed[log] = self._unflushed.get(log, 0) + size
+        self._touched[log] = None
         if log.pendingSize >= WRITE_SIZE_MAX:
             self._write(log)
         if self._turn is None:
@@ -138,7 +139,7 @@ class Upkeep:
         if log.failure is not None:
             self._failed(log)
             return
-        if log.blocked is not None:
+        if log.pendingSize and log.blocked is not None:
             self._holdUp(log, log.blocked)
             return
         if segment.writtenSize > position:
@@ -160,15 +161,15 @@ class Upkeep:
         self._retry = None
         for log in list(self._heldUp):
             self._write(log)
-            if log.blocked is None and self._heldUp.pop(log, 0) is None:
-                self._log.info("{topicPartition} has room again", topicPartition=log.topicPartition)
+            # Nothing pending: it was a roll that had no room, and those who are let go now try that again.
+            if not log.pendingSize and self._heldUp.pop(log, 0) is None:
+                self._log.info("{topicPartition} is tried again", topicPartition=log.topicPartition)
                 self._relieve(log)
 
     def _failed(self, log: PartitionLog) -> None:
         self._log.critical("{topicPartition} is out of service: {reason}", topicPartition=log.topicPartition, reason=log.failure)
         self._heldUp.pop(log, None)
-        self._unflushed.pop(log, None)
-        self._count()
+        self._account(log)
         self._relieve(log)
 
     # -- pushing back
@@ -270,15 +271,17 @@ class Upkeep:
         if log.failure is not None:
             self._failed(log)
             return
-        if log.unflushedSize == 0:
-            self._unflushed.pop(log, None)
-        self._count()
+        self._account(log)
         if log.dueOffset > log.visibleOffset or log.unflushedSize > self._partitionSizeMax or (self._processRelief and log.unflushedSize):
             self._flush(log)
         self._relieve(log)
 
-    def _count(self) -> None:
-        self.unflushedSize = sum(log.unflushedSize for log in self._unflushed)
+    def _account(self, log: PartitionLog) -> None:
+        """Bring the sum up to date with what a partition has unflushed now."""
+        size = log.unflushedSize
+        self.unflushedSize += size - self._unflushed.pop(log, 0)
+        if size:
+            self._unflushed[log] = size
 
     # -- rolling
 
