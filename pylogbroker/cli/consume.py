@@ -69,7 +69,7 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
         pass
     finally:
         await consumer.close()
-        if reading.offset is not None:
+        if reading.isUnderWay:
             streams.say(f"read {reading.count:,} messages; the next offset is {reading.offset}")
     return 0
 
@@ -80,6 +80,7 @@ class _Reading:
 
     @ivar count: messages printed.
     @ivar offset: where to go on; L{None} until we know where to begin.
+    @ivar isUnderWay: whether the broker has let us read from there.
     """
 
     def __init__(self, reactor: Any, consumer: SimpleConsumer, options: argparse.Namespace, streams: Streams) -> None:
@@ -89,6 +90,7 @@ class _Reading:
         self._streams = streams
         self.count = 0
         self.offset: int | None = options.offset
+        self.isUnderWay = False
 
     async def run(self) -> None:
         """From the start to the end."""
@@ -99,6 +101,7 @@ class _Reading:
             fetched = await self._consumer.fetch(options.topic, options.partition, self.offset, options.fetchSize)
             try:
                 count = self.count
+                self.isUnderWay |= fetched.error is None
                 await self._print(fetched.payloads())
                 if self.count == count:
                     # What holds no message, an empty compressed set, is stepped over.

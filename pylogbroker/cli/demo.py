@@ -56,7 +56,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to publish; without, a log file of this machine")
     parser.add_argument("--config", metavar="FILE", help="the broker's property file; without, the one that comes with pylogbroker (etc/broker.properties)")
     parser.add_argument("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="a property that overrides the file's; can be repeated")
-    parser.add_argument("--port", metavar="N", type=whole(0, 65535), default=0, help="the port that it listens on, of the loopback interface; without, a free one")
+    parser.add_argument("--port", metavar="N", type=whole(0, 65535), default=0, help="the port to listen on, of the loopback interface; without, a free one")
     addBatching(parser)
 
 

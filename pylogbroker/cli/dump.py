@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from pylogbroker.cli.streams import Streams, writeAtOnce
-from pylogbroker.errors import FormatError, StorageError
+from pylogbroker.errors import FormatError
 from pylogbroker.formats.messageset import HEADER_SIZE_0, HEADER_SIZE_1, SIZE_FIELD_SIZE, MessageSet, readEntry
 
 READ_SIZE = 1 << 20
@@ -43,8 +43,9 @@ def dump(options: argparse.Namespace, streams: Streams) -> int:
     """
     Show the files one after the other.
 
-    @return: the exit code: 1 when one of them is not valid to its end.
-    @raise StorageError: one cannot be read.
+    @return: the exit code: 1 when one of them is not valid to its end, or cannot be read.
+    @raise BrokenPipeError: nobody reads the output any more.
+    @raise StorageError: it cannot be written.
     """
     faults = []
     for path in options.files:
@@ -54,11 +55,11 @@ def dump(options: argparse.Namespace, streams: Streams) -> int:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise StorageError(path, "read", error.strerror or str(error), error.errno) from error
+            fault = f"cannot be read: {error.strerror or error}"
         if fault is not None:
             faults.append(f"{path}: {fault}")
     for fault in faults:
-        streams.say(fault)
+        streams.say(f"pylogbroker: {fault}")
     return 1 if faults else 0
 
 
@@ -122,7 +123,7 @@ def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Cal
     stem = re.match(r"[0-9]+(?=\.)", os.path.basename(path))
     base = int(stem.group()) if stem else 0
     if stem is None:
-        say(f"{path}: the name does not begin with an offset; counting from 0")
+        say(f"pylogbroker: {path}: the name does not begin with an offset; counting from 0")
     pieces = [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
     gathered = offset = 0
     offset, gathered = base, 0

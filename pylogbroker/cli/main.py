@@ -11,6 +11,7 @@ Results go to standard output and everything else to standard error.
 from __future__ import annotations
 
 import argparse
+import io
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,11 +20,11 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogBeginner
-from zope.interface import provider
+from zope.interface import directlyProvides
 
 from pylogbroker import __version__
 from pylogbroker.cli import consume, demo, dump, offsets, produce
-from pylogbroker.cli.streams import Streams
+from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
 _DESCRIPTION = "Publish to a pylogbroker or Kafka 0.7 broker, read from it, and see it work. The broker itself is started with: twistd pylogbroker"
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: without the program's name; by default the process's own.
     @return: the exit code; a command that needs the reactor exits with it instead.
     """
-    streams = Streams(0, 1, sys.stderr)
+    keepStandardDescriptors()
+    streams = Streams(0, 1, sys.stderr or io.StringIO())  # Python has none when it was started without
     try:
         options = buildParser().parse_args(arguments)
         if options.command == "dump":
@@ -90,12 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> None:
     """Under L{react}: a command, which signals may end."""
-    signals: list[int] = []
+    signals: list[tuple[int, float]] = []
     running: Deferred[int] = Deferred()
 
     def end(number: int, _frame: object) -> None:
-        signals.append(number)
-        signal.signal(number, signal.SIG_DFL)  # whoever asks a second time does not want to wait for an orderly end
+        if signals and reactor.seconds() - signals[0][1] > IMPATIENCE_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        signals.append((number, reactor.seconds()))
         reactor.callFromThread(running.cancel)
 
     def begin() -> None:
@@ -106,12 +110,15 @@ async def _run(reactor: Any, command: _Command, options: argparse.Namespace, str
     running = Deferred.fromCoroutine(outcome(reactor, command, options, streams))
     code = await running
     if code == ENDED:
-        code = 0 if getattr(options, "isFollowing", False) else 128 + signals[0]
+        code = 0 if getattr(options, "isFollowing", False) else 128 + signals[0][0]
     if code:
         raise SystemExit(code)
 
 
 ENDED = -1
+
+IMPATIENCE_SECONDS = 0.5
+"""Who sends a second signal after this does not want to wait for an orderly end. (Before, it is the same one: C{timeout} and others send it twice.)"""
 
 
 async def outcome(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> int:
@@ -131,14 +138,14 @@ async def outcome(reactor: Any, command: _Command, options: argparse.Namespace, 
         return ENDED
 
 
-def reporter(streams: Streams) -> Callable[[LogEvent], None]:
+def reporter(streams: Streams) -> ILogObserver:
     """Shows log events that a person should know of: warnings in a line, failures of the program itself with their traceback."""
 
-    @provider(ILogObserver)
     def report(event: LogEvent) -> None:
         level = event.get("log_level")
         if level is not None and level >= LogLevel.warn:
             failure = event.get("log_failure")
             streams.say(f"pylogbroker: {formatEvent(event)}" + (f"\n{failure.getTraceback()}" if failure is not None and level is LogLevel.critical else ""))
 
-    return report
+    directlyProvides(report, ILogObserver)
+    return report  # type: ignore[return-value] # mypy does not see what zope declares

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from twisted.internet.defer import CancelledError
+
 from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, positive
 from pylogbroker.cli.failure import CommandError
 from pylogbroker.cli.lines import LineDecoder
@@ -64,6 +66,9 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
     try:
         await publisher.check()
         await _publish(reactor, options, streams, publisher)
+    except CancelledError:
+        streams.say(f"ended after {publisher.sentCount:,} messages")
+        raise
     finally:
         await publisher.close()
     streams.say(
@@ -98,7 +103,7 @@ async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, 
     finally:
         progress.clear()
     if decoder.overlong is not None:
-        before = "nothing was sent" if decoder.overlong == 1 else f"the {decoder.overlong - 1:,} before it were sent"
+        before = "nothing was sent" if decoder.overlong == 1 else "the lines before it were sent"
         raise CommandError(f"line {decoder.overlong:,} of {options.name} is too long for a message of {options.payloadSizeMax:,} bytes: {reason}; {before}")
 
 

@@ -21,8 +21,9 @@ from pylogbroker.formats.compression import NONE
 BATCH_SIZE_MAX = 1_000_000
 """Bytes of messages in one request, unless a single one has more. Far under C{max.socket.request.bytes}."""
 
-UNCONFIRMED_SIZE_MAX = 32 << 20
-"""Bytes of messages after which the broker is asked."""
+UNCONFIRMED_SIZE_MAX = 16 << 20
+UNCONFIRMED_COUNT_MAX = 100_000
+"""Bytes of messages, and messages, after which the broker is asked."""
 
 
 class Publisher:
@@ -97,7 +98,7 @@ class Publisher:
         payloads, self._payloads, self._size = self._payloads, [], 0
         if payloads:
             await self._send(payloads)
-        if self._unconfirmedSize > UNCONFIRMED_SIZE_MAX:
+        if self._unconfirmedSize > UNCONFIRMED_SIZE_MAX or self.sentCount - self.confirmedCount > UNCONFIRMED_COUNT_MAX:
             await self.confirm()
 
     async def _send(self, payloads: list[bytes]) -> None:
@@ -145,6 +146,6 @@ class Publisher:
         """
         text = str(error)
         if self.sentCount > self.confirmedCount:
-            text += f"\nof {self.sentCount:,} {what} sent, the first {self.confirmedCount:,} were surely taken"
-            text += "; a broker closes the connection when it refuses a message, and says why in its own log"
+            sure = f"surely taken are the first {self.confirmedCount:,}" if self.confirmedCount else "surely taken is none"
+            text += f"\nof {self.sentCount:,} {what} sent, {sure}"
         return CommandError(text)

@@ -46,6 +46,18 @@ class Streams(NamedTuple):
             pass
 
 
+def keepStandardDescriptors() -> None:
+    """
+    Occupy the numbers 0 to 2 where we were started without them, or the next socket would get one, and our messages with it. Reading and writing
+    fails then, as it should: what is opened here can do the opposite only.
+    """
+    for descriptor, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest number that is free
+
+
 @implementer(IReadDescriptor, IWriteDescriptor)
 class _Readiness:
     """A descriptor that a reactor watches once."""
