@@ -5,9 +5,10 @@ One buffer, and a position in it. What must be true: the cost of a frame is line
 in 64 KiB pieces, or byte by byte); a size over the limit is refused when its four bytes are there, before anything is
 allocated for it; frames that nobody takes stay in the buffer, which is how a connection holds requests back.
 
-So bytes that belong to an unfinished frame are kept in a list, and joined once when the frame is whole. Rejected: a C{bytearray} that
-grows and is cut at the front (every slice of it is a copy more, and 200-byte slices of C{bytes} are the quickest there are); Twisted's
-C{Int32StringReceiver}, which is quadratic in large frames.
+So bytes that come while others are held are kept in a list, and joined once, when somebody asks for a frame and it is whole. A list of very small
+pieces would be many times as large as what is in it (two bytes are an object of forty), so that those are joined early: never are there more
+pieces than one for each L{PIECE_SIZE_MIN} bytes held, and a few. Rejected: a C{bytearray} that grows and is cut at the front (every slice of it
+is a copy more, and 200-byte slices of C{bytes} are the quickest there are); Twisted's C{Int32StringReceiver}, which is quadratic in large frames.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import struct
 from pylogbroker.errors import FrameSizeError
 
 SIZE_FIELD_SIZE = 4
+PIECE_SIZE_MIN = 512
+PIECE_COUNT_MIN = 16
 _SIZE = struct.Struct(">i")
 
 
@@ -44,14 +47,23 @@ class FrameDecoder:
             self._position = 0
             self._heldSize = len(data)
             return
-        self._heldSize += len(data)
-        if self._pieces is None:
-            self._pieces = [self._buffer[self._position :]]
+        held = self._heldSize = self._heldSize + len(data)
+        pieces = self._pieces
+        if pieces is None:
+            self._pieces = [self._buffer[self._position :], data]
             self._buffer, self._position = b"", 0
-        self._pieces.append(data)
-        if self._heldSize >= self._neededSize:
-            self._buffer = b"".join(self._pieces)
-            self._pieces = None
+        else:
+            pieces.append(data)
+            if len(pieces) > PIECE_COUNT_MIN + held // PIECE_SIZE_MIN:
+                self._pieces = [b"".join(pieces)]
+
+    def _gather(self, pieces: list[bytes]) -> bool:
+        """Join the pieces if they may hold a whole frame. Returns whether they may."""
+        if self._heldSize < self._neededSize:
+            return False
+        self._buffer = b"".join(pieces)
+        self._pieces = None
+        return True
 
     def take(self) -> bytes | None:
         """
@@ -60,10 +72,11 @@ class FrameDecoder:
         @return: L{None} while it is not whole.
         @raise FrameSizeError: its size is not positive, or over the limit. It is raised again whenever the decoder is asked again.
         """
+        if self._pieces is not None and not self._gather(self._pieces):
+            return None
         position = self._position
         left = len(self._buffer) - position
         if left < SIZE_FIELD_SIZE:
-            self._neededSize = max(self._neededSize, SIZE_FIELD_SIZE) if self._pieces else SIZE_FIELD_SIZE
             return None
         (size,) = _SIZE.unpack_from(self._buffer, position)
         if not 0 < size <= self.sizeMax:

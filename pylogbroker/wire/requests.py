@@ -28,8 +28,10 @@ SIZE_MAX = 2**31 - 1
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _RANGE = struct.Struct(">iqi")
+_POSITION = struct.Struct(">qi")
 _RUN_HEAD = struct.Struct(">ihh")
 _RUN_KEY_COUNT_MAX = 1024
+_RUN_TOPIC_SIZE_MAX = 1024  # more than any topic that a broker accepts, and so little that the table stays small whatever is sent
 
 
 class Produce(NamedTuple):
@@ -97,11 +99,18 @@ def _frame(kind: int, *parts: bytes) -> bytes:
     return b"".join((_INT.pack(size), _SHORT.pack(kind), *parts))
 
 
+def _pack(layout: struct.Struct, *values: int) -> bytes:
+    try:
+        return layout.pack(*values)
+    except struct.error as error:
+        raise ValueError(f"{', '.join(map(str, values))}: {error}") from error
+
+
 def _topicPartition(topic: str, partition: int) -> bytes:
     name = topic.encode("utf-8", "surrogatepass")
     if len(name) > COUNT_MAX:
         raise ValueError(f"topic of {len(name)} bytes; {COUNT_MAX} fit in a request")
-    return _SHORT.pack(len(name)) + name + _INT.pack(partition)
+    return _SHORT.pack(len(name)) + name + _pack(_INT, partition)
 
 
 def _count(things: Sequence[object]) -> bytes:
@@ -114,9 +123,9 @@ def encodeProduce(topic: str, partition: int, messageSet: bytes) -> bytes:
     """
     A whole PRODUCE frame.
 
-    @raise ValueError: it does not fit, here and below.
+    @raise ValueError: a part, or the whole, does not fit; here and below.
     """
-    return _frame(PRODUCE, _topicPartition(topic, partition), _INT.pack(len(messageSet)), messageSet)
+    return _frame(PRODUCE, _topicPartition(topic, partition), _pack(_INT, len(messageSet)), messageSet)
 
 
 def encodeMultiProduce(produces: Iterable[tuple[str, int, bytes]]) -> bytes:
@@ -124,13 +133,13 @@ def encodeMultiProduce(produces: Iterable[tuple[str, int, bytes]]) -> bytes:
     produces = list(produces)
     parts = [_count(produces)]
     for topic, partition, messageSet in produces:
-        parts += (_topicPartition(topic, partition), _INT.pack(len(messageSet)), messageSet)
+        parts += (_topicPartition(topic, partition), _pack(_INT, len(messageSet)), messageSet)
     return _frame(MULTIPRODUCE, *parts)
 
 
 def encodeFetch(topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
     """A whole FETCH frame."""
-    return _frame(FETCH, _topicPartition(topic, partition), struct.pack(">qi", offset, sizeMax))
+    return _frame(FETCH, _topicPartition(topic, partition), _pack(_POSITION, offset, sizeMax))
 
 
 def encodeMultiFetch(fetches: Iterable[tuple[str, int, int, int]]) -> bytes:
@@ -138,13 +147,13 @@ def encodeMultiFetch(fetches: Iterable[tuple[str, int, int, int]]) -> bytes:
     fetches = list(fetches)
     parts = [_count(fetches)]
     for topic, partition, offset, sizeMax in fetches:
-        parts += (_topicPartition(topic, partition), struct.pack(">qi", offset, sizeMax))
+        parts += (_topicPartition(topic, partition), _pack(_POSITION, offset, sizeMax))
     return _frame(MULTIFETCH, *parts)
 
 
 def encodeOffsets(topic: str, partition: int, time: int, countMax: int) -> bytes:
     """A whole OFFSETS frame."""
-    return _frame(OFFSETS, _topicPartition(topic, partition), struct.pack(">qi", time, countMax))
+    return _frame(OFFSETS, _topicPartition(topic, partition), _pack(_POSITION, time, countMax))
 
 
 # -- decoding ---------------------------------------------------------------------------------------------------------
@@ -240,6 +249,8 @@ class RequestDecoder(FrameDecoder):
         @return: L{None} while it is not whole.
         @raise WireError: see L{decodeRequest} and L{FrameDecoder.take}.
         """
+        if self._pieces is not None and not self._gather(self._pieces):
+            return None
         run = self._takeRun()
         if run is not None:
             return run
@@ -253,7 +264,7 @@ class RequestDecoder(FrameDecoder):
         if end - position < _RUN_HEAD.size:
             return None
         _, kind, topicSize = _RUN_HEAD.unpack_from(buffer, position)
-        if kind != PRODUCE or topicSize < 0:
+        if kind != PRODUCE or not 0 <= topicSize <= _RUN_TOPIC_SIZE_MAX:
             return None
         keySize = 8 + topicSize  # type, size of topic, topic, partition
         key = buffer[position + 4 : position + 4 + keySize]
