@@ -55,7 +55,10 @@ def encodeMessage(payload: bytes, magic: int = 1, codec: int = NONE) -> bytes:
     @param payload: at most L{PAYLOAD_SIZE_MAX} bytes; already compressed when C{codec} is not 0.
     @param magic: 1, or 0 for readers older than 0.7, which knows no codec.
     @raise UnknownMagicError: any other.
+    @raise MessageTooLargeError: the payload does not fit in an entry.
     """
+    if len(payload) > PAYLOAD_SIZE_MAX:
+        raise MessageTooLargeError(f"payload of {len(payload)} bytes, {PAYLOAD_SIZE_MAX} fit in an entry")
     if magic == 1:
         return _ENTRY_1.pack(HEADER_SIZE_1 + len(payload), 1, codec, crc32(payload)) + payload
     if magic == 0 and codec == NONE:
@@ -84,13 +87,17 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
     @param payloads: in order.
     @param codec: other than 0: all of them in one wrapper.
     @param magic: of the messages; the wrapper itself is always magic 1.
+    @raise FormatError: as L{encodeMessage} and L{wrap}.
     """
     if magic != 1:
         return wrap(codec, b"".join([encodeMessage(payload, magic) for payload in payloads]))
     pack = _PLAIN.pack
     pieces: list[bytes] = []
-    for payload in payloads:
-        pieces += (pack(HEADER_SIZE_1 + len(payload), _PLAIN_HEAD, crc32(payload)), payload)
+    try:
+        for payload in payloads:
+            pieces += (pack(HEADER_SIZE_1 + len(payload), _PLAIN_HEAD, crc32(payload)), payload)
+    except struct.error as error:
+        raise MessageTooLargeError(f"a payload of more than the {PAYLOAD_SIZE_MAX} bytes that fit in an entry") from error
     return wrap(codec, b"".join(pieces))
 
 
