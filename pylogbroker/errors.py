@@ -81,6 +81,31 @@ class InvalidTopicError(PylogbrokerError):
     """A topic name that breaks the rules of spec-0.7 log-storage §12; the text says which."""
 
 
+class InvalidNameError(PylogbrokerError):
+    """The name of a group, consumer or topic that cannot be a step of a path in ZooKeeper."""
+
+
+class InvalidPatternError(PylogbrokerError):
+    """A whitelist's or blacklist's pattern that is none, or that Java and Python would read differently."""
+
+
+class InvalidKeyError(PylogbrokerError):
+    """A key that the partitioner cannot make a partition of."""
+
+
+class ZnodeError(PylogbrokerError):
+    """
+    A znode has a value that does not belong there.
+
+    @ivar path: of the znode.
+    """
+
+    def __init__(self, path: str, value: str, reason: str) -> None:
+        super().__init__(f"{path} has the value {value}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class BrokerPartition(NamedTuple):
+    """One partition of a topic in a cluster, where each broker numbers its own."""
+
+    broker: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.broker}-{self.partition}"
+
+
 class Message(NamedTuple):
     """
     One message, as it was read from an entry.

@@ -1,0 +1,61 @@
+"""
+Which partition a key goes to (spec-0.7 producer §2).
+
+The default is C{abs(hash(key)) mod n} with Java's hash, so that our producers and 0.7's send a key to the same place. One value is mended: the absolute
+value of -2^31 is negative in Java, which made such a key fail; here it goes to 0 (gotcha 40).
+
+Text is hashed as Java hashes a C{String}, over its UTF-16 code units; a whole number of 32 bits as an C{Integer}, one of 64 bits as a C{Long}. Java's arrays
+of bytes hash by identity, which is of no use; here bytes are hashed as text of one character a byte, so that C{b"key"} and C{"key"} go to the
+same partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pylogbroker.errors import InvalidKeyError
+
+Partitioner = Callable[[object, int], int]
+"""Called with the key and the number of partitions; gives the index of one of them."""
+
+_INT_BITS = 32
+_INT_MASK = 2**32 - 1
+_INT_MIN = -(2**31)
+
+
+def _signed(value: int) -> int:
+    """The low 32 bits as a signed number."""
+    value &= _INT_MASK
+    return value - 2**32 if value >= 2**31 else value
+
+
+def _polynomial(units: bytes | memoryview) -> int:
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) & _INT_MASK
+    return _signed(value)
+
+
+def javaHash(key: object) -> int:
+    """
+    @param key: text, bytes, or a whole number of up to 64 bits.
+    @return: -2^31..2^31-1.
+    @raise InvalidKeyError: it is something else.
+    """
+    if isinstance(key, str):
+        return _polynomial(memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H"))
+    if isinstance(key, bytes):
+        return _polynomial(key)
+    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
+        return key if _INT_MIN <= key < -_INT_MIN else _signed(key ^ ((key & (2**64 - 1)) >> _INT_BITS))
+    raise InvalidKeyError(f"the default partitioner knows keys of text, bytes and whole numbers of up to 64 bits, not {key!r}")
+
+
+def defaultPartitioner(key: object, partitionCount: int) -> int:
+    """
+    @param partitionCount: at least 1.
+    @return: 0..partitionCount-1.
+    @raise InvalidKeyError: see L{javaHash}.
+    """
+    value = javaHash(key)
+    return 0 if value == _INT_MIN else abs(value) % partitionCount

@@ -1,0 +1,101 @@
+"""
+The values of znodes: to and from bytes (spec-0.7 zookeeper §1, §4). What others wrote may be anything, and is refused with its path and value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pylogbroker.errors import ZnodeError
+from pylogbroker.model import BrokerPartition
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")
+_SHOWN_SIZE_MAX = 100
+
+
+class BrokerRegistration(NamedTuple):
+    """
+    Where a broker is.
+
+    @ivar creatorId: says which start of the broker wrote this: C{<host>-<milliseconds since the epoch>}.
+    @ivar host: what clients connect to; without a colon, since readers split at colons.
+    """
+
+    creatorId: str
+    host: str
+    port: int
+
+    def encode(self) -> bytes:
+        """
+        @raise ValueError: the host has a colon in it: 0.7's values cannot carry an IPv6 literal.
+        """
+        if ":" in self.host:
+            raise ValueError(f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper cannot carry an IPv6 address")
+        return f"{self.creatorId}:{self.host}:{self.port}".encode()
+
+
+def creatorId(host: str, nowMs: int) -> str:
+    """
+    @param nowMs: milliseconds since the epoch.
+    """
+    return f"{host}-{nowMs}"
+
+
+def decodeText(path: str, data: bytes | None) -> str:
+    """
+    A value as text. Parents have none; that reads as the empty one.
+
+    @raise ZnodeError: it is not UTF-8.
+    """
+    try:
+        return (data or b"").decode()
+    except UnicodeDecodeError as error:
+        raise ZnodeError(path, _shown(data), "it is not UTF-8") from error
+
+
+def decodeBroker(path: str, data: bytes | None) -> BrokerRegistration:
+    """
+    Fields 1 and 2 count, as 0.7's JVM clients read it; what is behind them does not.
+
+    @raise ZnodeError: it has not three fields, or its port is none.
+    """
+    fields = decodeText(path, data).split(":")
+    if len(fields) < 3 or not fields[1]:
+        raise ZnodeError(path, _shown(data), "a broker's value is creator:host:port")
+    if not fields[2].isascii() or not fields[2].isdigit() or not 0 < int(fields[2][:6]) < 65536:
+        raise ZnodeError(path, _shown(data), f"{fields[2]!r} is not a port")
+    return BrokerRegistration(fields[0], fields[1], int(fields[2]))
+
+
+def encodeNumber(number: int) -> bytes:
+    """A count of partitions, or an offset, in decimal."""
+    return str(number).encode()
+
+
+def decodeNumber(path: str, data: bytes | None) -> int:
+    """
+    @raise ZnodeError: it is not a number in decimal that fits in 64 bits.
+    """
+    text = decodeText(path, data)
+    if not _NUMBER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+        raise ZnodeError(path, _shown(data), "it should be a number")
+    return int(text)
+
+
+def decodePartition(path: str, name: str) -> BrokerPartition:
+    """
+    The name of an owner's or an offset's node: C{<broker>-<partition>}.
+
+    @raise ZnodeError: it is something else.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ZnodeError(path, repr(name), "it should be named <broker>-<partition>")
+    return BrokerPartition(int(found[1]), int(found[2]))
+
+
+def _shown(data: bytes | None) -> str:
+    shown = repr(data)
+    return shown if len(shown) <= _SHOWN_SIZE_MAX else f"{shown[:_SHOWN_SIZE_MAX]}…"

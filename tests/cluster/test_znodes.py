@@ -1,0 +1,66 @@
+"""Tests of L{pylogbroker.cluster.znodes}."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cluster import znodes
+from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.errors import ZnodeError
+from pylogbroker.model import BrokerPartition
+
+
+class BrokerTests(SynchronousTestCase):
+    """C{/brokers/ids/N}."""
+
+    def test_recorded(self) -> None:
+        """The value that 0.7.2 wrote is read, and written, to the byte."""
+        value = b"127.0.0.1-1795194782704:127.0.0.1:29095"
+        registration = znodes.decodeBroker("/brokers/ids/0", value)
+        self.assertEqual(registration, BrokerRegistration("127.0.0.1-1795194782704", "127.0.0.1", 29095))
+        self.assertEqual(registration.encode(), value)
+        self.assertEqual(znodes.creatorId("127.0.0.1", 1795194782704), registration.creatorId)
+
+    def test_moreFields(self) -> None:
+        """What stands behind the port does not count, as for 0.7's JVM clients."""
+        self.assertEqual(znodes.decodeBroker("/b", b"c:h:1:2"), BrokerRegistration("c", "h", 1))
+
+    def test_colon(self) -> None:
+        """An IPv6 literal cannot be written."""
+        self.assertIn("IPv6", str(self.assertRaises(ValueError, BrokerRegistration("c", "::1", 1).encode)))
+
+    def test_garbage(self) -> None:
+        """What is no broker's value is refused with its path and value."""
+        for value in (None, b"", b"h:1", b"c::1", b"c:h:x", b"c:h:0", b"c:h:65536", b"c:h:99999999999", b"c:h:-1", b"\xff", b"x" * 1000):
+            error = self.assertRaises(ZnodeError, znodes.decodeBroker, "/brokers/ids/7", value)
+            self.assertIn("/brokers/ids/7", str(error))
+            self.assertLess(len(str(error)), 300)
+            self.assertEqual(error.path, "/brokers/ids/7")
+
+
+class NumberTests(SynchronousTestCase):
+    """Counts and offsets."""
+
+    def test_roundTrip(self) -> None:
+        """They are decimal."""
+        for number in (0, 2, 282, -1, 2**63 - 1):
+            self.assertEqual(znodes.decodeNumber("/o", znodes.encodeNumber(number)), number)
+        self.assertEqual(znodes.encodeNumber(282), b"282")
+
+    def test_garbage(self) -> None:
+        """Anything else is refused."""
+        for value in (None, b"", b" 1", b"1_0", b"0x1", b"1.0", b"9" * 30, b"9223372036854775808", "١".encode()):
+            self.assertRaises(ZnodeError, znodes.decodeNumber, "/o", value)
+
+
+class PartitionTests(SynchronousTestCase):
+    """C{<broker>-<partition>}."""
+
+    def test_name(self) -> None:
+        """It reads back as it is written."""
+        self.assertEqual(znodes.decodePartition("/o/t/10-2", str(BrokerPartition(10, 2))), BrokerPartition(10, 2))
+
+    def test_garbage(self) -> None:
+        """Anything else is refused."""
+        for name in ("", "1", "-1", "1-", "1-2-3", "a-b", "1--2"):
+            self.assertRaises(ZnodeError, znodes.decodePartition, "/o", name)
