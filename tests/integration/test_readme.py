@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
+from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.testing.localbroker import LocalBroker
@@ -82,6 +83,13 @@ class CommandTests(SynchronousTestCase):
                 if "://" not in target and not (page.parent / target).exists():
                     missing.append(f"{page.relative_to(ROOT)}: {target}")
         self.assertEqual(missing, [])
+
+    def test_apiNamesExist(self) -> None:
+        """Every name that the API page promises can be imported, and has a docstring."""
+        page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+        names = re.findall(r"^\| `(pylogbroker[\w.]+)`", page, re.MULTILINE)
+        self.assertGreater(len(names), 10)
+        self.assertEqual([name for name in names if not namedAny(name).__doc__], [])
 
 
 class ExampleTests(TestCase):
