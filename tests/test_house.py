@@ -26,7 +26,7 @@ ROOMS_WITHOUT_TWISTED = {"blocking", "spark"}
 NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
 """Modules that do nothing by themselves."""
 
-BESIDE_THE_MIRROR = {"contracts", "integration", "simulation", "benchmarks", "gate", "golden", "fuzz"}
+BESIDE_THE_MIRROR = {"contracts", "integration", "simulation", "benchmarks", "long", "gate", "golden", "fuzz"}
 TOP_LEVEL = {
     "setup.py", "pylogbroker", "twisted", "tests", "docs", "etc",
     "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "NEWS.md", "LICENSE",

@@ -133,11 +133,11 @@ class SegmentFile:
         """
         Hold the descriptor.
 
-        @return: L{False} when the file is not open now, or was taken out: then nothing is held.
+        @return: L{False} when the file is not open now: then nothing is held.
         """
         cache = self._cache
         with cache._lock:
-            if self._file is None or self._gone:
+            if self._file is None:
                 return False
             if self._pinCount == 0:
                 del cache._idle[self]
@@ -226,7 +226,7 @@ class SegmentFile:
 
     def takeOut(self) -> bool:
         """
-        The segment is no more: no pin is granted from now on, and the descriptor is closed, by the last C{unpin} if somebody holds it.
+        The segment is no more: the file is not opened from now on, and its descriptor is closed, by the last C{unpin} if somebody holds it.
 
         @return: whether nobody does.
         """

@@ -1,0 +1,3 @@
+"""
+Tests of the whole broker over real sockets: C{twistd pylogbroker} as a process, or the whole service inside the test.
+"""
