@@ -229,3 +229,54 @@ class ClosedError(ConnectionError):
 
 class BusyError(PylogbrokerError):
     """So much waits to be sent to a broker that no more is taken. Nothing of the call was sent; wait for the L{Deferred}s of earlier ones."""
+
+
+# -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------
+
+
+class ZookeeperError(PylogbrokerError):
+    """ZooKeeper refused something, or could not be asked. The text names the path."""
+
+
+class NoNodeException(ZookeeperError):
+    """There is no such node, or no parent for a new one."""
+
+
+class NodeExistsException(ZookeeperError):
+    """The node is there already."""
+
+
+class BadVersionException(ZookeeperError):
+    """The node has another version."""
+
+
+class NotEmptyException(ZookeeperError):
+    """The node has children."""
+
+
+class NoChildrenForEphemeralsException(ZookeeperError):
+    """The parent is ephemeral."""
+
+
+class NoAuthException(ZookeeperError):
+    """The node's access control list does not allow that."""
+
+
+class AuthFailedException(ZookeeperError):
+    """The credentials were refused."""
+
+
+class ConnectionLossException(ZookeeperError):
+    """The connection to ZooKeeper was lost before the answer came: whether a change was made is not known."""
+
+
+class ZookeeperTimeoutException(ConnectionLossException):
+    """ZooKeeper did not answer in time. Whether a change was made is not known."""
+
+
+class SessionExpiredException(ZookeeperError):
+    """The session is over, and its ephemeral nodes with it."""
+
+
+class ClosingException(ZookeeperError):
+    """The client was closed by its owner."""

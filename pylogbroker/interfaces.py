@@ -7,7 +7,8 @@ Our own interfaces are L{typing.Protocol}s; zope's are used only where Twisted d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
 
 class CheckLimits(NamedTuple):
@@ -231,3 +232,114 @@ class Slice(NamedTuple):
 
 
 EMPTY_SLICE = Slice(None, 0, 0)
+
+
+# -- ZooKeeper --------------------------------------------------------------------------------------------------------
+
+EPHEMERAL = 1
+SEQUENCE = 2
+"""Flags of C{create}, as in txzookeeper."""
+
+
+class Stat(NamedTuple):
+    """
+    What ZooKeeper knows of a node beside its data.
+
+    @ivar czxid: the transaction that created it; a node that was deleted and made anew has another one.
+    @ivar mzxid: the transaction that changed its data last.
+    @ivar version: how often its data were changed.
+    @ivar cversion: how often its children were changed.
+    @ivar ephemeralOwner: the session that it goes with, 0 for a persistent node.
+    """
+
+    czxid: int
+    mzxid: int
+    version: int
+    cversion: int
+    ephemeralOwner: int
+    numChildren: int
+
+
+class WatchEvent(NamedTuple):
+    """
+    What a watch has seen, once.
+
+    @ivar kind: C{"created"}, C{"deleted"}, C{"changed"} (its data) or C{"child"} (its children).
+    """
+
+    kind: str
+    path: str
+
+
+class SessionEvent(Enum):
+    """
+    What happens to a session. Every EXPIRED is told to every listener exactly once; a CONNECTED after it is of a new session.
+    """
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+
+class IZookeeper(Protocol):
+    """
+    A client of ZooKeeper, with txzookeeper's names. Deferreds fail with a L{pylogbroker.errors.ZookeeperError}; none waits for ever.
+
+    The C{…_and_watch} methods give (result, watch): the watch fires once with a L{WatchEvent} when what was read has changed, survives lost
+    connections without firing falsely, and fails with L{pylogbroker.errors.SessionExpiredException} when the session expires, or
+    L{pylogbroker.errors.ClosingException} when the client is closed. If the result fails (but for C{exists_and_watch}, which has no missing
+    node), the watch never fires. Cancelling a watch forgets it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
+
+    @ivar session_id: of the current session; 0 while there is none.
+    @ivar connected: whether requests can be answered now.
+    """
+
+    session_id: int
+    connected: bool
+
+    def connect(self, timeoutMs: int | None = None) -> Any: ...
+
+    def close(self) -> Any: ...
+
+    def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Any:
+        """Fires with the path (which a sequence number makes longer)."""
+        ...
+
+    def get(self, path: str) -> Any:
+        """Fires with (data or L{None}, L{Stat})."""
+        ...
+
+    def set(self, path: str, data: bytes, version: int = -1) -> Any:
+        """Fires with the new L{Stat}."""
+        ...
+
+    def delete(self, path: str, version: int = -1) -> Any: ...
+
+    def exists(self, path: str) -> Any:
+        """Fires with a L{Stat}, or L{None}."""
+        ...
+
+    def get_children(self, path: str) -> Any:
+        """Fires with a list of names, sorted."""
+        ...
+
+    def sync(self, path: str = "/") -> Any: ...
+
+    def add_auth(self, scheme: str, identity: str) -> Any: ...
+
+    def get_and_watch(self, path: str) -> tuple[Any, Any]: ...
+
+    def exists_and_watch(self, path: str) -> tuple[Any, Any]: ...
+
+    def get_children_and_watch(self, path: str) -> tuple[Any, Any]: ...
+
+    def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
+        """As in txzookeeper: the one callback; see L{add_session_listener} for more than one."""
+        ...
+
+    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """
+        @return: what removes it.
+        """
+        ...
