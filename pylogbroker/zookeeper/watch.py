@@ -1,0 +1,115 @@
+"""
+Watches that survive lost connections.
+
+ZooKeeper's own watch fires once. kazoo drops all of them whenever the connection is lost, fires each once with an event that says nothing, and arms none again. So
+a L{Watch} remembers what was read when it was set. When the connection is back and the session the same, it reads and watches anew, and fires only
+if what it reads is not what it knows; when the session has expired, it fails. It fires, or fails, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.protocol.states import EventType
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from pylogbroker.errors import ConnectionLossException, NoNodeException, SessionExpiredException
+from pylogbroker.interfaces import WatchEvent
+
+_KINDS = {EventType.CREATED: "created", EventType.DELETED: "deleted", EventType.CHANGED: "changed", EventType.CHILD: "child"}
+
+Read = Callable[[Callable[[Any], None]], "Deferred[tuple[Any, Any]]"]
+"""Reads and arms: called with what kazoo shall call; fires with (the answer, what tells one state from another)."""
+
+NOT_THERE = object()
+"""The state of a node that does not exist."""
+
+
+class Watch:
+    """
+    One watch of an application.
+
+    @ivar fired: fires with a L{WatchEvent}.
+    """
+
+    def __init__(self, path: str, kind: str, read: Read, forget: Callable[[Watch], None]) -> None:
+        """
+        @param kind: of event when something has changed and nobody has seen how: C{"changed"} or C{"child"}.
+        @param forget: called when it is over.
+        """
+        self.fired: Deferred[WatchEvent] = Deferred(lambda _fired: self._over())
+        self._path = path
+        self._kind = kind
+        self._read = read
+        self._forget = forget
+        self._state: Any = None
+        self._generation = 0
+        self._isOver = False
+
+    def begin(self) -> Deferred[Any]:
+        """
+        Read for the first time.
+
+        @return: fires with the answer; if it fails, the watch is forgotten.
+        """
+        return self._arm().addCallbacks(self._begun, self._notBegun)
+
+    def _arm(self) -> Deferred[tuple[Any, Any]]:
+        self._generation += 1
+        generation = self._generation
+        return self._read(lambda event: self._seen(event, generation))
+
+    def _begun(self, result: tuple[Any, Any]) -> Any:
+        answer, self._state = result
+        return answer
+
+    def _notBegun(self, failure: Failure) -> Failure:
+        self._over()
+        return failure
+
+    def _seen(self, event: Any, generation: int) -> None:
+        """kazoo's watch has fired. Of one that the connection took along, C{renew} will take care."""
+        kind = _KINDS.get(event.type)
+        if kind is not None and generation == self._generation:
+            self._fire(kind)
+
+    def renew(self) -> None:
+        """The connection is back. (A first reading that was under way has failed, and this watch is gone.)"""
+        self._arm().addCallbacks(self._renewed, self._notRenewed)
+
+    def _renewed(self, result: tuple[Any, Any]) -> None:
+        before, (_answer, state) = self._state, result
+        if state == before:
+            return
+        if before is NOT_THERE:
+            self._fire("created")
+        elif state is NOT_THERE:
+            self._fire("deleted")
+        else:
+            self._fire(self._kind)
+
+    def _notRenewed(self, failure: Failure) -> None:
+        if failure.check(NoNodeException):
+            self._fire("deleted")
+        elif not failure.check(ConnectionLossException, SessionExpiredException):
+            self.fail(failure.value)
+        # The connection is lost again, and will be back again; or the session is over, and C{fail} comes.
+
+    def _fire(self, kind: str) -> None:
+        if self._over():
+            self.fired.callback(WatchEvent(kind, self._path))
+
+    def fail(self, reason: BaseException) -> None:
+        """It will never fire."""
+        if self._over():
+            self.fired.errback(reason)
+
+    def _over(self) -> bool:
+        """Whether it was not over before."""
+        if self._isOver:
+            return False
+        self._isOver = True
+        self._forget(self)
+        return True
