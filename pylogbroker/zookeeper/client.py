@@ -18,11 +18,13 @@ from typing import Any
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient, KazooState
+from kazoo.protocol.states import EventType
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.errors import (
     AuthFailedException,
@@ -41,7 +43,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.zookeeper.handler import ReactorHandler
-from pylogbroker.zookeeper.watch import NOT_THERE, Watch
+from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch
 from pylogbroker.zookeeper.watchdog import Watchdog
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
@@ -56,6 +58,9 @@ ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.ConnectionLoss, ConnectionLossException),
     (kazoo.ConnectionClosedError, ConnectionLossException),
 )
+
+KINDS = {EventType.CREATED: "created", EventType.DELETED: "deleted", EventType.CHANGED: "changed", EventType.CHILD: "child"}
+"""Of watch events. kazoo has one more, C{NONE}, which a watch gets that went with its connection."""
 
 SESSION_TIMEOUT_MS = 6_000
 RETRY_DELAY_MAX = 2.0  # seconds between attempts to connect, at the most
@@ -160,16 +165,16 @@ class ZookeeperClient:
             return self._inThread(lambda: None)
         self._closed = True
         self._watchdog.stop()
-        return self._inThread(self._endSession).addErrback(lambda failure: self._log.warn("Closing {client} failed: {reason}", client=self, reason=failure.value)).addCallback(
-            lambda _: self._ended()
-        )
+        return self._inThread(self._endSession).addBoth(self._ended)
 
     def _endSession(self) -> None:
         """Blocks: on a thread."""
         self._kazoo.stop()
         self._kazoo.close()
 
-    def _ended(self) -> None:
+    def _ended(self, result: Any) -> None:
+        if isinstance(result, Failure):
+            self._log.warn("Closing {client} failed: {reason}", client=self, reason=result.value)
         self._lost(ClosingException(f"the client of {self.servers} was closed"), SessionEvent.CLOSED)
 
     def _inThread(self, work: Callable[[], Any]) -> Deferred[Any]:
@@ -295,8 +300,8 @@ class ZookeeperClient:
     def get_and_watch(self, path: str) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
-        def read(seen: Callable[[Any], None]) -> Deferred[Any]:
-            answer = self._ask("get", path, lambda: self._kazoo.get_async(path, seen)).addCallback(_dataAndStat)
+        def read(seen: Callable[[str], None]) -> Deferred[Any]:
+            answer = self._ask("get", path, lambda: self._kazoo.get_async(path, _only(seen))).addCallback(_dataAndStat)
             return answer.addCallback(lambda found: (found, (found[1].czxid, found[1].mzxid)))
 
         return self._watch(path, "changed", read)
@@ -304,8 +309,8 @@ class ZookeeperClient:
     def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}; the watch fires, too, when the node is created."""
 
-        def read(seen: Callable[[Any], None]) -> Deferred[Any]:
-            answer = self._ask("look for", path, lambda: self._kazoo.exists_async(path, seen)).addCallback(_statOrNone)
+        def read(seen: Callable[[str], None]) -> Deferred[Any]:
+            answer = self._ask("look for", path, lambda: self._kazoo.exists_async(path, _only(seen))).addCallback(_statOrNone)
             return answer.addCallback(lambda stat: (stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)))
 
         return self._watch(path, "changed", read)
@@ -313,16 +318,30 @@ class ZookeeperClient:
     def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
-        def read(seen: Callable[[Any], None]) -> Deferred[Any]:
-            answer = self._ask("list", path, lambda: self._kazoo.get_children_async(path, seen, include_data=True))
+        def read(seen: Callable[[str], None]) -> Deferred[Any]:
+            answer = self._ask("list", path, lambda: self._kazoo.get_children_async(path, _only(seen), include_data=True))
             return answer.addCallback(lambda found: (sorted(found[0]), (found[1].czxid, found[1].cversion, tuple(sorted(found[0])))))
 
         return self._watch(path, "child", read)
 
-    def _watch(self, path: str, kind: str, read: Callable[[Callable[[Any], None]], Deferred[Any]]) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
-        watch = Watch(path, kind, read, lambda over: self._watches.pop(over, None) and None)
+    def _watch(self, path: str, kind: str, read: Read) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
+        watch = Watch(path, kind, read, self._forgetWatch)
         self._watches[watch] = None
         return watch.begin(), watch.fired
+
+    def _forgetWatch(self, watch: Watch) -> None:
+        self._watches.pop(watch, None)
+
+
+def _only(seen: Callable[[str], None]) -> Callable[[Any], None]:
+    """What kazoo calls. Each is a function of its own, since kazoo keeps them in sets."""
+
+    def event(found: Any) -> None:
+        kind = KINDS.get(found.type)
+        if kind is not None:
+            seen(kind)
+
+    return event
 
 
 def _dataAndStat(found: tuple[bytes | None, Any]) -> tuple[bytes | None, Stat]:

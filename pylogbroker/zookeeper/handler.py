@@ -23,7 +23,7 @@ class ReactorQueue:
         self._callFromThread(callback)
 
 
-class ReactorHandler(SequentialThreadingHandler):
+class ReactorHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
     """A kazoo handler without threads for callbacks."""
 
     def __init__(self, callFromThread: Callable[..., object]) -> None:

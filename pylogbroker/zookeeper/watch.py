@@ -1,9 +1,9 @@
 """
 Watches that survive lost connections.
 
-ZooKeeper's own watch fires once. kazoo drops all of them whenever the connection is lost, fires each once with an event that says nothing, and arms none again. So
-a L{Watch} remembers what was read when it was set. When the connection is back and the session the same, it reads and watches anew, and fires only
-if what it reads is not what it knows; when the session has expired, it fails. It fires, or fails, once.
+ZooKeeper's own watch fires once. kazoo drops all of them whenever the connection is lost, and arms none again. So a L{Watch} remembers what was read
+when it was set. When the connection is back and the session the same, it reads and watches anew, and fires only if what it reads is not what it
+knows; when the session has expired, it fails. It fires, or fails, once.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kazoo.protocol.states import EventType
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import ConnectionLossException, NoNodeException, SessionExpiredException
 from pylogbroker.interfaces import WatchEvent
 
-_KINDS = {EventType.CREATED: "created", EventType.DELETED: "deleted", EventType.CHANGED: "changed", EventType.CHILD: "child"}
-
-Read = Callable[[Callable[[Any], None]], "Deferred[tuple[Any, Any]]"]
-"""Reads and arms: called with what kazoo shall call; fires with (the answer, what tells one state from another)."""
+Read = Callable[[Callable[[str], None]], "Deferred[tuple[Any, Any]]"]
+"""Reads and arms: called with what is to be called with the kind of the event; fires with (the answer, what tells one state from another)."""
 
 NOT_THERE = object()
 """The state of a node that does not exist."""
@@ -39,7 +36,7 @@ class Watch:
         @param kind: of event when something has changed and nobody has seen how: C{"changed"} or C{"child"}.
         @param forget: called when it is over.
         """
-        self.fired: Deferred[WatchEvent] = Deferred(lambda _fired: self._over())
+        self.fired: Deferred[WatchEvent] = Deferred(self._cancelled)
         self._path = path
         self._kind = kind
         self._read = read
@@ -59,7 +56,7 @@ class Watch:
     def _arm(self) -> Deferred[tuple[Any, Any]]:
         self._generation += 1
         generation = self._generation
-        return self._read(lambda event: self._seen(event, generation))
+        return self._read(lambda kind: self._seen(kind, generation))
 
     def _begun(self, result: tuple[Any, Any]) -> Any:
         answer, self._state = result
@@ -69,10 +66,9 @@ class Watch:
         self._over()
         return failure
 
-    def _seen(self, event: Any, generation: int) -> None:
-        """kazoo's watch has fired. Of one that the connection took along, C{renew} will take care."""
-        kind = _KINDS.get(event.type)
-        if kind is not None and generation == self._generation:
+    def _seen(self, kind: str, generation: int) -> None:
+        """The server's watch has fired."""
+        if generation == self._generation:
             self._fire(kind)
 
     def renew(self) -> None:
@@ -93,7 +89,7 @@ class Watch:
     def _notRenewed(self, failure: Failure) -> None:
         if failure.check(NoNodeException):
             self._fire("deleted")
-        elif not failure.check(ConnectionLossException, SessionExpiredException):
+        elif failure.value is not None and not failure.check(ConnectionLossException, SessionExpiredException):
             self.fail(failure.value)
         # The connection is lost again, and will be back again; or the session is over, and C{fail} comes.
 
@@ -105,6 +101,9 @@ class Watch:
         """It will never fire."""
         if self._over():
             self.fired.errback(reason)
+
+    def _cancelled(self, _fired: Deferred[WatchEvent]) -> None:
+        self._over()
 
     def _over(self) -> bool:
         """Whether it was not over before."""

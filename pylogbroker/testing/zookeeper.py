@@ -1,0 +1,470 @@
+"""
+A ZooKeeper in memory: sessions, ephemeral nodes, watches, and faults on command.
+
+For tests that must steer what happens step by step, on a clock of their own. One suite of promises (C{tests.contracts.zookeeper}) runs on this and on a
+real server. What it cannot do is in no test of ours: transactions, quotas, access control lists that refuse.
+
+Requests take C{latencyMs} to the server and back. Cutting a connection in between leaves open, as in life, whether a change was made: a request that had
+reached the server is carried out, its answer is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from pylogbroker.errors import (
+    BadVersionException,
+    ClosingException,
+    ConnectionLossException,
+    NoChildrenForEphemeralsException,
+    NodeExistsException,
+    NoNodeException,
+    NotEmptyException,
+    SessionExpiredException,
+    ZookeeperError,
+    ZookeeperTimeoutException,
+)
+from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
+from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch
+
+FIRST_SESSION = 0x1000
+
+
+class _Node:
+    """One node of the tree."""
+
+    def __init__(self, data: bytes, owner: int, zxid: int) -> None:
+        self.data = data
+        self.owner = owner
+        self.czxid = self.mzxid = zxid
+        self.version = self.cversion = self.sequence = 0
+        self.children: dict[str, _Node] = {}
+
+    def stat(self) -> Stat:
+        return Stat(self.czxid, self.mzxid, self.version, self.cversion, self.owner, len(self.children))
+
+
+class ZookeeperDouble:
+    """
+    The server.
+
+    @ivar isRunning: L{False} after C{stop}: nobody is connected, nobody's session ends.
+    """
+
+    def __init__(self, clock: Any, latencyMs: float = 0) -> None:
+        """
+        @param clock: an L{twisted.internet.interfaces.IReactorTime}.
+        @param latencyMs: of a request, there and back.
+        """
+        self.clock = clock
+        self.latency = latencyMs / 2000
+        self.isRunning = True
+        self._root = _Node(b"", 0, 0)
+        self._zxid = 0
+        self._nextSession = FIRST_SESSION
+        self._sessions: dict[int, ZookeeperDoubleClient] = {}
+        self._expiries: dict[int, Any] = {}
+        self._watchers: dict[tuple[str, str], dict[Callable[[str], None], ZookeeperDoubleClient]] = {}
+
+    def client(self, session_timeout: int = 6_000, chroot: str = "") -> ZookeeperDoubleClient:
+        """A client, not connected yet."""
+        return ZookeeperDoubleClient(self, session_timeout, chroot)
+
+    def tree(self, path: str = "") -> dict[str, tuple[bytes, int]]:
+        """All nodes by path: data, and the session that they go with (0 for a persistent one)."""
+        found: dict[str, tuple[bytes, int]] = {}
+        node = self._node(path or "/")
+        for name, child in sorted(node.children.items()):
+            found[f"{path}/{name}"] = child.data, child.owner
+            found.update(self.tree(f"{path}/{name}"))
+        return found
+
+    # -- faults
+
+    def disconnect(self, client: ZookeeperDoubleClient) -> None:
+        """Cut a client's connection. Its session expires unless C{reconnect} comes in time."""
+        if client.connected:
+            self._drop(client)
+            self._expiries[client.session_id] = self.clock.callLater(client.sessionTimeoutMs / 1000, self._end, client.session_id)
+            client._suspended()
+
+    def reconnect(self, client: ZookeeperDoubleClient) -> None:
+        """Let it connect again: to its session, or to a new one if that has expired meanwhile."""
+        if client.connected or client.isClosed or not self.isRunning:
+            return
+        if client.session_id and client.session_id not in self._sessions:
+            client._expired()
+        expiry = self._expiries.pop(client.session_id, None)
+        if expiry is not None:
+            expiry.cancel()
+        client._connected(client.session_id or self._open(client))
+
+    def expire(self, client: ZookeeperDoubleClient) -> None:
+        """End a client's session. If it is connected it hears of it and has a new one at once, as with kazoo."""
+        wasConnected = client.connected
+        self._drop(client)
+        expiry = self._expiries.pop(client.session_id, None)
+        if expiry is not None:
+            expiry.cancel()
+        self._end(client.session_id)
+        if wasConnected:
+            client._expired()
+            client._connected(self._open(client))
+
+    def stop(self) -> None:
+        """The server is gone for a while: all are disconnected, and while it is gone no session ends."""
+        for client in list(self._sessions.values()):
+            self.disconnect(client)
+        for expiry in self._expiries.values():
+            expiry.cancel()
+        self._expiries.clear()
+        self.isRunning = False
+
+    def start(self) -> None:
+        """It is back; clients have to C{reconnect}."""
+        self.isRunning = True
+        for session, client in self._sessions.items():
+            self._expiries[session] = self.clock.callLater(client.sessionTimeoutMs / 1000, self._end, session)
+
+    # -- sessions
+
+    def _open(self, client: ZookeeperDoubleClient) -> int:
+        session, self._nextSession = self._nextSession, self._nextSession + 1
+        self._sessions[session] = client
+        return session
+
+    def _drop(self, client: ZookeeperDoubleClient) -> None:
+        """The server forgets a connection's watches."""
+        for watchers in self._watchers.values():
+            for seen in [seen for seen, owner in watchers.items() if owner is client]:
+                del watchers[seen]
+
+    def _end(self, session: int) -> None:
+        """A session is over: its ephemeral nodes go."""
+        self._expiries.pop(session, None)
+        if self._sessions.pop(session, None) is not None:
+            for path, (_data, owner) in self.tree().items():
+                if owner == session:
+                    self.delete(path, -1)
+
+    # -- what a server does
+
+    def _node(self, path: str) -> _Node:
+        node = self._root
+        for name in path.strip("/").split("/") if path != "/" else ():
+            if name not in node.children:
+                raise NoNodeException(f"{path}: there is no such node")
+            node = node.children[name]
+        return node
+
+    def _parent(self, path: str) -> tuple[_Node, str, str]:
+        parent, _, name = path.rpartition("/")
+        return self._node(parent or "/"), parent or "/", name
+
+    def create(self, path: str, data: bytes, flags: int, session: int) -> str:
+        parent, parentPath, name = self._parent(path)
+        if parent.owner:
+            raise NoChildrenForEphemeralsException(f"{path}: the parent is ephemeral")
+        if flags & SEQUENCE:
+            name += f"{parent.sequence:010d}"
+        if name in parent.children:
+            raise NodeExistsException(f"{path}: it is there already")
+        self._zxid += 1
+        parent.children[name] = _Node(data, session if flags & EPHEMERAL else 0, self._zxid)
+        parent.cversion += 1
+        parent.sequence += 1
+        made = f"{parentPath.rstrip('/')}/{name}"
+        self._notify("data", made, "created")
+        self._notify("children", parentPath, "child")
+        return made
+
+    def get(self, path: str) -> tuple[bytes, Stat]:
+        node = self._node(path)
+        return node.data, node.stat()
+
+    def exists(self, path: str) -> Stat | None:
+        try:
+            return self._node(path).stat()
+        except NoNodeException:
+            return None
+
+    def children(self, path: str) -> tuple[list[str], Stat]:
+        node = self._node(path)
+        return sorted(node.children), node.stat()
+
+    def set(self, path: str, data: bytes, version: int) -> Stat:
+        node = self._node(path)
+        if version not in (-1, node.version):
+            raise BadVersionException(f"{path}: it has version {node.version}, not {version}")
+        self._zxid += 1
+        node.data, node.version, node.mzxid = data, node.version + 1, self._zxid
+        self._notify("data", path, "changed")
+        return node.stat()
+
+    def delete(self, path: str, version: int) -> None:
+        parent, parentPath, name = self._parent(path)
+        node = self._node(path)
+        if version not in (-1, node.version):
+            raise BadVersionException(f"{path}: it has version {node.version}, not {version}")
+        if node.children:
+            raise NotEmptyException(f"{path}: it has children")
+        del parent.children[name]
+        parent.cversion += 1
+        self._zxid += 1
+        self._notify("data", path, "deleted")
+        self._notify("children", path, "deleted")
+        self._notify("children", parentPath, "child")
+
+    def watch(self, what: str, path: str, seen: Callable[[str], None], client: ZookeeperDoubleClient) -> None:
+        self._watchers.setdefault((what, path), {})[seen] = client
+
+    def _notify(self, what: str, path: str, kind: str) -> None:
+        for seen, client in self._watchers.pop((what, path), {}).items():
+            client._deliver(lambda seen=seen: seen(kind))  # type: ignore[misc] # mypy: a lambda with a default
+
+
+class ZookeeperDoubleClient:
+    """
+    A client of L{ZookeeperDouble}; provides L{pylogbroker.interfaces.IZookeeper}.
+
+    @ivar isClosed: whether C{close} was called.
+    """
+
+    def __init__(self, server: ZookeeperDouble, session_timeout: int, chroot: str) -> None:
+        self.sessionTimeoutMs = session_timeout
+        self.session_id = 0
+        self.connected = False
+        self.isClosed = False
+        self._server = server
+        self._chroot = chroot
+        self._generation = 0
+        self._callback: Callable[[SessionEvent], None] | None = None
+        self._listeners: list[Callable[[SessionEvent], None]] = []
+        self._watches: dict[Watch, None] = {}
+        self._held: list[Callable[[], None]] = []
+        self._inFlight: dict[Deferred[Any], str] = {}
+        self._connecting: list[Deferred[Any]] = []
+
+    # -- the session
+
+    def connect(self, timeoutMs: int | None = None) -> Deferred[Any]:
+        """Fires with this client; see L{pylogbroker.zookeeper.client.ZookeeperClient.connect}."""
+        if self.isClosed:
+            return fail(ClosingException("the client was closed"))
+        connected: Deferred[Any] = Deferred()
+
+        def late(_result: object, _seconds: float) -> None:
+            raise ZookeeperTimeoutException("no connection in time")
+
+        connected.addTimeout((timeoutMs or 2 * self.sessionTimeoutMs) / 1000, self._server.clock, late)
+        self._connecting.append(connected)
+        self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
+        return connected.addCallback(self._checkChroot).addErrback(lambda failure: self.close().addBoth(lambda _: failure))
+
+    def _checkChroot(self, _result: object) -> Any:
+        def check(stat: Stat | None) -> ZookeeperDoubleClient:
+            if stat is None:
+                raise NoNodeException(f"the chroot {self._chroot} does not exist")
+            return self
+
+        return self.exists("/").addCallback(check)
+
+    def close(self) -> Deferred[None]:
+        """Ends the session at once."""
+        if not self.isClosed:
+            self.isClosed = True
+            self.connected = False
+            self._server._drop(self)
+            expiry = self._server._expiries.pop(self.session_id, None)
+            if expiry is not None:
+                expiry.cancel()
+            self._server._end(self.session_id)
+            self._over(ClosingException("the client was closed"), SessionEvent.CLOSED)
+        return succeed(None)
+
+    def _connected(self, session: int) -> None:
+        self.session_id = session
+        self.connected = True
+        held, self._held = self._held, []
+        for begin in held:
+            begin()
+        for watch in list(self._watches):
+            watch.renew()
+        waiting, self._connecting = self._connecting, []
+        for each in waiting:
+            if not each.called:
+                each.callback(self)
+        self._tell(SessionEvent.CONNECTED)
+
+    def _suspended(self) -> None:
+        self.connected = False
+        self._generation += 1
+        self._failInFlight(ConnectionLossException)
+        self._tell(SessionEvent.SUSPENDED)
+
+    def _expired(self) -> None:
+        self.connected = False
+        self._over(SessionExpiredException("the session has expired"), SessionEvent.EXPIRED)
+
+    def _over(self, reason: ZookeeperError, event: SessionEvent) -> None:
+        self.session_id = 0
+        self._generation += 1
+        self._failInFlight(type(reason))
+        for watch in list(self._watches):
+            watch.fail(reason)
+        self._tell(event)
+
+    def _failInFlight(self, reason: type[ZookeeperError]) -> None:
+        inFlight, self._inFlight = self._inFlight, {}
+        for answer, what in inFlight.items():
+            if not answer.called:
+                answer.errback(reason(f"{what}: {reason.__doc__}"))
+
+    def _tell(self, event: SessionEvent) -> None:
+        for listener in [*([self._callback] if self._callback else ()), *self._listeners]:
+            listener(event)
+
+    def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
+        """As in txzookeeper."""
+        self._callback = callback
+
+    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """Returns what removes it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    # -- requests
+
+    def _deliver(self, event: Callable[[], None]) -> None:
+        """From the server to here, if the connection is still the same."""
+        generation = self._generation
+
+        def arrive() -> None:
+            if generation == self._generation:
+                event()
+
+        self._server.clock.callLater(self._server.latency, arrive)
+
+    def _ask(self, what: str, work: Callable[[], Any]) -> Deferred[Any]:
+        if self.isClosed:
+            return fail(ClosingException(f"{what}: the client was closed"))
+        answer: Deferred[Any] = Deferred()
+
+        def late(_result: object, _seconds: float) -> None:
+            raise ZookeeperTimeoutException(f"{what}: no answer in time")
+
+        answer.addTimeout(2 * self.sessionTimeoutMs / 1000, self._server.clock, late)
+        if self.connected:
+            self._begin(answer, what, work)
+        else:
+            self._held.append(lambda: self._begin(answer, what, work))
+        return answer
+
+    def _begin(self, answer: Deferred[Any], what: str, work: Callable[[], Any]) -> None:
+        if answer.called:
+            return
+        self._inFlight[answer] = what
+        generation = self._generation
+
+        def reach() -> None:
+            if generation != self._generation:
+                return
+            try:
+                result, succeeded = work(), True
+            except ZookeeperError as error:
+                result, succeeded = error, False
+            self._deliver(lambda: finish(result, succeeded))
+
+        def finish(result: Any, succeeded: bool) -> None:
+            self._inFlight.pop(answer, None)
+            if not answer.called:
+                (answer.callback if succeeded else answer.errback)(result)
+
+        self._server.clock.callLater(self._server.latency, reach)
+
+    def _path(self, path: str) -> str:
+        return (self._chroot + path).rstrip("/") or "/"
+
+    def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Deferred[str]:
+        """Fires with the path."""
+        made = self._ask(f"create {path}", lambda: self._server.create(self._path(path), data, flags, self.session_id))
+        return made.addCallback(lambda found: found[len(self._chroot) :])
+
+    def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
+        """Fires with (data, stat)."""
+        return self._ask(f"get {path}", lambda: self._server.get(self._path(path)))
+
+    def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Stat]:
+        """Fires with the new stat."""
+        return self._ask(f"set {path}", lambda: self._server.set(self._path(path), data, version))
+
+    def delete(self, path: str, version: int = -1) -> Deferred[None]:
+        """Fires with L{None}."""
+        return self._ask(f"delete {path}", lambda: self._server.delete(self._path(path), version))
+
+    def exists(self, path: str) -> Deferred[Stat | None]:
+        """Fires with the stat, or L{None}."""
+        return self._ask(f"look for {path}", lambda: self._server.exists(self._path(path)))
+
+    def get_children(self, path: str) -> Deferred[list[str]]:
+        """Fires with names, sorted."""
+        return self._ask(f"list {path}", lambda: self._server.children(self._path(path))[0])
+
+    def sync(self, path: str = "/") -> Deferred[None]:
+        """Fires with L{None}."""
+        return self._ask(f"sync {path}", lambda: None)
+
+    def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
+        """Everybody may do everything here."""
+        return self._ask(f"authenticate by {scheme}", lambda: None)
+
+    # -- watches
+
+    def _watch(self, what: str, path: str, kind: str, work: Callable[[], tuple[Any, Any]]) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
+        server, full = self._server, self._path(path)
+
+        def read(seen: Callable[[str], None]) -> Deferred[tuple[Any, Any]]:
+            def armed() -> tuple[Any, Any]:
+                result = work()
+                server.watch(what, full, seen, self)
+                return result
+
+            return self._ask(f"watch {path}", armed)
+
+        made: Read = read
+        watch = Watch(path, kind, made, lambda over: self._forget(over))
+        self._watches[watch] = None
+        return watch.begin(), watch.fired
+
+    def _forget(self, watch: Watch) -> None:
+        self._watches.pop(watch, None)
+
+    def get_and_watch(self, path: str) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
+        """See L{pylogbroker.interfaces.IZookeeper}."""
+
+        def work() -> tuple[Any, Any]:
+            found = self._server.get(self._path(path))
+            return found, (found[1].czxid, found[1].mzxid)
+
+        return self._watch("data", path, "changed", work)
+
+    def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
+        """See L{pylogbroker.interfaces.IZookeeper}."""
+
+        def work() -> tuple[Any, Any]:
+            stat = self._server.exists(self._path(path))
+            return stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)
+
+        return self._watch("data", path, "changed", work)
+
+    def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
+        """See L{pylogbroker.interfaces.IZookeeper}."""
+
+        def work() -> tuple[Any, Any]:
+            names, stat = self._server.children(self._path(path))
+            return names, (stat.czxid, stat.cversion, tuple(names))
+
+        return self._watch("children", path, "child", work)
