@@ -203,6 +203,8 @@ class BrokerService(Service):
         """Nobody is accepted yet, and the connections of a plain TCP port will be able to send slices; all others are served by reading."""
         if isinstance(port, Port):
             port.stopReading()
+            # Twisted's backlog of 50 makes the rest of a burst (all clients, after a restart) try again a second later.
+            port.socket.listen(max(port.backlog, socket.SOMAXCONN))
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
                 self._sizeBuffers(port.socket)
                 if port.factory is self.factory:  # and not TLS's around it
