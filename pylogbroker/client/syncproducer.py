@@ -9,7 +9,7 @@ true, three things must be:
   - The question goes over the connection over which the messages went. Should that have been lost in between, a new connection
     would answer just as well, and prove nothing. So the producer remembers which sends are not proven, and the next C{confirm} after such
     a loss fails, whatever a new connection says.
-  - A connection that is replaced (C{reconnectInterval}) is closed first, to the end; only then is the next one made. So nothing overtakes, and
+  - A connection that is replaced (C{reconnectIntervalCount}) is closed first, to the end; only then is the next one made. So nothing overtakes, and
     its end is a proof, too, since a broker reads to the end before it closes.
   - Sends keep their order while there is no connection yet; see L{pylogbroker.client.connections}.
 """
@@ -73,7 +73,7 @@ class SyncProducer:
         payloadSizeMax: int = PAYLOAD_SIZE_MAX,
         timeoutMs: float = TIMEOUT_MS,
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
-        reconnectInterval: int = RECONNECT_INTERVAL,
+        reconnectIntervalCount: int = RECONNECT_INTERVAL,
         reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         random: Callable[[], float] | None = None,
@@ -84,7 +84,7 @@ class SyncProducer:
         @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
         @param timeoutMs: for a C{confirm}.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
-        @param reconnectInterval: requests after which the connection is replaced.
+        @param reconnectIntervalCount: requests after which the connection is replaced.
         @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
         @param limits: of the connection; C{waitingSizeMax} bounds what waits for a connection, too, and C{stallMs} what waits for a broker that does not read.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
@@ -92,7 +92,7 @@ class SyncProducer:
         """
         random = SystemRandom().random if random is None else random
         self._link = BrokerLink(reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
-        self._rule = ReconnectRule(reconnectInterval, reconnectTimeIntervalMs, random)
+        self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._clock = reactor
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
