@@ -21,8 +21,8 @@ from typing import Any
 from twisted.internet.task import deferLater
 
 from pylogbroker import __version__
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, whole
-from pylogbroker.cli.failure import CommandError
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import amount
 from pylogbroker.cli.publishing import Publisher
