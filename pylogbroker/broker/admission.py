@@ -7,9 +7,9 @@ client with ordinary requests, nor keep out for ever another one with large ones
 So memory comes from three places. What a connection may hold without asking is what it receives at once (L{Admission.receiveSize}), and that
 is a share of a fixed amount: 256 KiB while there are few connections, less as there are more. A frame that is larger asks, before any of it is kept beyond
 that, for its whole size: up to 1 MiB of the budget for ordinary frames, else of the one for large frames. Who has to wait is not
-read from meanwhile. Who was granted memory and has not sent the frame by its deadline (a time, and more for more bytes) loses the connection,
-but only while somebody waits. Rejected: to count bytes as they arrive (see L{pylogbroker.limits}); one budget for all (large frames would keep out
-small ones).
+read from meanwhile. The memory is given back when the request has been carried out, which takes long while producers are held back. Who was
+granted memory and has not sent the frame by its deadline (a time, and more for more bytes) loses the connection, but only while somebody waits.
+Rejected: to count bytes as they arrive (see L{pylogbroker.limits}); one budget for all (large frames would keep out small ones).
 """
 
 from __future__ import annotations
@@ -92,6 +92,10 @@ class Admission:
         elif self._look is None:
             self._lookLater()
         return grant
+
+    def arrived(self, grant: Grant) -> None:
+        """The frame is whole: its memory is not overdue any more, however long the request waits to be carried out."""
+        self._holders.pop(grant, None)
 
     def release(self, grant: Grant) -> None:
         """Give memory back, or stop waiting."""

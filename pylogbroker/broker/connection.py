@@ -136,11 +136,13 @@ class BrokerConnection(TwistedProtocol):
                 if request is None:
                     break
                 if self._grant is not None:
-                    self._release()
+                    self.factory.admission.arrived(self._grant)
                 answer = carryOut(request)
                 self._greeting = None
                 if answer is not None:
                     self._answer(answer)
+                elif self._grant is not None:
+                    self._release()
         except PylogbrokerError as error:
             self._refuse(error)
         finally:
@@ -184,6 +186,8 @@ class BrokerConnection(TwistedProtocol):
     def _sent(self) -> None:
         """The answer is with the kernel, or there is none; the next request may go."""
         self.busy = self._sending = False
+        if self._grant is not None:
+            self._release()
         if not self._advancing:
             self._advance()
 

@@ -169,3 +169,13 @@ class OverdueTests(GrantTests):
         self.admission.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.admission.close()
+
+    def test_arrivedIsNotOverdue(self) -> None:
+        """A frame that is whole keeps its memory, however long its request waits to be carried out and whoever else waits."""
+        grant = self.ask(60 * MIB, "held back")
+        self.ask(60 * MIB, "other")
+        self.admission.arrived(grant)
+        self.clock.pump([1] * 600)
+        self.assertEqual((self.events, self.admission.grantedSize), ([], 60 * MIB))
+        self.admission.release(grant)
+        self.assertEqual(self.events, ["other granted"])
