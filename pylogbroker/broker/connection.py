@@ -76,7 +76,7 @@ class BrokerConnection(TwistedProtocol):
     transport: Any
     busy = False
     _advancing = False
-    _sending = False
+    _outgoing: SliceServer | ReadingTransfer | None = None  # what sends the answer
     _paused = False
     _finishing = False
     _unheard = False
@@ -119,7 +119,7 @@ class BrokerConnection(TwistedProtocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._finishing = self._unheard = True
         self.factory.connectionLost(self)
-        if self._sending:
+        if self._outgoing is not None:
             self._sent()
         elif not self.busy:
             self._advance()
@@ -175,17 +175,16 @@ class BrokerConnection(TwistedProtocol):
             letGo(pieces)
             self._sent()
         elif isinstance(self.transport, SliceServer):
-            self._sending = True
+            self._outgoing = self.transport
             if self.transport.sendPieces(pieces, self.factory.flow, self._sent):
                 self._sent()
         else:
-            transfer = ReadingTransfer(self.transport, pieces, self.factory.flow)
-            transfer.done.addBoth(lambda _: self._sent())
+            self._outgoing = transfer = ReadingTransfer(self.transport, pieces, self.factory.flow, self._sent)
             transfer.start()
 
     def _sent(self) -> None:
         """The answer is with the kernel, or there is none; the next request may go."""
-        self.busy = self._sending = False
+        self.busy, self._outgoing = False, None
         if self._grant is not None:
             self._release()
         if not self._advancing:
@@ -193,10 +192,10 @@ class BrokerConnection(TwistedProtocol):
 
     def isStalled(self) -> bool:
         """Whether the peer has taken nothing of what waits for it since this was last asked."""
-        if not self._sending or not self.transport.isSending:
+        if self._outgoing is None or not self._outgoing.isSending:
             self._sentBefore = -1
             return False
-        before, self._sentBefore = self._sentBefore, self.transport.sentSize
+        before, self._sentBefore = self._sentBefore, self._outgoing.sentSize
         return before == self._sentBefore
 
     # -- reading, or not
