@@ -255,6 +255,7 @@ class BrokerService(Service):
         await self.upkeep.drain()
         for log in self.directory.logs.values():
             await self.upkeep.close(log)
+        self.upkeep.stop()
         try:
             marked = await self._flushWorker.do(self._closeDirectory)
             if not marked:
@@ -282,6 +283,7 @@ class BrokerService(Service):
             await self._later(_STOP_LOOK_MS)
         for connection in list(self.factory.connections):
             connection.abort()
+        await self._later(0)  # until they have carried out what they hold
 
     def _later(self, ms: int) -> Deferred[None]:
         later: Deferred[None] = Deferred()
