@@ -216,7 +216,8 @@ class BrokerLink:
 
     def _expire(self, caller: _Caller, timeoutMs: float) -> None:
         self._forget(caller)
-        caller.waiter.errback(self._lastError or TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms"))
+        last = f"; the attempt before failed: {self._lastError}" if self._lastError is not None else ""
+        caller.waiter.errback(TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms{last}"))
 
     def _forget(self, caller: _Caller) -> None:
         """It waits no longer."""
@@ -251,7 +252,6 @@ class BrokerLink:
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._lastError = None
         self._attempt = attempt = self._endpoint.connect(_ConnectionFactory(self._build))
         timeoutMs = self.connectTimeoutMs
 
@@ -265,7 +265,7 @@ class BrokerLink:
         return BrokerConnection(self._clock, self.name, limits=self._limits, onEnd=self._connectionEnded)
 
     def _attemptMade(self, connection: BrokerConnection) -> None:
-        self._attempt = None
+        self._attempt = self._lastError = None
         self._connection = connection
         self._madeAtMs = self._nowMs()
         self._way.made()

@@ -22,6 +22,7 @@ from typing import Any, TypeVar, overload
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.failure import Failure
 
 from pylogbroker.blocking.calls import (
     PAYLOAD_SIZE_MAX,
@@ -204,7 +205,7 @@ class SyncProducer:
         if trail is not None and trail.provenCount < trail.sentCount:
             self._doubt = self._unknown(trail.sentCount - trail.provenCount, trail.connection.refusal)
 
-    def _unknown(self, count: int, cause: Exception | None) -> ConnectionError:
+    def _unknown(self, count: int, cause: BaseException | None) -> ConnectionError:
         unknown = ConnectionError(f"whether {self._link.name} took the last {count} requests is unknown: {cause}")
         unknown.__cause__ = cause
         return unknown
@@ -212,11 +213,11 @@ class SyncProducer:
     def _replace(self) -> None:
         """The connection is old. An orderly end of it is a proof for all that went over it."""
         trail, self._trail = self._trail, None
-        count = 0 if trail is None else trail.sentCount - trail.provenCount
+        assert trail is not None  # something was just sent over it
+        count = trail.sentCount - trail.provenCount
 
-        def failed(reason: Any) -> None:
-            if count:
-                self._doubt = self._unknown(count, reason.value)
+        def failed(reason: Failure) -> None:
+            self._doubt = self._unknown(count, reason.value)
 
         self._link.replace().addErrback(failed)
 
