@@ -123,6 +123,8 @@ class BrokerConnection(TwistedProtocol):
             self._sent()
         elif not self.busy:
             self._advance()
+        if self.busy:
+            self.factory.unheard[self] = None
 
     # -- take and ask
 
@@ -269,7 +271,9 @@ class BrokerConnection(TwistedProtocol):
 
     def _end(self) -> None:
         self._release()
-        if not self._unheard:
+        if self._unheard:
+            self.factory.unheard.pop(self, None)
+        else:
             self.transport.loseConnection()
 
     def _peer(self) -> str:
@@ -282,6 +286,7 @@ class BrokerFactory(ServerFactory):
     Makes the connections of a broker, and knows them.
 
     @ivar connections: those that are open.
+    @ivar unheard: those that are not any more, and still have requests to carry out.
     """
 
     noisy = False
@@ -299,6 +304,7 @@ class BrokerFactory(ServerFactory):
         self.quietLog = quietLog
         self.connectionCountMax = connectionCountMax
         self.connections: dict[BrokerConnection, None] = {}
+        self.unheard: dict[BrokerConnection, None] = {}
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
         """L{None}, which closes it, when there are too many."""
