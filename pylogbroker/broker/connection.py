@@ -93,6 +93,11 @@ class BrokerConnection(TwistedProtocol):
         """Bytes to receive at once; the transport asks."""
         return self.factory.admission.receiveSize
 
+    @property
+    def unaskedSize(self) -> int:
+        """Bytes that are held and that no grant stands for."""
+        return 0 if self._grant is not None and self._grant.granted else self._decoder.heldSize
+
     # -- feed
 
     def connectionMade(self) -> None:
@@ -305,6 +310,7 @@ class BrokerFactory(ServerFactory):
         self.connectionCountMax = connectionCountMax
         self.connections: dict[BrokerConnection, None] = {}
         self.unheard: dict[BrokerConnection, None] = {}
+        admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
         """L{None}, which closes it, when there are too many."""

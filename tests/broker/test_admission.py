@@ -8,6 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.admission import (
+    HELD_SIZE_TOTAL,
     ORDINARY_SIZE_MAX,
     ORDINARY_SIZE_TOTAL,
     RECEIVE_SIZE_MAX,
@@ -36,10 +37,25 @@ class ReceiveSizeTests(SynchronousTestCase):
         """As there are more, they share a fixed amount; when they go, each has more again."""
         for _ in range(1000):
             self.admission.connectionMade()
-        self.assertEqual(self.admission.receiveSize, RECEIVE_SIZE_TOTAL // 1000)
+        self.assertLessEqual(self.admission.receiveSize, RECEIVE_SIZE_TOTAL // 1000)
+        self.assertGreater(self.admission.receiveSize, RECEIVE_SIZE_TOTAL // 2000)
         for _ in range(999):
             self.admission.connectionLost()
         self.assertEqual((self.admission.connectionCount, self.admission.receiveSize), (1, RECEIVE_SIZE_MAX))
+
+    def test_heldByEarlierOnes(self) -> None:
+        """What those hold that came when there was more for each is not dealt out again: together they hold the fixed amount, and the least that each is left."""
+        held: list[int] = []
+        self.admission.measure = lambda: sum(held)
+        for _ in range(10_000):
+            self.admission.connectionMade()
+            held.append(2 * self.admission.receiveSize)
+            self.assertLessEqual(sum(held), HELD_SIZE_TOTAL + 2 * RECEIVE_SIZE_MIN * len(held))
+        self.assertEqual(held[0], 2 * RECEIVE_SIZE_MAX)
+        held.clear()
+        for _ in range(10_000):
+            self.admission.connectionLost()
+        self.assertEqual(self.admission.receiveSize, RECEIVE_SIZE_MAX)
 
     def test_least(self) -> None:
         """However many there are, each has 4 KiB."""
