@@ -45,7 +45,7 @@ class SyncProducer:
         timeoutMs: float = TIMEOUT_MS,
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
         closeMs: float = CLOSE_MS,
-        reconnectInterval: int = RECONNECT_INTERVAL,
+        reconnectIntervalCount: int = RECONNECT_INTERVAL,
         reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
         random: Callable[[], float] | None = None,
         clock: Callable[[], float] = monotonic,
@@ -56,7 +56,7 @@ class SyncProducer:
         @param timeoutMs: how long the broker may take nothing of what is sent, and how long a C{confirm} may take.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
         @param closeMs: how long C{close}, and the end of a connection that is replaced, may take.
-        @param reconnectInterval: requests after which the connection is closed, and the next call makes a new one.
+        @param reconnectIntervalCount: requests after which the connection is closed, and the next call makes a new one.
         @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
         @param clock: seconds.
@@ -66,7 +66,7 @@ class SyncProducer:
         self._socket = BrokerSocket(
             host, port, connectTimeoutMs=connectTimeoutMs, responseSizeMax=RESPONSE_SIZE_MAX, random=random, clock=clock, pause=pause
         )
-        self._rule = ReconnectRule(reconnectInterval, reconnectTimeIntervalMs, random)
+        self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
         self._closeMs = closeMs

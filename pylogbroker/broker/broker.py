@@ -141,7 +141,7 @@ class Broker:
             partition = self._random.randrange(self._directory.partitionCount(topic))
         log = self._find(topic, partition) or await self._create(TopicPartition(topic, partition))
         checked = await self._check(data)
-        while log.failure is None and (log.rolling or log.rollDue(self._upkeep.nowMs()) or self._upkeep.mustWait(log)):
+        while log.failure is None and not log.closed and (log.rolling or log.rollDue(self._upkeep.nowMs()) or self._upkeep.mustWait(log)):
             await (self._upkeep.relief(log) if self._upkeep.mustWait(log) else self._upkeep.roll(log))
         log.append((data[: checked.size],) if checked.size else (), checked.size, checked.messageCount)
         self._count(topic, len(data), checked.messageCount)

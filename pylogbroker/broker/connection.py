@@ -76,7 +76,7 @@ class BrokerConnection(TwistedProtocol):
     transport: Any
     busy = False
     _advancing = False
-    _sending = False
+    _outgoing: SliceServer | ReadingTransfer | None = None  # what sends the answer
     _paused = False
     _finishing = False
     _unheard = False
@@ -92,6 +92,11 @@ class BrokerConnection(TwistedProtocol):
     def receiveSize(self) -> int:
         """Bytes to receive at once; the transport asks."""
         return self.factory.admission.receiveSize
+
+    @property
+    def unaskedSize(self) -> int:
+        """Bytes that are held and that no grant stands for."""
+        return 0 if self._grant is not None and self._grant.granted else self._decoder.heldSize
 
     # -- feed
 
@@ -119,10 +124,12 @@ class BrokerConnection(TwistedProtocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._finishing = self._unheard = True
         self.factory.connectionLost(self)
-        if self._sending:
+        if self._outgoing is not None:
             self._sent()
         elif not self.busy:
             self._advance()
+        if self.busy:
+            self.factory.unheard[self] = None
 
     # -- take and ask
 
@@ -136,11 +143,13 @@ class BrokerConnection(TwistedProtocol):
                 if request is None:
                     break
                 if self._grant is not None:
-                    self._release()
+                    self.factory.admission.arrived(self._grant)
                 answer = carryOut(request)
                 self._greeting = None
                 if answer is not None:
                     self._answer(answer)
+                elif self._grant is not None:
+                    self._release()
         except PylogbrokerError as error:
             self._refuse(error)
         finally:
@@ -173,26 +182,27 @@ class BrokerConnection(TwistedProtocol):
             letGo(pieces)
             self._sent()
         elif isinstance(self.transport, SliceServer):
-            self._sending = True
+            self._outgoing = self.transport
             if self.transport.sendPieces(pieces, self.factory.flow, self._sent):
                 self._sent()
         else:
-            transfer = ReadingTransfer(self.transport, pieces, self.factory.flow)
-            transfer.done.addBoth(lambda _: self._sent())
+            self._outgoing = transfer = ReadingTransfer(self.transport, pieces, self.factory.flow, self._sent)
             transfer.start()
 
     def _sent(self) -> None:
         """The answer is with the kernel, or there is none; the next request may go."""
-        self.busy = self._sending = False
+        self.busy, self._outgoing = False, None
+        if self._grant is not None:
+            self._release()
         if not self._advancing:
             self._advance()
 
     def isStalled(self) -> bool:
         """Whether the peer has taken nothing of what waits for it since this was last asked."""
-        if not self._sending or not self.transport.isSending:
+        if self._outgoing is None or not self._outgoing.isSending:
             self._sentBefore = -1
             return False
-        before, self._sentBefore = self._sentBefore, self.transport.sentSize
+        before, self._sentBefore = self._sentBefore, self._outgoing.sentSize
         return before == self._sentBefore
 
     # -- reading, or not
@@ -266,7 +276,9 @@ class BrokerConnection(TwistedProtocol):
 
     def _end(self) -> None:
         self._release()
-        if not self._unheard:
+        if self._unheard:
+            self.factory.unheard.pop(self, None)
+        else:
             self.transport.loseConnection()
 
     def _peer(self) -> str:
@@ -279,6 +291,7 @@ class BrokerFactory(ServerFactory):
     Makes the connections of a broker, and knows them.
 
     @ivar connections: those that are open.
+    @ivar unheard: those that are not any more, and still have requests to carry out.
     """
 
     noisy = False
@@ -296,6 +309,8 @@ class BrokerFactory(ServerFactory):
         self.quietLog = quietLog
         self.connectionCountMax = connectionCountMax
         self.connections: dict[BrokerConnection, None] = {}
+        self.unheard: dict[BrokerConnection, None] = {}
+        admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
         """L{None}, which closes it, when there are too many."""

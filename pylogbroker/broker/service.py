@@ -203,6 +203,8 @@ class BrokerService(Service):
         """Nobody is accepted yet, and the connections of a plain TCP port will be able to send slices; all others are served by reading."""
         if isinstance(port, Port):
             port.stopReading()
+            # Twisted's backlog of 50 makes the rest of a burst (all clients, after a restart) try again a second later.
+            port.socket.listen(max(port.backlog, socket.SOMAXCONN))
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
                 self._sizeBuffers(port.socket)
                 if port.factory is self.factory:  # and not TLS's around it
@@ -251,13 +253,14 @@ class BrokerService(Service):
             self._stalledLook.stop()
         await self._endConnections()
         await self.upkeep.drain()
-        for log in self.directory.logs.values():
+        for log in list(self.directory.logs.values()):
             await self.upkeep.close(log)
+        self.upkeep.stop()
         try:
             marked = await self._flushWorker.do(self._closeDirectory)
             if not marked:
                 self._log.warn("No clean-shutdown mark was written, since a partition had failed: the next start checks the last segments")
-        except StorageError as error:
+        except (StorageError, ValueError) as error:  # ValueError: a partition came into being so late that it was not closed
             self._log.error("The clean-shutdown mark could not be written: {error}. The next start checks the last segments", error=error)
         self._admission.close()
         self._flushWorker.stop()
@@ -271,15 +274,22 @@ class BrokerService(Service):
             self.directory.close()
 
     async def _endConnections(self) -> None:
-        """Let what is under way come to its end, within limits, then cut."""
+        """Let what is under way come to its end, within limits, then cut; what is held is carried out all the same."""
         for connection in list(self.factory.connections):
             connection.finish()
-        for _look in range(STOP_GRACE_MS // _STOP_LOOK_MS):
-            if not self.factory.connections:
-                return
-            await self._later(_STOP_LOOK_MS)
+        await self._ended()
         for connection in list(self.factory.connections):
             connection.abort()
+        await self.upkeep.drain()  # which lets go who was held back
+        await self._ended()
+        if self.factory.unheard:
+            self._log.critical("The last requests of {count} clients could not be carried out in time: they are lost", count=len(self.factory.unheard))
+
+    async def _ended(self) -> None:
+        for _look in range(STOP_GRACE_MS // _STOP_LOOK_MS):
+            if not self.factory.connections and not self.factory.unheard:
+                return
+            await self._later(_STOP_LOOK_MS)
 
     def _later(self, ms: int) -> Deferred[None]:
         later: Deferred[None] = Deferred()

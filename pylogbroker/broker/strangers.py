@@ -11,6 +11,8 @@ import struct
 _KAFKA_HEAD = struct.Struct(">ihhih")
 _KAFKA_KEY_MAX = 100
 _KAFKA_VERSION_MAX = 20
+_CORRELATION_MAX = 1 << 24
+_OUR_KEY_MAX = 4
 
 _FIRST_WORDS = (
     ((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT "), "HTTP"),
@@ -40,15 +42,21 @@ def guess(greeting: bytes) -> str | None:
 
 
 def _looksLikeKafka(greeting: bytes) -> bool:
-    """Size, API key, API version, correlation id, then a client id of printable letters (or none)."""
+    """
+    Size, API key, API version, correlation id, then a client id of printable letters (or none). A broken request of 0.7 must not be taken for that:
+    where it has a topic, Kafka has a correlation id, which counts up from 0; and a partition reads as a client id without letters.
+    """
     if len(greeting) < _KAFKA_HEAD.size:
         return False
-    size, key, version, _correlation, idSize = _KAFKA_HEAD.unpack_from(greeting)
+    size, key, version, correlation, idSize = _KAFKA_HEAD.unpack_from(greeting)
+    if key <= _OUR_KEY_MAX and idSize < 1:
+        return False
     name = greeting[_KAFKA_HEAD.size : _KAFKA_HEAD.size + max(idSize, 0)]
     return (
         _KAFKA_HEAD.size - 4 <= size < 1 << 20
         and 0 <= key <= _KAFKA_KEY_MAX
         and 0 <= version <= _KAFKA_VERSION_MAX
+        and 0 <= correlation < _CORRELATION_MAX
         and -1 <= idSize <= min(size, 250)
         and all(32 <= byte < 127 for byte in name)
     )

@@ -25,9 +25,7 @@ from errno import EAGAIN, EINTR
 from typing import Any, Protocol
 
 from twisted.internet import main, tcp
-from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import IPullProducer
+from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -238,60 +236,86 @@ class SliceServer(tcp.Server):
         super().connectionLost(reason)
 
 
-@implementer(IPullProducer)
+@implementer(IPushProducer)
 class ReadingTransfer:
     """
-    Sends pieces through a transport that cannot use C{sendfile}: a pull producer whose bytes a worker reads.
+    Sends pieces through a transport that cannot use C{sendfile}: a producer whose bytes a worker reads, and which goes on while the transport
+    lets it. (A pull producer is asked again and again by TLS while it reads, which keeps the reactor spinning.)
 
-    @ivar done: fires with L{None} when all was given to the transport; fails with L{ConnectionLost} when the connection ends before.
+    @ivar sentSize: bytes given to the transport so far; it grows in steps of up to 256 KiB.
     """
 
     _log = Logger()
 
-    def __init__(self, transport: Any, pieces: Sequence[Piece], flow: IFlow) -> None:
+    def __init__(self, transport: Any, pieces: Sequence[Piece], flow: IFlow, sent: Callable[[], None]) -> None:
+        """
+        @param pieces: their slices are pinned; they are unpinned in any case, however this ends.
+        @param sent: called when all was given to the transport and it would take more; never when the connection is lost before that.
+        """
         self._transport = transport
         self._pieces = deque(pieces)
         self._position = 0
         self._reading = False
+        self._paused = False
+        self._ended = False
         self._flow = flow
-        self.done: Deferred[None] = Deferred()
+        self._sent = sent
+        self.sentSize = 0
+
+    @property
+    def isSending(self) -> bool:
+        """Whether anything waits for the peer."""
+        return self._paused and not self._ended
 
     def start(self) -> None:
         """Begin. Not before the transport has no other producer."""
-        self._transport.registerProducer(self, False)
+        self._transport.registerProducer(self, True)
+        self._goOn()
+
+    def pauseProducing(self) -> None:
+        """The transport is full."""
+        self._paused = True
 
     def resumeProducing(self) -> None:
         """The transport wants more."""
-        if self._reading or self.done.called:
-            return
-        if not self._pieces:
-            self._transport.unregisterProducer()
-            self.done.callback(None)
-            return
-        piece = self._pieces[0]
-        if isinstance(piece, bytes):
-            self._pieces.popleft()
-            self._transport.write(piece)
-        elif piece.file is None:
-            self._pieces.popleft()
-            self.resumeProducing()
-        else:
-            self._read(piece, piece.file)
+        self._paused = False
+        self._goOn()
+
+    def _goOn(self) -> None:
+        while not (self._reading or self._paused or self._ended):
+            if not self._pieces:
+                self._ended = True
+                self._transport.unregisterProducer()
+                self._sent()
+                return
+            piece = self._pieces[0]
+            if isinstance(piece, bytes):
+                self._pieces.popleft()
+                self._write(piece)
+            elif piece.file is None:
+                self._pieces.popleft()
+            else:
+                self._read(piece, piece.file)
+
+    def _write(self, data: bytes) -> None:
+        self.sentSize += len(data)
+        self._transport.write(data)
 
     def _read(self, piece: Slice, file: ISegmentFile) -> None:
         fileno, position = file.fileno(), piece.position + self._position
         size = min(READ_SIZE, piece.size - self._position)
         self._reading = True
-        file.pin()
+        file.pin()  # the piece's own pin goes when the connection is lost, and the read must not meet a descriptor that was closed
         self._flow.coldWorker.do(lambda: os.pread(fileno, size, position)).addBoth(self._readDone, piece, file)
 
     def _readDone(self, data: bytes | Failure, piece: Slice, file: ISegmentFile) -> None:
         self._reading = False
         file.unpin()
-        if self.done.called:
+        if self._ended:
             return
         if isinstance(data, Failure) or not data:
-            self._log.error("Reading {path} for a client failed: {reason}", path=file.path, reason=data or "it ends too soon")
+            reason = data.getErrorMessage() if isinstance(data, Failure) else "it ends too soon"
+            self._log.error("Reading {path} for a client failed: {reason}", path=file.path, reason=reason)
             self._transport.abortConnection()
             return
         self._position += len(data)
@@ -300,11 +324,11 @@ class ReadingTransfer:
             self._position = 0
             self._flow.countOut(piece.size)
             file.unpin()
-        self._transport.write(data)
+        self._write(data)
+        self._goOn()
 
     def stopProducing(self) -> None:
         """The connection is lost."""
+        self._ended = True
         letGo(self._pieces)
         self._pieces.clear()
-        if not self.done.called:
-            self.done.errback(Failure(ConnectionLost()))

@@ -114,6 +114,13 @@ class Upkeep:
                 delayed.cancel()
         self._firstRetention = self._retry = None
 
+    def stop(self) -> None:
+        """Nothing happens by the clock any more; all partitions are closed."""
+        self.stopTicking()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
     # -- writing
 
     def appended(self, log: PartitionLog, size: int) -> None:
@@ -272,7 +279,8 @@ class Upkeep:
             self._failed(log)
             return
         self._account(log)
-        if log.dueOffset > log.visibleOffset or log.unflushedSize > self._partitionSizeMax or (self._processRelief and log.unflushedSize):
+        isWaitedFor = bool(self._processRelief) or log in self._relief
+        if log.dueOffset > log.visibleOffset or log.unflushedSize > self._partitionSizeMax or (isWaitedFor and log.unflushedSize):
             self._flush(log)
         self._relieve(log)
 
@@ -385,13 +393,16 @@ class Upkeep:
     async def close(self, log: PartitionLog) -> None:
         """Flush what is left in a partition, and close it. Nothing may be appended any more."""
         await self._jobsDone(log)
-        if log.blocked is not None:
-            sentence = "{topicPartition} is closed with {size} bytes that the full disk has refused: they are lost"
-            self._log.critical(sentence, topicPartition=log.topicPartition, size=log.pendingSize)
+        pendingSize = log.pendingSize
         job = log.beginClose()
         if job is not None:
             self._run(log, job, lambda error: log.finishClose(job, error, self.nowMs()))
             await self._jobsDone(log)
+        elif log.failure is not None:
+            if pendingSize:
+                sentence = "{topicPartition} is closed with {size} bytes that could not be written: they are lost ({reason})"
+                self._log.critical(sentence, topicPartition=log.topicPartition, size=pendingSize, reason=log.failure)
+            self._relieve(log)
 
     async def _jobsDone(self, log: PartitionLog) -> None:
         while log in self._busy:

@@ -4,7 +4,7 @@ Questions to a broker that several commands ask.
 
 from __future__ import annotations
 
-from pylogbroker.cli.failure import CommandError
+from pylogbroker.cli import CommandError
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import PartitionOutOfRangeError
 

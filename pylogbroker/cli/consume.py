@@ -11,12 +11,12 @@ from typing import Any
 from twisted.internet.task import deferLater
 
 from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import LONG_MAX, addBroker, addTopic, whole
 from pylogbroker.cli.asking import checkPartition
-from pylogbroker.cli.failure import CommandError
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError
+from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
 from pylogbroker.model import EARLIEST, LATEST
 
 POLL_SECONDS = 0.25
@@ -118,6 +118,8 @@ class _Reading:
                     f"at offset {self.offset} stands a message that is larger than {options.fetchSize} bytes (then give a larger --fetch-size), "
                     f"or none begins there: {error.reason}"
                 ) from error
+            except FormatError as error:
+                raise CommandError(f"at offset {self.offset} stands no valid message: {error.reason}") from error
 
     async def _bound(self, time: int) -> int:
         return (await self._consumer.getOffsetsBefore(self._options.topic, self._options.partition, time, 1))[0]

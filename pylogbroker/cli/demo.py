@@ -21,8 +21,8 @@ from typing import Any
 from twisted.internet.task import deferLater
 
 from pylogbroker import __version__
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, whole
-from pylogbroker.cli.failure import CommandError
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import amount
 from pylogbroker.cli.publishing import Publisher
@@ -37,6 +37,9 @@ from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
 TOPIC = "demo"
 SIZE_MAX = 64 << 20
 TIMEOUT_MS = 30_000
+FLUSH_MS_MAX = 30_000
+"""How long a flush may take, beyond the time until it is due."""
+
 POLL_SECONDS = 0.02
 FETCH_SIZE = 4 << 20
 
@@ -68,7 +71,7 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
     @raise PylogbrokerError: something of it did not work.
     """
     config = options.config or str(samplePath())
-    lasting = readProperties(config, streams.say).overlaid(options.changes)
+    lasting = readProperties(config, lambda sentence: streams.say(f"pylogbroker: {sentence}")).overlaid(options.changes)
     path = options.file or findLog()
     data, isWhole = readFile(path)
     directory = tempfile.mkdtemp(prefix="pylogbroker-demo-")
@@ -152,7 +155,7 @@ class _Show:
     async def _readBack(self, count: int) -> list[bytes]:
         """What is not flushed cannot be seen; waiting for that is not counted as reading."""
         consumer = SimpleConsumer(self._reactor, self._broker.endpoint, timeoutMs=TIMEOUT_MS)
-        waitedMax = (self._broker.settings.flushIntervalMs + self._broker.settings.flushSchedulerIntervalMs + TIMEOUT_MS) / 1000
+        waitedMax = (self._broker.settings.flushIntervalMs + self._broker.settings.flushSchedulerIntervalMs + FLUSH_MS_MAX) / 1000
         found: list[bytes] = []
         offset = size = 0
         seconds = waited = 0.0

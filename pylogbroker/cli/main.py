@@ -60,6 +60,26 @@ def buildParser() -> argparse.ArgumentParser:
     return parser
 
 
+_COROUTINES: dict[str, _Command] = {"demo": demo.demo, "produce": produce.produce, "consume": consume.consume, "offsets": offsets.offsets}
+
+
+def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse.Namespace, _Command | None]:
+    """
+    All that is done before there is a reactor.
+
+    @param arguments: without the program's name; by default the process's own.
+    @return: (the options; the command, or L{None} for C{dump}, which needs no reactor).
+    @raise SystemExit: the arguments are wrong, or ask for help.
+    @raise PylogbrokerError: a file cannot be opened.
+    """
+    options = buildParser().parse_args(arguments)
+    if options.command == "produce":
+        produce.prepare(options, streams)
+    elif options.command == "consume":
+        consume.check(options.parser, options)
+    return options, _COROUTINES.get(options.command)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run a command.
@@ -70,13 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keepStandardDescriptors()
     streams = Streams(0, 1, sys.stderr or io.StringIO())  # Python has none when it was started without
     try:
-        options = buildParser().parse_args(arguments)
-        if options.command == "dump":
+        options, command = prepare(arguments, streams)
+        if command is None:
             return dump.dump(options, streams)
-        if options.command == "produce":
-            produce.prepare(options, streams)
-        if options.command == "consume":
-            consume.check(options.parser, options)
     except BrokenPipeError:
         return 0
     except PylogbrokerError as error:
@@ -84,7 +100,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    command: _Command = {"demo": demo.demo, "produce": produce.produce, "consume": consume.consume, "offsets": offsets.offsets}[options.command]
     globalLogBeginner.beginLoggingTo([reporter(streams)], redirectStandardIO=False)
     react(_run, (command, options, streams))
     raise AssertionError("react exits")

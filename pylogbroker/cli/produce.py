@@ -12,8 +12,8 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError
 
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, positive
-from pylogbroker.cli.failure import CommandError
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import Progress, amount
 from pylogbroker.cli.publishing import Publisher

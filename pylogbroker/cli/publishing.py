@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.asking import checkPartition
-from pylogbroker.cli.failure import CommandError
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
@@ -24,6 +24,9 @@ BATCH_SIZE_MAX = 1_000_000
 UNCONFIRMED_SIZE_MAX = 16 << 20
 UNCONFIRMED_COUNT_MAX = 100_000
 """Bytes of messages, and messages, after which the broker is asked."""
+
+RECONNECT_MS_MAX = 5_000
+"""How long to look for a broker that was there a moment ago, when C{check} spoke to it: what was sent to it is in doubt in any case."""
 
 
 class Publisher:
@@ -55,7 +58,8 @@ class Publisher:
         @param payloadSizeMax: the broker's C{max.message.size}, bytes.
         @param timeoutMs: for connecting, and for an answer.
         """
-        self._producer = SyncProducer(reactor, broker, payloadSizeMax=payloadSizeMax, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
+        connectMs = min(timeoutMs, RECONNECT_MS_MAX)
+        self._producer = SyncProducer(reactor, broker, payloadSizeMax=payloadSizeMax, timeoutMs=timeoutMs, connectTimeoutMs=connectMs)
         self._consumer = SimpleConsumer(reactor, broker, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
         self._topic = topic
         self._partition = partition

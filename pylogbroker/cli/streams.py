@@ -169,6 +169,9 @@ def openInput(path: str, input: int) -> tuple[int, str]:
 
 
 def inputSize(descriptor: int) -> int | None:
-    """Bytes that a file has; L{None} for what has no end yet."""
-    status = os.fstat(descriptor)
+    """Bytes that a file has; L{None} for what has no end yet, and for what cannot be read, as reading it will say."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None

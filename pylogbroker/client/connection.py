@@ -274,9 +274,9 @@ class BrokerConnection(Protocol):
     def _expire(self, exchange: _Exchange, timeoutMs: float) -> None:
         """A request's time is over."""
         waiter = exchange.forget()
+        assert waiter is not None  # or else the timer would have been stopped
         self._withdraw(exchange)
-        if waiter is not None:
-            waiter.errback(TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms"))
+        waiter.errback(TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms"))
 
     def _withdraw(self, exchange: _Exchange) -> None:
         """Nobody waits for it any more."""
@@ -375,6 +375,7 @@ class BrokerConnection(Protocol):
             if self._waiting and self._waiting[0].position:
                 self.drop(closed)
             else:
+                self._decoder = None  # answers may still come
                 self._refuse(closed)
                 self._failAll(closed)
         closing: Deferred[None] = Deferred()
@@ -396,12 +397,12 @@ class BrokerConnection(Protocol):
             self._onEnd(self)
 
     def _failAll(self, reason: PylogbrokerError) -> None:
-        under_way = (*self._inFlight, *self._leaving, *self._waiting)
+        exchanges = (*self._inFlight, *self._leaving, *self._waiting)
         self._inFlight.clear()
         self._leaving.clear()
         self._waiting.clear()
         self._waitingSize = 0
-        for exchange in under_way:
+        for exchange in exchanges:
             exchange.fail(reason)
 
     # -- what the life cycle does -------------------------------------------------------------------------------------

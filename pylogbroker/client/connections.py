@@ -216,7 +216,8 @@ class BrokerLink:
 
     def _expire(self, caller: _Caller, timeoutMs: float) -> None:
         self._forget(caller)
-        caller.waiter.errback(self._lastError or TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms"))
+        last = f"; the attempt before failed: {self._lastError}" if self._lastError is not None else ""
+        caller.waiter.errback(TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms{last}"))
 
     def _forget(self, caller: _Caller) -> None:
         """It waits no longer."""
@@ -251,7 +252,6 @@ class BrokerLink:
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._lastError = None
         self._attempt = attempt = self._endpoint.connect(_ConnectionFactory(self._build))
         timeoutMs = self.connectTimeoutMs
 
@@ -259,22 +259,19 @@ class BrokerLink:
             raise TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms")
 
         attempt.addTimeout(timeoutMs / 1000, self._clock, late)
-        attempt.addCallbacks(self._attemptMade, self._attemptFailed, callbackArgs=(attempt,), errbackArgs=(attempt,))
+        attempt.addCallbacks(self._attemptMade, self._attemptFailed, errbackArgs=(attempt,))
 
     def _build(self) -> BrokerConnection:
         return BrokerConnection(self._clock, self.name, limits=self._limits, onEnd=self._connectionEnded)
 
-    def _attemptMade(self, connection: BrokerConnection, attempt: Deferred[Any]) -> None:
-        if attempt is not self._attempt or self._refusal is not None:  # given up, and the endpoint did not hear of it in time
-            connection.drop(ClosedError(f"the connection to {self.name} was made too late"))
-            return
-        self._attempt = None
+    def _attemptMade(self, connection: BrokerConnection) -> None:
+        self._attempt = self._lastError = None
         self._connection = connection
         self._madeAtMs = self._nowMs()
         self._way.made()
 
     def _attemptFailed(self, reason: Failure, attempt: Deferred[Any]) -> None:
-        if attempt is not self._attempt:
+        if attempt is not self._attempt:  # nobody wanted it any more
             return
         self._attempt = None
         self._lastError = error = self._connectError(reason)

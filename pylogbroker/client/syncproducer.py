@@ -9,7 +9,7 @@ true, three things must be:
   - The question goes over the connection over which the messages went. Should that have been lost in between, a new connection
     would answer just as well, and prove nothing. So the producer remembers which sends are not proven, and the next C{confirm} after such
     a loss fails, whatever a new connection says.
-  - A connection that is replaced (C{reconnectInterval}) is closed first, to the end; only then is the next one made. So nothing overtakes, and
+  - A connection that is replaced (C{reconnectIntervalCount}) is closed first, to the end; only then is the next one made. So nothing overtakes, and
     its end is a proof, too, since a broker reads to the end before it closes.
   - Sends keep their order while there is no connection yet; see L{pylogbroker.client.connections}.
 """
@@ -22,6 +22,7 @@ from typing import Any, TypeVar, overload
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.failure import Failure
 
 from pylogbroker.blocking.calls import (
     PAYLOAD_SIZE_MAX,
@@ -73,7 +74,7 @@ class SyncProducer:
         payloadSizeMax: int = PAYLOAD_SIZE_MAX,
         timeoutMs: float = TIMEOUT_MS,
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
-        reconnectInterval: int = RECONNECT_INTERVAL,
+        reconnectIntervalCount: int = RECONNECT_INTERVAL,
         reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         random: Callable[[], float] | None = None,
@@ -84,7 +85,7 @@ class SyncProducer:
         @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
         @param timeoutMs: for a C{confirm}.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
-        @param reconnectInterval: requests after which the connection is replaced.
+        @param reconnectIntervalCount: requests after which the connection is replaced.
         @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
         @param limits: of the connection; C{waitingSizeMax} bounds what waits for a connection, too, and C{stallMs} what waits for a broker that does not read.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
@@ -92,7 +93,7 @@ class SyncProducer:
         """
         random = SystemRandom().random if random is None else random
         self._link = BrokerLink(reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
-        self._rule = ReconnectRule(reconnectInterval, reconnectTimeIntervalMs, random)
+        self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._clock = reactor
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
@@ -204,7 +205,7 @@ class SyncProducer:
         if trail is not None and trail.provenCount < trail.sentCount:
             self._doubt = self._unknown(trail.sentCount - trail.provenCount, trail.connection.refusal)
 
-    def _unknown(self, count: int, cause: Exception | None) -> ConnectionError:
+    def _unknown(self, count: int, cause: BaseException | None) -> ConnectionError:
         unknown = ConnectionError(f"whether {self._link.name} took the last {count} requests is unknown: {cause}")
         unknown.__cause__ = cause
         return unknown
@@ -212,11 +213,11 @@ class SyncProducer:
     def _replace(self) -> None:
         """The connection is old. An orderly end of it is a proof for all that went over it."""
         trail, self._trail = self._trail, None
-        count = 0 if trail is None else trail.sentCount - trail.provenCount
+        assert trail is not None  # something was just sent over it
+        count = trail.sentCount - trail.provenCount
 
-        def failed(reason: Any) -> None:
-            if count:
-                self._doubt = self._unknown(count, reason.value)
+        def failed(reason: Failure) -> None:
+            self._doubt = self._unknown(count, reason.value)
 
         self._link.replace().addErrback(failed)
 

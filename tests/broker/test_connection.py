@@ -1,0 +1,737 @@
+"""
+Tests of one client's connection.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionAborted
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker.admission import RECEIVE_SIZE_MAX, Admission
+from pylogbroker.broker.connection import BrokerConnection, BrokerFactory
+from pylogbroker.broker.quietlog import QuietLog
+from pylogbroker.errors import InvalidRequestError
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.metrics.counters import ConnectionCounters
+from pylogbroker.wire.framing import FrameDecoder
+from pylogbroker.wire.requests import encodeFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
+from pylogbroker.wire.responses import fetchHeader
+from tests.broker.onlead import LeadBroker, LeadTestCase, Peer, capture, plainServer
+from tests.broker.test_strangers import API_VERSIONS
+
+MIB = 1 << 20
+
+
+def produce(*payloads: bytes, topic: str = "t", partition: int = 0) -> bytes:
+    """One PRODUCE."""
+    return encodeProduce(topic, partition, encodeSet(payloads))
+
+
+def fill(broker: LeadBroker, *payloads: bytes, topic: str = "t") -> None:
+    """Publish, flush, and be gone."""
+    peer = broker.connect()
+    peer.send(produce(*payloads, topic=topic))
+    broker.settle()
+    peer.close()
+
+
+class OrderTests(LeadTestCase):
+    """Requests are carried out in the order of their arrival, one at a time."""
+
+    def test_pipelined(self) -> None:
+        """A hundred requests sent at once are answered in their order (row 20)."""
+        broker = self.broker()
+        fill(broker, *(b"%03d" % number for number in range(100)))
+        peer = broker.connect()
+        peer.send(*(encodeFetch("t", 0, 13 * number, 13) for number in range(100)))
+        expected = [(0, encodeSet([b"%03d" % number])) for number in range(100)]
+        self.assertEqual(peer.fetched(), expected)
+
+    def test_cutEverywhere(self) -> None:
+        """Requests that arrive byte by byte are the same requests (row 1)."""
+        broker = self.broker()
+        peer = broker.connect()
+        for byte in produce(b"a") + produce(b"b") + encodeFetch("t", 0, 0, 100) + encodeOffsets("t", 0, -1, 1):
+            peer.send(bytes([byte]))
+            broker.settle()
+        self.assertEqual(peer.receive(), fetchHeader(0, 22) + encodeSet([b"a", b"b"]) + offsetsAnswer([22]))
+
+    def test_noAnswerToProduce(self) -> None:
+        """Neither PRODUCE nor MULTIPRODUCE is answered, not even when it is refused (row 2, row 3)."""
+        broker = self.broker()
+        peer = broker.connect()
+        peer.send(produce(b"a"), encodeMultiProduce([("t", 0, encodeSet([b"b"]))]))
+        broker.settle()
+        self.assertEqual((peer.receive(), peer.closed), (b"", False))
+        peer.send(produce(b"a", partition=9))
+        self.assertEqual((peer.receive(), peer.closed), (b"", True))
+
+    def test_aWaitingAnswerHoldsTheNext(self) -> None:
+        """A request whose answer has to wait holds those behind it, of whatever kind, and all are answered in order."""
+        broker = self.broker()
+        fill(broker, b"a")
+        peer = broker.connect()
+        peer.send(produce(b"b"), encodeFetch("t", 0, 11, 100), encodeFetch("t", 0, 0, 11), encodeOffsets("t", 0, -1, 1), produce(b"c"))
+        self.assertEqual(peer.receive(), b"")
+        self.assertEqual(broker.log().endOffset, 22)
+        broker.flushWorker.perform()
+        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 11) + encodeSet([b"a"]) + offsetsAnswer([22]))
+        self.assertEqual(broker.log().endOffset, 33)
+
+    def test_produceThenAsk(self) -> None:
+        """An OFFSETS request behind a PRODUCE on one connection proves that it was processed: the topic is there (spec-0.7 wire-protocol §11)."""
+        broker = self.broker()
+        peer = broker.connect()
+        peer.send(produce(b"a"), encodeOffsets("t", 0, -1, 1))
+        self.assertEqual(peer.receive(), b"")
+        broker.settle()
+        self.assertEqual(peer.offsets(), [[11]])
+
+    def test_othersGoOn(self) -> None:
+        """While one connection's answer waits, others are served."""
+        broker = self.broker()
+        fill(broker, b"a")
+        waiting, other = broker.connect(), broker.connect()
+        waiting.send(produce(b"b"), encodeFetch("t", 0, 11, 100))
+        other.send(encodeFetch("t", 0, 0, 11))
+        self.assertEqual((waiting.receive(), other.fetched()), (b"", [(0, encodeSet([b"a"]))]))
+
+    def test_manyTinyRequests(self) -> None:
+        """Tens of thousands of tiny requests in a few reads are carried out in a loop, without a stack that grows with them."""
+        broker = self.broker()
+        fill(broker, b"a")
+        count = 20_000
+        self.assertGreater(count, sys.getrecursionlimit() * 2)
+        peer = broker.connect()
+        received = bytearray()
+        for request in (encodeFetch("unknown", 0, 0, 1), encodeOffsets("t", 0, -2, 1), encodeFetch("t", 0, 0, 0)):
+            data = memoryview(request * count)
+            while data:
+                data = data[peer.sendSome(data[: 64 << 10]) :]  # type: ignore[arg-type]
+                received += peer.receive()
+        received += peer.receive()
+        self.assertEqual(received, fetchHeader(0, 0) * count + offsetsAnswer([0]) * count + fetchHeader(0, 0) * count)
+
+    def test_manyThatWait(self) -> None:
+        """The same when all of them were held behind one that had to wait."""
+        broker = self.broker()
+        fill(broker, b"a")
+        peer = broker.connect()
+        peer.send(produce(b"b"), encodeFetch("t", 0, 11, 100), encodeFetch("unknown", 0, 0, 1) * 5_000)
+        self.assertEqual(peer.receive(), b"")
+        broker.settle()
+        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 0) * 5_000)
+
+    def test_otherTransports(self) -> None:
+        """Over a transport that cannot send slices, the same answers come in the same order."""
+        broker = self.broker()
+        fill(broker, b"a", b"b")
+        peer = broker.connect(plainServer)
+        peer.send(encodeFetch("t", 0, 0, 100), encodeFetch("t", 0, 1000, 1), encodeFetch("t", 0, 11, 100), encodeOffsets("t", 0, -1, 1))
+        broker.settle()
+        both = encodeSet([b"a", b"b"])
+        self.assertEqual(peer.receive(), fetchHeader(0, 22) + both + fetchHeader(1, 0) + fetchHeader(0, 11) + both[11:] + offsetsAnswer([22]))
+        self.assertEqual(broker.pinCounts(), [0])
+
+
+class HeldTests(LeadTestCase):
+    """What arrives while a request waits is held, within limits."""
+
+    def waiting(self, **properties: str) -> tuple[LeadBroker, Peer]:
+        broker = self.broker(properties)
+        fill(broker, b"a")
+        peer = broker.connect()
+        peer.send(produce(b"b"), encodeFetch("t", 0, 11, 100))
+        return broker, peer
+
+    def test_pauseAndResume(self) -> None:
+        """When more is held than is received at once, the connection is no longer read; it is again when the waiting is over, and all is carried out."""
+        broker, peer = self.waiting()
+        frame = produce(b"x" * 50_000)
+        sentCount = 0
+        while peer.sendSome(frame) == len(frame) and sentCount < 1000:
+            sentCount += 1
+            broker.turn()
+        self.assertLess(sentCount, 1000)
+        self.assertGreater(peer.heldSize, RECEIVE_SIZE_MAX)
+        self.assertLessEqual(peer.heldSize, 2 * RECEIVE_SIZE_MAX)
+        self.assertNotIn(peer.transport, broker.reactor.getReaders())
+        self.assertEqual(broker.log().endOffset, 22)
+        broker.settle()
+        self.assertEqual(peer.fetched(), [(0, encodeSet([b"b"]))])
+        self.assertIn(peer.transport, broker.reactor.getReaders())
+        self.assertEqual((broker.log().endOffset - 22) // len(encodeSet([b"x" * 50_000])), sentCount)
+
+    def test_heldLittle(self) -> None:
+        """A little that is held does not stop the reading."""
+        broker, peer = self.waiting()
+        peer.send(encodeOffsets("t", 0, -1, 1))
+        self.assertIn(peer.transport, broker.reactor.getReaders())
+        self.assertGreater(peer.heldSize, 0)
+
+    def test_halfClosed(self) -> None:
+        """A client that has closed its half gets the answers that it waits for, what it has sent is carried out, and then it is closed (row 21)."""
+        broker, peer = self.waiting()
+        peer.send(produce(b"c"), encodeFetch("t", 0, 0, 11), produce(b"d")[:-1])
+        peer.endSending()
+        self.assertEqual((peer.receive(), peer.closed), (b"", False))
+        broker.settle()
+        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 11) + encodeSet([b"a"]))
+        self.assertTrue(peer.closed)
+        self.assertEqual(broker.contents(), encodeSet([b"a", b"b", b"c"]))
+
+    def test_connectSendClose(self) -> None:
+        """"Connect, send, close" keeps every whole frame, and drops one that is cut (row 21)."""
+        broker = self.broker()
+        peer = broker.connect()
+        peer.sendSome(produce(b"a") + produce(b"b") + produce(b"c")[:-1])
+        peer.close()
+        broker.settle()
+        self.assertEqual(broker.contents(), encodeSet([b"a", b"b"]))
+        self.assertEqual((broker.counters.connections.openCount, broker.service.factory.connections), (0, {}))
+
+    def test_closedWhileHeldBack(self) -> None:
+        """
+        It does so, too, when the first of the frames is being held back at the moment when the connection is lost: all are carried out when there is room
+        (row 21).
+        """
+        broker = self.broker({"max.unflushed.bytes.per.partition": "1000"})
+        fill(broker, b"a")
+        peer = broker.connect()
+        peer.sendSome(produce(b"x" * 2000) + b"".join(produce(b"%d" % number) for number in range(5)))
+        broker.turn()
+        peer.vanish()
+        self.assertEqual(broker.service.factory.connections, {})
+        self.assertEqual(broker.log().endOffset, 11 + 2010)
+        broker.settle()
+        self.assertEqual(broker.contents(), encodeSet([b"a", b"x" * 2000, b"0", b"1", b"2", b"3", b"4"]))
+        self.assertEqual(broker.pinCounts(), [0])
+
+    def test_answersForNobody(self) -> None:
+        """An answer that is found when its client has gone is let go, and what is behind it carried out."""
+        broker, peer = self.waiting()
+        peer.sendSome(encodeFetch("t", 0, 0, 100) + produce(b"c"))
+        broker.turn()
+        peer.close()
+        broker.settle()
+        self.assertEqual(broker.contents(), encodeSet([b"a", b"b", b"c"]))
+        self.assertEqual(broker.pinCounts(), [0])
+
+    def test_lostWhileSending(self) -> None:
+        """A connection that is lost while its answer goes out lets the rest of it go, and what is behind it is carried out (row 21)."""
+        broker = self.broker()
+        fill(broker, *[b"x" * 100_000] * 30)
+        for transport in (None, plainServer):
+            peer = broker.connect(*([transport] if transport else []))
+            peer.resize(10_000)
+            peer.sendSome(encodeFetch("t", 0, 0, 3_000_000) + encodeFetch("t", 0, 0, 3_000_000) + produce(b"behind"))
+            broker.settle()
+            self.assertTrue(peer.protocol.busy)
+            before = broker.log().endOffset
+            peer.vanish()
+            broker.settle()
+            self.assertEqual(broker.log().endOffset, before + 16)
+            self.assertEqual(broker.pinCounts(), [0])
+
+
+class RefusalTests(LeadTestCase):
+    """What is refused ends its connection, and no other."""
+
+    def test_malformed(self) -> None:
+        """Each kind of request that cannot be understood closes its connection without an answer; another connection does not notice (row 19)."""
+        broker = self.broker()
+        fill(broker, b"a")
+        other = broker.connect()
+        other.send(encodeFetch("t", 0, 0, 100)[:9])
+        good = encodeFetch("t", 0, 0, 100)
+        for number, bad in enumerate(
+            (
+                struct.pack(">i", 0),
+                struct.pack(">i", -1),
+                struct.pack(">i", 104857601),
+                struct.pack(">ib", 1, 0),
+                struct.pack(">ih", 2, 5),
+                struct.pack(">ih", 2, -1),
+                struct.pack(">ih", 2, 1),
+                struct.pack(">i", len(good) - 5) + good[4:-1],
+                struct.pack(">ihhi", 8, 1, 500, 0),
+                struct.pack(">ihhiqi", 20, 1, -1, 0, 0, 100),
+                struct.pack(">ihhii", 12, 0, -1, 0, 0),
+                struct.pack(">ihhiqi", 20, 4, -1, 0, -1, 100),
+                struct.pack(">ihh", 4, 2, -1),
+                struct.pack(">ihh", 4, 3, -1),
+                struct.pack(">ihh", 4, 3, 1),
+                struct.pack(">ihh1sii", 13, 0, 1, b"t", 0, -1),
+                struct.pack(">ihh1sii", 13, 0, 1, b"t", 0, 1),
+            )
+        ):
+            peer = broker.connect()
+            peer.send(bad)
+            self.assertTrue(peer.isClosed, bad)
+            self.assertEqual(broker.counters.connections.malformedCount, number + 1)
+        other.send(good[9:])
+        self.assertEqual(other.fetched(), [(0, encodeSet([b"a"]))])
+        self.assertEqual(len(broker.service.factory.connections), 1)
+
+    def test_theRestIsLost(self) -> None:
+        """What was sent behind a refused request on its connection is lost; what was sent before it stays (spec-0.7 wire-protocol §11)."""
+        broker = self.broker()
+        fill(broker, b"a")
+        peer = broker.connect()
+        peer.send(produce(b"b"), encodeFetch("t", 0, 0, 11), struct.pack(">ih", 2, 77), produce(b"c"))
+        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"a"]))
+        self.assertTrue(peer.closed)
+        broker.settle()
+        self.assertEqual(broker.contents(), encodeSet([b"a", b"b"]))
+
+    def test_refusedLater(self) -> None:
+        """The same when the refusal came after a wait."""
+        broker = self.broker()
+        peer = broker.connect()
+        peer.send(produce(b"a"), encodeProduce("t", 0, b"\x00\x00\x00\x06\x01\x00\xff\xff\xff\xff"), produce(b"c"))
+        broker.settle()
+        self.assertTrue(peer.isClosed)
+        self.assertEqual((broker.contents(), broker.counters.connections.malformedCount), (encodeSet([b"a"]), 1))
+
+    def test_refusedForNobody(self) -> None:
+        """A held request that is refused when its client has gone is logged and counted; nothing is there to be closed."""
+        broker = self.broker()
+        lines = capture(self)
+        peer = broker.connect()
+        peer.send(produce(b"a"))
+        peer.sendSome(produce(b"b", partition=5) + produce(b"c"))
+        peer.close()
+        broker.settle()
+        self.assertEqual((broker.contents(), broker.counters.connections.malformedCount), (encodeSet([b"a"]), 1))
+        self.assertTrue(any("partitions 0 to 0, not 5" in line for line in lines()), lines())
+
+    def test_frameLimit(self) -> None:
+        """A frame of the largest size is read; one byte more ends the connection when its size is there (row 15, SocketServerTest.tooBigRequestIsRejected)."""
+        broker = self.broker({"max.socket.request.bytes": "50"})
+        peer = broker.connect()
+        frame = encodeFetch("t" * 30, 0, 0, 100)
+        self.assertEqual(len(frame), 54)
+        peer.send(frame)
+        self.assertEqual(peer.fetched(), [(0, b"")])
+        peer.send(encodeFetch("t" * 31, 0, 0, 100)[:4])
+        self.assertTrue(peer.isClosed)
+
+    def test_logged(self) -> None:
+        """A refusal is logged with the client's address and the reason, one line for many."""
+        broker = self.broker()
+        lines = capture(self)
+        for _ in range(20):
+            broker.connect().send(struct.pack(">ih", 2, 7))
+        self.assertEqual(lines(), ["Closed the connection of 192.0.2.1:1: request type 7; 0 to 4 are known"])
+
+
+class StrangerTests(LeadTestCase):
+    """Clients of another kind."""
+
+    def test_named(self) -> None:
+        """HTTP, TLS, today's Kafka and Redis are cut, and a log line names what they look like, one for many of them."""
+        for greeting, name in (
+            (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP"),
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), "TLS"),
+            (API_VERSIONS, "the protocol of Kafka 0.8 or later"),
+            (b"*1\r\n$4\r\nPING\r\n", "Redis"),
+        ):
+            broker = self.broker()
+            lines = capture(self)
+            for _ in range(20):
+                peer = broker.connect()
+                peer.send(greeting)
+                self.assertTrue(peer.isClosed)
+            found = [line for line in lines() if "seems to speak" in line]
+            self.assertEqual(len(found), 1, lines())
+            self.assertIn(f"192.0.2.1:1 seems to speak {name}, not the protocol of Kafka 0.7: closed", found[0])
+            self.assertEqual((broker.counters.connections.foreignCount, broker.counters.connections.malformedCount), (20, 20))
+            broker.advance(10)
+            broker.connect().send(greeting)
+            self.assertIn("(19 more of this kind were not logged)", lines()[-1])
+
+    def test_onlyAtTheBeginning(self) -> None:
+        """A client that has been understood once is no stranger, whatever it sends afterwards."""
+        broker = self.broker()
+        lines = capture(self)
+        peer = broker.connect()
+        peer.send(encodeFetch("t", 0, 0, 1))
+        self.assertEqual(peer.fetched(), [(0, b"")])
+        peer.send(b"GET / HTTP/1.1\r\n")
+        self.assertTrue(peer.isClosed)
+        self.assertEqual(broker.counters.connections.foreignCount, 0)
+        self.assertEqual(len(lines()), 1)
+        self.assertNotIn("HTTP", lines()[0])
+
+    def test_ourOwnMistakes(self) -> None:
+        """A good request with a bad message set is no stranger's."""
+        broker = self.broker()
+        peer = broker.connect()
+        peer.send(encodeProduce("test", 0, b"\x00\x00\x00\x06\x01\x00\xff\xff\xff\xff"))
+        broker.settle()
+        self.assertTrue(peer.isClosed)
+        self.assertEqual(broker.counters.connections.foreignCount, 0)
+
+
+class LargeFrameTests(LeadTestCase):
+    """Frames above what is received at once ask for memory."""
+
+    LIMITS = {"max.socket.request.bytes": str(4 * MIB), "max.request.memory.bytes": str(4 * MIB), "frame.deadline.ms": "5000"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.frame = produce(*[b"x" * 990_000] * 3)
+        self.size = len(self.frame)
+
+    def begun(self, broker: LeadBroker) -> Peer:
+        peer = broker.connect()
+        peer.send(self.frame[: 100_000])
+        return peer
+
+    def test_granted(self) -> None:
+        """A large frame is granted its memory, arrives, is carried out, and the memory given back."""
+        broker = self.broker(self.LIMITS)
+        admission = broker.service._admission
+        peer = self.begun(broker)
+        self.assertEqual(admission.grantedSize, self.size)
+        peer.send(self.frame[100_000:])
+        broker.settle()
+        self.assertEqual((broker.log().endOffset, admission.grantedSize), (self.size - 17, 0))
+
+    def test_paused(self) -> None:
+        """A second one that finds no memory is not read from, beyond what everybody may hold, until the first is done; then it arrives, too."""
+        broker = self.broker(self.LIMITS)
+        admission = broker.service._admission
+        first, second = self.begun(broker), self.begun(broker)
+        sent = 100_000
+        while (some := second.sendSome(self.frame[sent : sent + 50_000])) > 0:
+            sent += some
+            broker.turn()
+        self.assertLess(sent, 2 * MIB)
+        self.assertLessEqual(second.heldSize, 2 * RECEIVE_SIZE_MAX)
+        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
+        first.send(self.frame[100_000:])
+        broker.settle()
+        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
+        second.send(self.frame[sent:])
+        broker.settle()
+        self.assertEqual((broker.log().endOffset, admission.grantedSize), (2 * (self.size - 17), 0))
+
+    def test_smallOnesPass(self) -> None:
+        """While large frames wait for memory, clients with ordinary requests are served."""
+        broker = self.broker(self.LIMITS)
+        self.begun(broker)
+        self.begun(broker)
+        other = broker.connect()
+        other.send(produce(b"y" * 900_000), encodeOffsets("t", 0, -1, 1))
+        broker.settle()
+        self.assertEqual(other.offsets(), [[900_010]])
+
+    def test_overdue(self) -> None:
+        """Who was granted memory and does not send is cut when it is overdue and another waits, which then goes on."""
+        broker = self.broker(self.LIMITS)
+        lines = capture(self)
+        first, second = self.begun(broker), self.begun(broker)
+        for _ in range(7):
+            broker.advance(1)
+        self.assertFalse(first.isClosed)
+        broker.advance(1)
+        self.assertTrue(first.isClosed)
+        self.assertEqual(broker.counters.connections.slowCount, 1)
+        self.assertEqual(lines(), ["192.0.2.1:1 was too slow with a large request, and others wait for its memory: cut off"])
+        second.send(self.frame[100_000:])
+        broker.settle()
+        self.assertEqual(broker.log().endOffset, self.size - 17)
+
+    def test_waiterGoes(self) -> None:
+        """A client that goes while it waits for memory, or has been granted some, gives it back."""
+        broker = self.broker(self.LIMITS)
+        admission = broker.service._admission
+        first, second, third = self.begun(broker), self.begun(broker), self.begun(broker)
+        second.vanish()
+        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
+        first.vanish()
+        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
+        third.vanish()
+        self.assertEqual(admission.grantedSize, 0)
+
+    def test_halfClosedInTheMiddle(self) -> None:
+        """A client that ends in the middle of a large frame is closed, and its memory given back."""
+        broker = self.broker(self.LIMITS)
+        peer = self.begun(broker)
+        peer.endSending()
+        self.assertTrue(peer.isClosed)
+        self.assertEqual(broker.service._admission.grantedSize, 0)
+
+    def test_heldUntilCarriedOut(self) -> None:
+        """
+        A large request that is held back keeps its memory, so that all that wait together stay within the limit; it is not overdue, however long it waits.
+        """
+        broker = self.broker({**self.LIMITS, "max.unflushed.bytes.per.partition": "1000"})
+        admission = broker.service._admission
+        fill(broker, b"a")
+        small = broker.connect()
+        small.send(produce(b"y" * 2000))
+        first = broker.connect()
+        first.send(self.frame)
+        self.assertEqual(broker.log().endOffset, 11 + 2010)
+        second = self.begun(broker)
+        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
+        for _ in range(60):
+            broker.advance(1)
+        self.assertFalse(first.isClosed)
+        broker.settle()
+        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
+        second.send(self.frame[100_000:])
+        broker.settle()
+        self.assertEqual((broker.log().endOffset, admission.grantedSize), (2021 + 2 * (self.size - 17), 0))
+
+    def test_refused(self) -> None:
+        """A large request that is refused gives its memory back, at once or after a wait."""
+        broker = self.broker(self.LIMITS)
+        admission = broker.service._admission
+        fill(broker, b"a")
+        for partition, bad in ((0, self.frame[:-1] + b"?"), (9, produce(b"x" * 990_000, partition=9))):
+            peer = broker.connect()
+            peer.send(bad[: 100_000])
+            self.assertGreater(admission.grantedSize, 0, partition)
+            peer.send(bad[100_000:])
+            broker.settle()
+            self.assertTrue(peer.isClosed)
+            self.assertEqual(admission.grantedSize, 0)
+
+
+class CrowdTests(LeadTestCase):
+    """How many there may be."""
+
+    def test_connectionsMax(self) -> None:
+        """One connection more than allowed is cut at once, with one log line for many; when one has gone there is room again."""
+        broker = self.broker({"max.connections": "3"})
+        lines = capture(self)
+        first = broker.connect()
+        broker.connect()
+        broker.connect()
+        for _ in range(5):
+            self.assertIsNone(broker.tryConnect())
+        self.assertEqual((broker.counters.connections.refusedCount, broker.counters.connections.openCount), (5, 3))
+        self.assertEqual(len(lines()), 1)
+        self.assertIn("There are 3 connections already", lines()[0])
+        first.close()
+        self.assertIsNotNone(broker.tryConnect())
+        counters = broker.counters.connections
+        self.assertEqual((counters.openedCount, counters.openCount, counters.openCountMax), (4, 3, 3))
+
+    def test_share(self) -> None:
+        """What each connection receives at once goes down as there are more of them."""
+        broker = self.broker()
+        peer = broker.connect()
+        self.assertEqual(peer.transport.bufferSize, RECEIVE_SIZE_MAX)
+        for _ in range(399):
+            broker.service._admission.connectionMade()
+        self.assertLessEqual(peer.transport.bufferSize, (64 << 20) // 400)
+        self.assertGreater(peer.transport.bufferSize, (64 << 20) // 600)
+
+
+class StalledTests(LeadTestCase):
+    """Readers that take nothing."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.served = self.broker({"reader.idle.ms": "1000", "log.flush.interval": "1"})
+        fill(self.served, *[b"x" * 100_000] * 30)
+
+    def fetching(self, *transport: Any) -> Peer:
+        peer = self.served.connect(*transport)
+        peer.resize(10_000)
+        peer.send(encodeFetch("t", 0, 0, 3_000_000))
+        self.served.settle()
+        self.assertTrue(peer.protocol.busy)
+        return peer
+
+    def look(self) -> None:
+        self.served.advance(1)
+        self.served.settle()
+
+    def test_cut(self) -> None:
+        """A client that takes nothing of its answer for long is cut, and its slices let go."""
+        lines = capture(self)
+        peer = self.fetching()
+        self.look()
+        self.assertIn(peer.protocol, self.served.service.factory.connections)
+        self.look()
+        self.assertEqual(self.served.service.factory.connections, {})
+        self.assertEqual(self.served.counters.connections.slowCount, 1)
+        self.assertEqual(self.served.pinCounts(), [0])
+        self.assertEqual(len(lines()), 1)
+        self.assertIn("takes nothing of its answer: cut off", lines()[0])
+
+    def test_cutWithoutSlices(self) -> None:
+        """So is one over a transport that cannot send slices."""
+        self.fetching(plainServer)
+        self.look()
+        self.look()
+        self.assertEqual(self.served.service.factory.connections, {})
+        self.assertEqual(self.served.counters.connections.slowCount, 1)
+        self.assertEqual(self.served.pinCounts(), [0])
+
+    def test_slow(self) -> None:
+        """One that takes a little now and then is served to the end."""
+        for transport in ((), (plainServer,)):
+            peer = self.fetching(*transport)
+            size = 0
+            for _ in range(10):
+                self.look()
+                size += len(peer.receive(300_000))
+            self.assertIn(peer.protocol, self.served.service.factory.connections)
+            for _ in range(50):
+                self.served.settle()
+                size += len(peer.receive())
+            self.assertEqual(size, 3_000_006)
+            peer.close()
+
+    def test_idle(self) -> None:
+        """One that waits for nothing stays, however long."""
+        peer = self.served.connect()
+        for _ in range(5):
+            self.look()
+        peer.send(encodeFetch("t", 0, 0, 0))
+        self.assertEqual(peer.fetched(), [(0, b"")])
+
+    def test_busyWithUs(self) -> None:
+        """One whose answer waits for the broker is not to blame."""
+        peer = self.served.connect()
+        peer.send(produce(b"y"), encodeFetch("t", 0, self.served.log().endOffset, 100))
+        for _ in range(3):
+            self.served.advance(1)
+        self.served.settle()
+        self.assertEqual(peer.fetched(), [(0, encodeSet([b"y"]))])
+
+
+class EchoDialect:
+    """
+    A dialect of its own for L{BrokerConnection}: a frame is answered with itself when the test says so, refused, or breaks.
+
+    @ivar waiting: Deferreds of answers, with the frames.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[bytes, Deferred[Any]]] = []
+
+    def newDecoder(self) -> Any:
+        class Decoder(FrameDecoder):
+            def takeRequest(self) -> bytes | None:
+                return self.take()
+
+        return Decoder(50)
+
+    def carryOut(self, request: bytes) -> Any:
+        if request == b"refuse":
+            raise InvalidRequestError("refused")
+        answer: Deferred[Any] = Deferred()
+        self.waiting.append((request, answer))
+        return answer
+
+    def answer(self) -> None:
+        """The oldest one."""
+        request, answer = self.waiting.pop(0)
+        answer.callback([struct.pack(">i", len(request)) + request])
+
+
+class DialectTests(SynchronousTestCase):
+    """What a connection does with whatever dialect it is given."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.dialect = EchoDialect()
+        self.counters = ConnectionCounters()
+        self.lines = capture(self)
+        flow: Any = None
+        self.factory = BrokerFactory(self.dialect, Admission(self.clock, MIB, 1000), flow, self.counters, QuietLog(self.clock, Logger()))
+        self.connection = self.connect()
+
+    def connect(self) -> BrokerConnection:
+        connection = self.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 5))
+        assert connection is not None
+        self.transport = StringTransport()
+        connection.makeConnection(self.transport)
+        return connection
+
+    def feed(self, *bodies: bytes) -> None:
+        self.connection.dataReceived(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
+
+    def test_echo(self) -> None:
+        """A request is answered with what the dialect says (SocketServerTest.simpleRequest)."""
+        self.feed(b"hello")
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\5hello")
+
+    def test_oneAtATime(self) -> None:
+        """The next request is asked for when the one before has been answered."""
+        self.feed(b"one", b"two")
+        self.assertEqual([request for request, _ in self.dialect.waiting], [b"one"])
+        self.dialect.answer()
+        self.assertEqual([request for request, _ in self.dialect.waiting], [b"two"])
+
+    def test_refused(self) -> None:
+        """A refusal ends the connection, at once or later."""
+        self.feed(b"one", b"refuse", b"two")
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 1))
+        self.connection = self.connect()
+        self.feed(b"one", b"two")
+        self.dialect.waiting.pop()[1].errback(Failure(InvalidRequestError("later")))
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 2))
+
+    def test_unforeseen(self) -> None:
+        """A failure that nobody foresaw is logged with its traceback and ends this connection; the process goes on."""
+        self.feed(b"one", b"two")
+        self.dialect.waiting.pop()[1].errback(Failure(ZeroDivisionError()))
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertIn("A request of 192.168.1.1:54321 failed in a way that nobody foresaw", self.lines()[0])
+        self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 0))
+
+    def test_finish(self) -> None:
+        """Told to finish, a connection reads no more, carries out what it holds, and closes; an idle one closes at once."""
+        self.feed(b"one", b"two")
+        self.connection.finish()
+        self.connection.finish()
+        self.assertEqual((self.transport.producerState, self.transport.disconnecting), ("paused", False))
+        self.dialect.answer()
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two")
+        self.connection = self.connect()
+        self.connection.finish()
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_abort(self) -> None:
+        """Told to abort, it is closed now; what it holds is carried out all the same."""
+        self.feed(b"one", b"two")
+        self.connection.abort()
+        self.assertTrue(self.transport.disconnected)
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.dialect.answer()
+        self.assertEqual([request for request, _ in self.dialect.waiting], [b"two"])
+        self.dialect.answer()
+        self.assertEqual((self.transport.value(), self.factory.connections), (b"", {}))
+
+    def test_writeConnectionLost(self) -> None:
+        """It never closes its own half alone; should a transport say so, nothing happens."""
+        self.connection.writeConnectionLost()
+        self.assertFalse(self.transport.disconnecting)

@@ -1,0 +1,44 @@
+"""Tests for L{pylogbroker.cli.arguments}."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cli.arguments import codec, positive, time, topic, whole
+
+
+class TypeTests(SynchronousTestCase):
+    """Arguments are judged before anything is done."""
+
+    def refused(self, parse: object, *texts: str) -> None:
+        assert callable(parse)
+        for text in texts:
+            error = self.assertRaises(argparse.ArgumentTypeError, parse, text)
+            self.assertIn(text[:20].lstrip("-0") or "empty", str(error))
+
+    def test_numbers(self) -> None:
+        """A number lies in its range."""
+        self.assertEqual([whole(-1, 5)(text) for text in ("-1", "5")], [-1, 5])
+        self.refused(whole(-1, 5), "-2", "6", "x", "1.5")
+        self.refused(positive, "2147483648")
+
+    def test_topic(self) -> None:
+        """A topic name follows the rules of the broker, which would close the connection."""
+        self.assertEqual(topic("a.b-c"), "a.b-c")
+        self.refused(topic, "a/b", "..", "")
+        self.assertRaises(argparse.ArgumentTypeError, topic, "a\udc80")
+
+    def test_codec(self) -> None:
+        """A codec has a name."""
+        self.assertEqual([codec(text) for text in ("none", "gzip", "snappy")], [0, 1, 2])
+        self.refused(codec, "lz4")
+
+    def test_time(self) -> None:
+        """A time is a word, milliseconds, or a date, local unless it says otherwise."""
+        self.assertEqual([time(text) for text in ("latest", "earliest", "0", "1700000000000")], [-1, -2, 0, 1700000000000])
+        self.assertEqual(time("2026-01-31T12:00:00.250+01:00"), 1769857200250)
+        self.assertEqual(time("2026-01-31"), int(datetime(2026, 1, 31).timestamp() * 1000))  # noqa: DTZ001 - local is meant
+        self.refused(time, "yesterday", "-5", "²")

@@ -1,0 +1,272 @@
+"""Tests for L{pylogbroker.cli.main}, most of them on real processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import struct
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, cast
+
+from twisted.internet.defer import DeferredQueue
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import Logger, LogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from pylogbroker import __version__
+from pylogbroker.cli.main import buildParser, main, prepare, reporter
+from pylogbroker.cli.streams import Streams
+from pylogbroker.formats.messageset import encodeMessage
+from pylogbroker.wire.requests import encodeFetch
+from tests.cli.commands import CommandCase, Outcome, reactor
+
+
+@implementer(IHalfCloseableProtocol)
+class Silent(Protocol):
+    """A broker that answers an empty fetch, and nothing else, not even the end of the connection."""
+
+    def __init__(self, got: DeferredQueue[None]) -> None:
+        self.got = got
+
+    def dataReceived(self, data: bytes) -> None:
+        if data == encodeFetch("t", 0, 0, 0):
+            cast(Any, self.transport).write(struct.pack(">ih", 2, 0))
+        else:
+            self.got.put(None)
+
+    def readConnectionLost(self) -> None:
+        """This side stays open."""
+
+    def writeConnectionLost(self) -> None:
+        """Never."""
+
+
+COMMANDS = ("demo", "produce", "consume", "offsets", "dump")
+
+
+class ParserTests(SynchronousTestCase):
+    """Arguments."""
+
+    def exit(self, *arguments: str) -> tuple[object, str, str]:
+        """@return: exit code; standard output; standard error."""
+        output, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(output), redirect_stderr(errors):
+            ended = self.assertRaises(SystemExit, buildParser().parse_args, arguments)
+        return ended.code, output.getvalue(), errors.getvalue()
+
+    def test_help(self) -> None:
+        """Every command has a help with an example that its own parser takes."""
+        for command in COMMANDS:
+            code, output, _ = self.exit(command, "--help")
+            self.assertEqual(code, 0)
+            examples = re.findall(r"pylogbroker (" + command + r"[^|\n]*)", output.partition("examples:")[2])
+            self.assertNotEqual(examples, [])
+            for example in examples:
+                buildParser().parse_args(example.split())
+        self.assertIn("examples:", self.exit("--help")[1])
+
+    def test_version(self) -> None:
+        """The version can be asked for."""
+        self.assertEqual(self.exit("--version"), (0, f"pylogbroker {__version__}\n", ""))
+
+    def test_wrong(self) -> None:
+        """Wrong arguments exit with 2 and say what is wrong."""
+        for arguments, reason in (
+            ([], "COMMAND"),
+            (["prodcue"], "prodcue"),
+            (["consume"], "--topic"),
+            (["consume", "--topic", "a/b"], "a/b"),
+            (["consume", "--topic", "t", "--offset", "-1"], "-1"),
+            (["consume", "--topic", "t", "--offset", "1", "--from-beginning"], "not allowed with"),
+            (["consume", "--topic", "t", "--fetch-size", "1000000000"], "1000000000"),
+            (["produce", "f", "--topic", "t", "--partition", "-2"], "-2"),
+            (["produce", "f", "--topic", "t", "--compression", "zip"], "zip"),
+            (["demo", "--port", "65536"], "65536"),
+        ):
+            code, _, errors = self.exit(*arguments)
+            self.assertEqual(code, 2)
+            self.assertIn(reason, errors)
+
+    def test_prepared(self) -> None:
+        """A command that needs the reactor is given back; the other one is none."""
+        streams = Streams(0, 1, io.StringIO())
+        self.assertIs(prepare(["dump", "x"], streams)[1], None)
+        self.assertIsNot(prepare(["offsets", "--topic", "x"], streams)[1], None)
+
+
+class ReporterTests(SynchronousTestCase):
+    """What a person is told of the log."""
+
+    def test_events(self) -> None:
+        """Warnings are a line; failures of the program have a traceback; what is less is not shown."""
+        errors = io.StringIO()
+        log = Logger(observer=LogPublisher(reporter(Streams(0, 1, errors))))
+        log.info("nothing")
+        log.warn("careful with {what}", what="that")
+        self.assertEqual(errors.getvalue(), "pylogbroker: careful with that\n")
+        try:
+            raise ValueError("bug")
+        except ValueError:
+            log.failure("broken")
+        self.assertIn("pylogbroker: broken\nTraceback", errors.getvalue())
+
+
+class MainTests(SynchronousTestCase):
+    """C{main} without a reactor."""
+
+    def test_dump(self) -> None:
+        """C{dump} gives its exit code back; what a person did wrong is said in a line."""
+        path = self.mktemp()
+        with open(path, "wb") as file:
+            file.write(encodeMessage(b"a"))
+        errors = io.StringIO()
+        source, sink = os.pipe()
+        self.addCleanup(os.close, source)
+        saved = os.dup(1)
+        os.dup2(sink, 1)
+        try:
+            with redirect_stderr(errors):
+                codes = main(["dump", "--no-print", path]), main(["produce", "/nonexistent", "--topic", "t"])
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+            os.close(sink)
+        self.assertEqual(codes, (0, 1))
+        self.assertEqual(errors.getvalue().splitlines()[-1], "pylogbroker: cannot read '/nonexistent': No such file or directory")
+        self.assertIn(b"isvalid: true", os.read(source, 10_000))
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends the waiting for the writer of a named pipe, for which there is no reactor yet."""
+        path = self.mktemp()
+        os.mkfifo(path)
+
+        def interrupt(number: int, frame: object) -> None:
+            raise KeyboardInterrupt
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        self.assertEqual(main(["produce", path, "--topic", "t"]), 130)
+
+
+class ProcessTests(CommandCase):
+    """The command as a process."""
+
+    async def exits(self, *arguments: str) -> Outcome:
+        return await self.spawn(*arguments)[0].ended
+
+    async def test_roundTrip(self) -> None:
+        """What C{produce} publishes, C{consume} prints, and C{offsets} and C{dump} see; a file comes back byte for byte."""
+        broker = await self.startBroker()
+        place = ("--broker", broker.endpoint, "--topic", "t")
+        data = b"".join(b"%d \xff\x00\r\n" % index for index in range(3000))
+        result = await self.exits("produce", self.write(data), *place)
+        self.assertEqual((result.code, result.output), (0, b""))
+        self.assertEqual((await self.exits("consume", "--from-beginning", *place))[:2], (0, data))
+        size = len(data) + 9 * 3000
+        self.assertEqual(await self.exits("offsets", *place), Outcome(0, b"%d\n" % size, ""))
+        result = await self.exits("dump", "--no-print", os.path.join(broker.directory, "t-0", "0" * 20 + ".kafka"))
+        self.assertEqual((result.code, result.output.splitlines()[-1]), (0, b"tail of the log is at offset: %d" % size))
+
+    async def test_standardInput(self) -> None:
+        """Standard input is published to its end."""
+        broker = await self.startBroker()
+        protocol, process = self.spawn("produce", "-", "--broker", broker.endpoint, "--topic", "t")
+        process.write(b"one\ntwo")
+        process.closeStdin()
+        self.assertEqual((await protocol.ended).code, 0)
+        self.assertEqual(await self.messages("t"), [b"one", b"two"])
+
+    async def test_demo(self) -> None:
+        """The demo works, and shows what the broker warns of."""
+        result = await self.exits("demo", self.write(b"one\ntwo\n"), "--set", "log.flush.interval=1", "--set", "prot=1")
+        self.assertEqual(result.code, 0)
+        self.assertEqual(result.errors, "pylogbroker: --set: prot=1: there is no such key and it has no effect; did you mean port?\n")
+        self.assertIn(b"byte for byte", result.output)
+
+    async def test_errors(self) -> None:
+        """Errors are a line on standard error, without a traceback, and exit code 1."""
+        for arguments in (
+            ("consume", "--topic", "t", "--from-beginning", "--broker", "127.0.0.1:1", "--timeout-ms", "100"),
+            ("produce", "/nonexistent", "--topic", "t"),
+            ("offsets", "--topic", "t", "--broker", "nonsense"),
+            ("dump", "/nonexistent"),
+            ("demo", "/nonexistent"),
+            ("demo", "--config", "/nonexistent"),
+        ):
+            result = await self.exits(*arguments)
+            self.assertEqual((result.code, result.output), (1, b""), result.errors)
+            self.assertRegex(result.errors, "^pylogbroker: .*\n$")
+
+    async def test_interruptFollow(self) -> None:
+        """Ctrl-C is how C{consume --follow} ends: exit code 0, what was read is said."""
+        broker = await self.startBroker()
+        await self.publish("t", b"one")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            protocol, process = self.spawn("consume", "--offset", "0", "--follow", "--broker", broker.endpoint, "--topic", "t")
+            await protocol.said(b"one\n")
+            process.signalProcess(number)
+            self.assertEqual(await protocol.ended, Outcome(0, b"one\n", "read 1 messages; the next offset is 13\n"))
+
+    async def test_interrupt(self) -> None:
+        """A command that was not done exits with 130 after Ctrl-C and with 143 after SIGTERM, as a shell expects."""
+        broker = await self.startBroker()
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            protocol, process = self.spawn("produce", "-", "--broker", broker.endpoint, "--topic", number.name)
+            process.write(b"one\n")
+            while not await self.messages(number.name):
+                await deferLater(reactor, 0.01)
+            process.signalProcess(number)
+            self.assertEqual(await protocol.ended, Outcome(code, b"", "ended after 1 messages\n"))
+
+    async def test_interruptDemo(self) -> None:
+        """A demo that is ended stops its broker and leaves nothing behind."""
+        protocol, process = self.spawn("demo", self.write(b"one\n"), "--set", "log.flush.interval=1000", "--set", "log.default.flush.interval.ms=60000")
+        await protocol.said(b"published")
+        [directory] = re.findall(rb"data in (\S+)", protocol.output)
+        self.assertTrue(os.path.isdir(directory))
+        process.signalProcess("INT")
+        self.assertEqual((await protocol.ended).code, 130)
+        self.assertFalse(os.path.exists(directory))
+
+    async def test_brokenPipe(self) -> None:
+        """Whoever reads the output may leave: exit code 0, without a word about it."""
+        broker = await self.startBroker()
+        await self.publish("t", *[b"x" * 1000] * 1000)
+        path = self.write(encodeMessage(b"x" * 1000) * 1000)
+        for arguments in (("consume", "--from-beginning", "--broker", broker.endpoint, "--topic", "t"), ("dump", path)):
+            protocol, process = self.spawn(*arguments)
+            await protocol.said(b"xxx")
+            process.closeStdout()
+            result = await protocol.ended
+            self.assertEqual(result.code, 0)
+            self.assertNotIn("Broken", result.errors)
+
+    async def test_impatience(self) -> None:
+        """Who sends a second signal after a while does not wait for an orderly end."""
+        protocol, process = self.spawn("produce", "-", "--topic", "t", "--broker", self.startSilent())
+        process.write(b"one\n")
+        await self.got.get()
+        process.signalProcess("INT")
+        await protocol.said(b"ended after 1 messages\n")
+
+        def again() -> None:
+            if not protocol.ended.called:
+                process.signalProcess("INT")
+
+        repeating = LoopingCall(again)
+        self.addCleanup(repeating.stop)
+        repeating.start(0.05)
+        self.assertEqual((await protocol.ended).code, -signal.SIGINT)
+
+    def startSilent(self) -> str:
+        """A server of L{Silent}s; C{got} tells when one is asked for more. Returns where it is."""
+        self.got: DeferredQueue[None] = DeferredQueue()
+        factory: Any = Factory.forProtocol(cast(Any, lambda: Silent(self.got)))
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return f"127.0.0.1:{port.getHost().port}"

@@ -1,0 +1,463 @@
+"""Tests for L{pylogbroker.client.syncproducer}, on a puppet network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.client.connection import ConnectionLimits
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, MessageTooLargeError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.testing.network import PuppetLine, PuppetNetwork
+from pylogbroker.wire.requests import decodeRequest, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
+
+
+def produced(payload: bytes) -> bytes:
+    """What arrives when a payload is sent."""
+    return encodeProduce("topic", 0, encodeSet([payload]))
+
+
+QUESTION = encodeOffsets("topic", 0, -1, 1)
+
+
+class ProducerCase(SynchronousTestCase):
+    """A producer that has sent nothing yet."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.network = PuppetNetwork(self.clock)
+        self.producer = self.build()
+
+    def build(self, **arguments: Any) -> SyncProducer:
+        return SyncProducer(self.clock, self.network.endpoint("broker:9092"), random=lambda: 0.0, **arguments)
+
+    def send(self, payload: bytes = b"x") -> Deferred[None]:
+        return self.producer.send("topic", 0, [payload])
+
+    def arrived(self, line: PuppetLine) -> bytes:
+        self.network.turn()
+        return line.take()
+
+    def connected(self) -> PuppetLine:
+        """Let it connect, with one send."""
+        sent = self.send(b"first")
+        line = self.network.accept()
+        self.successResultOf(sent)
+        self.assertEqual(self.arrived(line), produced(b"first"))
+        return line
+
+
+class SendTests(ProducerCase):
+    """Sending."""
+
+    def test_lazily(self) -> None:
+        """It connects when there is something to send, and sends it then."""
+        self.assertEqual(self.network.attempts, [])
+        sent = self.send()
+        self.assertNoResult(sent)
+        line = self.network.accept()
+        self.successResultOf(sent)
+        self.assertEqual(self.arrived(line), produced(b"x"))
+
+    def test_partition(self) -> None:
+        """Without a partition the broker picks one."""
+        line = self.connected()
+        self.producer.send("topic", [b"x"])
+        self.assertEqual(self.arrived(line), encodeProduce("topic", -1, encodeSet([b"x"])))
+
+    def test_encoded(self) -> None:
+        """A message set may be encoded already."""
+        line = self.connected()
+        self.producer.send("topic", 3, encodeSet([b"x", b"y"]))
+        self.assertEqual(self.arrived(line), encodeProduce("topic", 3, encodeSet([b"x", b"y"])))
+
+    def test_compressed(self) -> None:
+        """With a codec the set goes in a wrapper."""
+        line = self.connected()
+        self.producer.send("topic", 0, [b"x", b"y"], codec=1)
+        self.assertEqual(self.arrived(line), encodeProduce("topic", 0, encodeSet([b"x", b"y"], 1)))
+        self.assertRaises(UnknownCodecError, self.producer.send, "topic", 0, [b"x"], codec=3)
+
+    def test_multiSend(self) -> None:
+        """Several sets go in one request, in order, and are not merged."""
+        line = self.connected()
+        self.producer.multiSend([("topic", 0, [b"x"]), ("other", -1, [b"y"]), ("topic", 0, encodeSet([b"z"]))])
+        self.assertEqual(
+            self.arrived(line),
+            encodeMultiProduce([("topic", 0, encodeSet([b"x"])), ("other", -1, encodeSet([b"y"])), ("topic", 0, encodeSet([b"z"]))]),
+        )
+
+    def test_tooLarge(self) -> None:
+        """A payload that is too large is refused before anything is sent, or even connected."""
+        producer = self.build(payloadSizeMax=100)
+        self.assertRaises(MessageTooLargeError, producer.send, "topic", 0, [b"x" * 101])
+        self.assertRaises(MessageTooLargeError, producer.multiSend, [("topic", 0, [b"x"]), ("topic", 0, [b"x" * 101])])
+        self.assertEqual(self.network.attempts, [])
+
+    def test_order(self) -> None:
+        """Sends keep their order, also those that are made while those before them are being served."""
+        again: list[Deferred[None]] = []
+        self.send(b"1").addCallback(lambda _nothing: again.append(self.send(b"3")))
+        self.send(b"2")
+        line = self.network.accept()
+        self.assertEqual(self.arrived(line), produced(b"1") + produced(b"2") + produced(b"3"))
+        self.successResultOf(again[0])
+
+    def test_pushedBack(self) -> None:
+        """When the transport pushes back, the send waits."""
+        line = self.connected()
+        line.stall()
+        sent = self.send(b"x" * 100_000)
+        self.network.turn()
+        self.assertNoResult(sent)
+        line.flow()
+        self.network.turn()
+        self.successResultOf(sent)
+
+    def test_tooMuchWaits(self) -> None:
+        """What waits for a connection is limited in size; a single large one is not too much."""
+        self.producer = self.build(limits=ConnectionLimits(waitingSizeMax=1000))
+        first = self.send(b"x" * 2000)
+        self.failureResultOf(self.send(b"y"), BusyError)
+        self.network.accept()
+        self.successResultOf(first)
+        self.successResultOf(self.send(b"y"))
+
+    def test_roomAfterFailure(self) -> None:
+        """What failed does not count."""
+        self.producer = self.build(limits=ConnectionLimits(waitingSizeMax=1000))
+        first = self.send(b"x" * 2000)
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        self.send(b"y")
+        self.assertEqual(self.network.attempts[0].state, "cancelled")
+        line = self.network.accept()
+        self.assertEqual(self.arrived(line), produced(b"y"))
+
+    def test_cannotConnect(self) -> None:
+        """When there is no connection to be had in C{connectTimeoutMs}, it fails with the reason."""
+        self.producer = self.build(connectTimeoutMs=25)
+        sent = self.send()
+        self.network.refuse()
+        self.clock.advance(0.010)
+        self.network.refuse()
+        self.assertIn("refused", str(self.failureResultOf(sent, ConnectionError).value))
+
+    def test_lost(self) -> None:
+        """What has not left when the connection is lost fails, and is not sent again; the next send connects anew."""
+        line = self.connected()
+        line.stall()
+        lost = self.send(b"x" * 100_000)
+        self.clock.advance(1)
+        line.cut()
+        self.failureResultOf(lost, ConnectionError)
+        self.send(b"y")
+        line = self.network.accept()
+        self.assertEqual(self.arrived(line), produced(b"y"))
+
+    def test_repr(self) -> None:
+        """It names its broker."""
+        self.assertEqual(repr(self.producer), "<SyncProducer for broker:9092>")
+
+
+class ReconnectTests(ProducerCase):
+    """A connection is used so often, or so long."""
+
+    def test_byCount(self) -> None:
+        """After so many requests the connection is closed in order, then a new one made at once; what is sent meanwhile goes over that."""
+        self.producer = self.build(reconnectIntervalCount=3)
+        line = self.connected()
+        for each in (self.send(b"2"), self.send(b"3")):
+            self.successResultOf(each)
+        waits = self.send(b"4")
+        self.assertEqual(self.arrived(line), produced(b"2") + produced(b"3"))
+        self.assertTrue(line.isEnded)
+        self.assertNoResult(waits)
+        self.assertEqual(self.network.waiting, [])
+        line.end()
+        line = self.network.accept()
+        self.assertEqual(self.arrived(line), produced(b"4"))
+        self.successResultOf(waits)
+
+    def test_byTime(self) -> None:
+        """So it is after so long a time, with the first request then; the count begins anew with each connection."""
+        self.producer = self.build(reconnectIntervalCount=3, reconnectTimeIntervalMs=10_000)
+        line = self.connected()
+        self.clock.advance(9.9)
+        self.successResultOf(self.send())
+        self.network.turn()
+        self.assertFalse(line.isEnded)
+        self.clock.advance(0.1)
+        self.successResultOf(self.send())
+        self.network.turn()
+        self.assertTrue(line.isEnded)
+        line.end()
+        line = self.network.accept()
+        self.successResultOf(self.send())
+        self.successResultOf(self.send())
+        self.network.turn()
+        self.assertFalse(line.isEnded)
+
+    def test_everyRequest(self) -> None:
+        """It may be each request's own."""
+        self.producer = self.build(reconnectIntervalCount=1)
+        sent = [self.send(b"%d" % each) for each in range(3)]
+        for each in range(3):
+            line = self.network.accept()
+            self.assertEqual(self.arrived(line), produced(b"%d" % each))
+            self.successResultOf(sent[each])
+            line.end()
+
+    def test_notPositive(self) -> None:
+        """No request at all over a connection is no interval."""
+        self.assertRaises(ValueError, self.build, reconnectIntervalCount=0)
+
+    def test_orderlyEndIsProof(self) -> None:
+        """A broker that closes its side has read all: what went over the replaced connection is not in doubt."""
+        self.producer = self.build(reconnectIntervalCount=1)
+        self.send()
+        line = self.network.accept()
+        confirming = self.producer.confirm("topic", 0)
+        self.network.turn()
+        line.end()
+        self.network.accept().deliver(offsetsAnswer([11]))
+        self.assertEqual(self.successResultOf(confirming), 11)
+
+    def test_disorderlyEndIsNone(self) -> None:
+        """If the replaced connection is reset instead, what went over it is in doubt."""
+        self.producer = self.build(reconnectIntervalCount=1)
+        self.send()
+        line = self.network.accept()
+        confirming = self.producer.confirm("topic", 0)
+        self.network.turn()
+        line.cut()
+        self.network.accept()
+        self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+
+    def test_provenBefore(self) -> None:
+        """What was confirmed before its connection was replaced cannot come into doubt by that; what came after it does."""
+        self.producer = self.build(reconnectIntervalCount=3)
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        line.deliver(offsetsAnswer([15]))
+        self.successResultOf(confirming)
+        self.send(b"2"), self.send(b"3")
+        line.cut()
+        self.network.accept()
+        self.assertIn("last 2 requests is unknown", str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value))
+
+
+class ConfirmTests(ProducerCase):
+    """What can be known."""
+
+    def test_confirmed(self) -> None:
+        """The question goes behind what was sent, over the same connection; its answer is the proof."""
+        line = self.connected()
+        self.send(b"x")
+        confirming = self.producer.confirm("topic", 0)
+        self.assertEqual(self.arrived(line), produced(b"x") + QUESTION)
+        self.assertNoResult(confirming)
+        line.deliver(offsetsAnswer([26]))
+        self.assertEqual(self.successResultOf(confirming), 26)
+
+    def test_behindWhatWaits(self) -> None:
+        """The same while it is still connecting."""
+        self.send(b"x")
+        confirming = self.producer.confirm("topic", 0)
+        line = self.network.accept()
+        self.assertEqual(self.arrived(line), produced(b"x") + QUESTION)
+        line.deliver(offsetsAnswer([11]))
+        self.successResultOf(confirming)
+
+    def test_lostBeforeTheAnswer(self) -> None:
+        """Without an answer it is unknown what the broker took; the question is not asked again over a new connection. That said, it is over."""
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        self.clock.advance(1)
+        line.cut()
+        reason = self.failureResultOf(confirming, ConnectionError)
+        self.assertIn("whether broker:9092 took the last 1 requests is unknown: the connection to broker:9092 was lost", str(reason.value))
+        self.assertEqual(self.network.waiting, [])
+        confirming = self.producer.confirm("topic", 0)
+        self.network.accept().deliver(offsetsAnswer([11]))
+        self.assertEqual(self.successResultOf(confirming), 11)
+
+    def test_lostBeforeTheQuestion(self) -> None:
+        """A new connection proves nothing about what went over one that was lost, however well it answers; the next question is one about the new one."""
+        line = self.connected()
+        self.clock.advance(1)
+        line.end()
+        self.send(b"second")
+        line = self.network.accept()
+        confirming = self.producer.confirm("topic", 0)
+        self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        self.assertEqual(self.arrived(line), produced(b"second"))
+        confirming = self.producer.confirm("topic", 0)
+        line.deliver(offsetsAnswer([32]))
+        self.assertEqual(self.successResultOf(confirming), 32)
+
+    def test_lostAfterTheProof(self) -> None:
+        """What was confirmed before the loss is not in doubt."""
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        line.deliver(offsetsAnswer([15]))
+        self.successResultOf(confirming)
+        self.clock.advance(1)
+        line.cut()
+        confirming = self.producer.confirm("topic", 0)
+        self.network.accept().deliver(offsetsAnswer([15]))
+        self.assertEqual(self.successResultOf(confirming), 15)
+
+    def test_sentMeanwhile(self) -> None:
+        """A proof is for what was sent before the question, not for what is sent before the answer."""
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        self.send(b"later")
+        line.deliver(offsetsAnswer([15]))
+        self.successResultOf(confirming)
+        self.clock.advance(1)
+        line.cut()
+        confirming = self.producer.confirm("topic", 0)
+        self.network.accept()
+        self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+
+    def test_replacedBeforeTheAnswer(self) -> None:
+        """When the connection is replaced, and lost, before the answer, both this question and what was sent behind it are in doubt."""
+        self.producer = self.build(reconnectIntervalCount=2)
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        self.successResultOf(self.send(b"behind"))
+        line.cut()
+        self.assertIn("unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        self.network.accept()
+        self.assertIn("unknown", str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value))
+
+    def test_timedOut(self) -> None:
+        """A broker that does not answer in time may still: the question can be asked again, and then proves all."""
+        self.producer = self.build(timeoutMs=1000)
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        self.clock.advance(1)
+        self.failureResultOf(confirming, TimedOutError)
+        confirming = self.producer.confirm("topic", 0)
+        self.assertEqual(self.arrived(line), QUESTION * 2)
+        line.deliver(offsetsAnswer([14]) + offsetsAnswer([15]))
+        self.assertEqual(self.successResultOf(confirming), 15)
+
+    def test_nothingSent(self) -> None:
+        """With nothing sent, a loss is a loss, and says nothing of requests."""
+        confirming = self.producer.confirm("topic", 0)
+        self.network.accept().cut()
+        self.assertNotIn("unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+
+    def test_nonsense(self) -> None:
+        """What is no offset is no proof, and who sends it is no broker."""
+        line = self.connected()
+        for answer in (offsetsAnswer([]), offsetsAnswer([2, 1]), b"\0\0\0\2\0\0"):
+            confirming = self.producer.confirm("topic", 0)
+            line.deliver(answer)
+            self.failureResultOf(confirming, WireError)
+            self.network.turn()
+            self.assertIsNotNone(line.reason)
+            self.producer = self.build()
+            line = self.connected()
+
+    def test_cancelled(self) -> None:
+        """It can be cancelled; what follows is in order."""
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        confirming.cancel()
+        self.failureResultOf(confirming, CancelledError)
+        confirming = self.producer.confirm("topic", 0)
+        line.deliver(offsetsAnswer([14]) + offsetsAnswer([15]))
+        self.assertEqual(self.successResultOf(confirming), 15)
+
+    def test_negativePartition(self) -> None:
+        """A partition that the broker is to pick cannot be asked about."""
+        self.assertRaises(ValueError, self.producer.confirm, "topic", -1)
+
+
+class CloseTests(ProducerCase):
+    """The end."""
+
+    def test_flushes(self) -> None:
+        """What was given to send is written, and read by the broker, before it is closed: C{send} and then C{close} loses nothing."""
+        sent = self.send(b"x" * 200_000)
+        closing = self.producer.close()
+        line = self.network.accept()
+        line.stall()
+        self.network.turn()
+        self.assertFalse(line.isEnded)
+        line.flow()
+        self.assertEqual(self.arrived(line), produced(b"x" * 200_000))
+        self.successResultOf(sent)
+        self.assertTrue(line.isEnded)
+        self.assertNoResult(closing)
+        line.end()
+        self.successResultOf(closing)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_answersFirst(self) -> None:
+        """So is a confirmation that is under way answered."""
+        self.send(b"x")
+        confirming = self.producer.confirm("topic", 0)
+        closing = self.producer.close()
+        line = self.network.accept()
+        self.assertEqual(self.arrived(line), produced(b"x") + QUESTION)
+        self.assertFalse(line.isEnded)
+        line.deliver(offsetsAnswer([11]))
+        self.assertEqual(self.successResultOf(confirming), 11)
+        self.network.turn()
+        line.end()
+        self.successResultOf(closing)
+
+    def test_cannotConnect(self) -> None:
+        """What cannot be sent is not waited for longer than C{connectTimeoutMs}."""
+        sent = self.send()
+        closing = self.producer.close()
+        self.clock.advance(5)
+        self.failureResultOf(sent, TimedOutError)
+        self.successResultOf(closing)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_bounded(self) -> None:
+        """A broker that does not read to the end, or does not close its side, is not waited for longer than C{closeMs}."""
+        self.connected()
+        closing = self.producer.close()
+        self.clock.advance(9.9)
+        self.assertNoResult(closing)
+        self.clock.advance(0.1)
+        self.clock.advance(0)
+        self.failureResultOf(closing, TimedOutError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_nothingTaken(self) -> None:
+        """Closed, it takes nothing, and does not connect again."""
+        self.successResultOf(self.producer.close())
+        self.failureResultOf(self.send(), ClosedError)
+        self.failureResultOf(self.producer.multiSend([("topic", 0, [b"x"])]), ClosedError)
+        self.failureResultOf(self.producer.confirm("topic", 0), ClosedError)
+        self.assertEqual(self.network.attempts, [])
+
+    def test_twice(self) -> None:
+        """Both wait for the end."""
+        self.send()
+        first, second = self.producer.close(), self.producer.close()
+        line = self.network.accept()
+        self.network.turn()
+        self.assertNoResult(first)
+        line.end()
+        self.successResultOf(first)
+        self.successResultOf(second)
+
+    def test_frames(self) -> None:
+        """What was written is what a broker reads."""
+        line = self.connected()
+        self.producer.send("topic", 1, [b"a", b"b"])
+        frame = self.arrived(line)
+        self.assertEqual(decodeRequest(frame[4:])[:2], ("topic", 1))

@@ -1,0 +1,1 @@
+"""What is thrown at the decoders and at a live broker: bytes that nobody meant, with promises that must hold whatever they are."""

@@ -1,0 +1,78 @@
+"""
+What real 0.7.2 software sent, answered and wrote (C{tests/golden}), as values: where mutations begin.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz import judge
+
+FOLDER = Path(__file__).resolve().parent.parent / "golden"
+
+
+def cases() -> list[dict[str, Any]]:
+    """The recorded exchanges of C{wire.json}, as they are written there."""
+    return list(json.loads((FOLDER / "wire.json").read_text(encoding="utf-8")))
+
+
+def requests() -> list[tuple[str, bytes]]:
+    """Name and bytes of each recorded request, those of the clients among them; some are several frames, some are bad."""
+    found = [(case["name"], bytes.fromhex(case["request"])) for case in cases()]
+    return found + [(path.name, bytes.fromhex(path.read_text(encoding="ascii"))) for path in sorted((FOLDER / "clients").glob("*.hex"))]
+
+
+def responses() -> list[tuple[str, bytes]]:
+    """Name and bytes of what was answered, where there was an answer."""
+    return [(case["name"], bytes.fromhex(case["response"])) for case in cases() if case["response"]]
+
+
+def segment() -> bytes:
+    """The segment file that 0.7.2 wrote."""
+    return (FOLDER / "segment-sample.kafka").read_bytes()
+
+
+def frames(stream: bytes) -> list[bytes]:
+    """The bodies of the whole frames of a stream."""
+    found = []
+    at = 0
+    while 0 < (size := int.from_bytes(stream[at : at + 4], "big", signed=True)) <= len(stream) - at - 4:
+        found.append(stream[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def messageSets() -> list[bytes]:
+    """The message sets of the recorded PRODUCE requests, and the segment; some are bad."""
+    found = [segment()]
+    for _, stream in requests():
+        for body in frames(stream):
+            topicSize = int.from_bytes(body[2:4], "big")
+            if body[:2] == b"\x00\x00" and topicSize < len(body):
+                found.append(body[4 + topicSize + 8 :])
+    return found
+
+
+def wrapperPayloads() -> list[bytes]:
+    """The compressed payloads in L{messageSets}."""
+    return [entry.payload for data in messageSets() for entry in judge.recoverable(data) if entry.codec in (1, 2)]
+
+
+def samples(promise: str) -> list[bytes]:
+    """What to begin with for a promise of L{tests.fuzz.promises}."""
+    if promise == "requestStream":
+        return [b"\x00" + stream for _, stream in requests()]
+    if promise == "requestBody":
+        return [body for _, stream in requests() for body in frames(stream)]
+    if promise == "responseBody":
+        return [body for _, stream in responses() for body in frames(stream)]
+    if promise == "messageSet":
+        return messageSets()
+    if promise == "wrapped":
+        return [bytes([codec]) + payload for payload in wrapperPayloads() for codec in (1, 2)]
+    if promise == "compression":
+        return [b"\x04" + payload for payload in wrapperPayloads()]
+    made = [b"\xff\x00\x05\x80\x00hello\x00\x03\xff\x01\x00\x01\xff\x00", b"\xff\x00\x20\xff\x02\x00\x01\xff\x00abcdefgh"]
+    return [b"\x00" + data for data in messageSets()] + made

@@ -1,0 +1,361 @@
+"""
+What must hold for the decoders whatever bytes they are given: functions from bytes to nothing that raise C{AssertionError}.
+
+The same promises are asked for in the gate, with seeded mutations of what real clients sent (L{tests.fuzz.test_decoders}), and for an hour by atheris
+(L{tests.fuzz.atheris_decoders}). Fuzzed bytes hardly ever have a right checksum, so that a broker's deeper floors would stay dark; two of the
+promises therefore repair the bytes first: C{wrapped} makes them the payload of a wrapper, C{nested} the messages inside one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from pylogbroker.errors import (
+    CorruptCompressionError,
+    DecompressionLimitError,
+    FormatError,
+    FrameSizeError,
+    MessageTooLargeError,
+    UnknownCodecError,
+    UnknownRequestError,
+    WireError,
+)
+from pylogbroker.formats import format2011
+from pylogbroker.formats.compression import GZIP, SNAPPY, compress, decompress
+from pylogbroker.formats.messageset import MessageSet, checkPlain, checkSet, encodeMessage, encodeSet, wrap
+from pylogbroker.interfaces import Checked, CheckLimits
+from pylogbroker.wire.framing import FrameDecoder
+from pylogbroker.wire.requests import (
+    Fetch,
+    MultiFetch,
+    MultiProduce,
+    Produce,
+    Request,
+    RequestDecoder,
+    decodeRequest,
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
+from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets, fetchHeader, multiFetchHeader
+from pylogbroker.wire.responses import encodeOffsets as encodeOffsetsResponse
+from tests.fuzz import judge
+
+FRAME_SIZE_MAX = 1 << 16
+LIMITS = CheckLimits(payloadSizeMax=4096, decompressedSizeMax=1 << 16, depthMax=3)
+UNOPENED = (CorruptCompressionError, DecompressionLimitError)
+"""A wrapper that is both corrupt and too large may be refused for either."""
+
+SCAN_WINDOW_SIZES = (1, 4, 7, 16, 64, 1024, 1 << 20)
+
+
+def demand(holds: bool, *what: object) -> None:
+    """An C{assert} that C{python -O} does not take away."""
+    if not holds:
+        raise AssertionError(*what)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def encode(request: Request) -> bytes:
+    """A request as a frame again; of a run of PRODUCE requests, all of them."""
+    if isinstance(request, Produce):
+        return b"".join(encodeProduce(request.topic, request.partition, data) for data in request.sets)
+    if isinstance(request, MultiProduce):
+        return encodeMultiProduce((each.topic, each.partition, each.sets[0]) for each in request.produces)
+    if isinstance(request, Fetch):
+        return encodeFetch(*request)
+    if isinstance(request, MultiFetch):
+        return encodeMultiFetch(request.fetches)
+    return encodeOffsets(*request)
+
+
+def single(requests: Iterable[Request]) -> Iterator[Request]:
+    """Runs of PRODUCE requests taken apart."""
+    for request in requests:
+        if isinstance(request, Produce):
+            for data in request.sets:
+                yield Produce(request.topic, request.partition, [data])
+        else:
+            yield request
+
+
+def readWhole(stream: bytes, frameSizeMax: int = FRAME_SIZE_MAX) -> tuple[list[Request], type[WireError] | None]:
+    """The requests of a stream and the error that ends it, by slicing it into frames; the plainest way to read one."""
+    requests: list[Request] = []
+    at = 0
+    while len(stream) - at >= 4:
+        size = int.from_bytes(stream[at : at + 4], "big", signed=True)
+        if not 0 < size <= frameSizeMax:
+            return requests, FrameSizeError
+        if size > len(stream) - at - 4:
+            break
+        try:
+            requests.append(decodeRequest(stream[at + 4 : at + 4 + size]))
+        except WireError as error:
+            return requests, type(error)
+        at += 4 + size
+    return requests, None
+
+
+def readPieces(pieces: Iterable[bytes], patient: bool = False, frameSizeMax: int = FRAME_SIZE_MAX) -> tuple[list[Request], type[WireError] | None]:
+    """
+    The same by a L{RequestDecoder} that is fed pieces.
+
+    @param patient: take only when all is fed, like a connection that is busy meanwhile.
+    """
+    decoder = RequestDecoder(frameSizeMax)
+    requests: list[Request] = []
+    fed = 0
+    try:
+        for piece in pieces:
+            decoder.feed(piece)
+            fed += len(piece)
+            if patient:
+                continue
+            while (request := decoder.takeRequest()) is not None:
+                requests.append(request)
+            demand(decoder.missing >= 0 and decoder.heldSize <= fed, "what is held is more than what came")
+        while patient and (request := decoder.takeRequest()) is not None:
+            requests.append(request)
+    except WireError as error:
+        return list(single(requests)), type(error)
+    return list(single(requests)), None
+
+
+def cut(data: bytes, positions: Iterable[int]) -> list[bytes]:
+    """Data in pieces."""
+    places = sorted({0, len(data), *(position for position in positions if position <= len(data))})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+def requestStream(data: bytes) -> None:
+    """However a stream of frames is cut up, and whenever it is asked, the decoder gives what slicing gives; nothing but L{WireError} comes out."""
+    countOfCuts = data[0] % 16 if data else 0
+    head, stream = data[1 : 1 + 2 * countOfCuts], data[1 + 2 * countOfCuts :]
+    positions = [position for (position,) in struct.iter_unpack(">H", head[: len(head) & ~1])]
+    expected = readWhole(stream)
+    pieces = cut(stream, positions)
+    demand(readPieces(pieces) == expected, "cut", pieces)
+    demand(readPieces(pieces, patient=True) == expected, "cut, and taken at the end", pieces)
+    demand(readPieces([stream]) == expected, "whole")
+    for request in expected[0]:
+        roundTrip(request)
+
+
+def roundTrip(request: Request) -> None:
+    """What a decoded request is encoded to decodes to the same."""
+    demand(decodeRequest(encode(request)[4:]) == request, "round trip", request)
+
+
+def requestBody(data: bytes) -> None:
+    """A frame's body is a L{WireError} or a request whose encoding the body begins with (but for topics that are not UTF-8)."""
+    try:
+        request = decodeRequest(data)
+    except WireError as error:
+        demand(len(data) < 2 or isinstance(error, UnknownRequestError) == (not 0 <= int.from_bytes(data[:2], "big", signed=True) <= 4), error)
+        return
+    roundTrip(request)
+    if b"\xef\xbf\xbd" not in encode(request):
+        demand(data.startswith(encode(request)[4:]), "what was decoded is not what was there", request)
+
+
+def responseBody(data: bytes) -> None:
+    """A response's body is a L{WireError} for each reader of it, or encodes to what was there."""
+    for decode, encodeAgain in ((decodeFetch, _encodeFetchResponse), (decodeMultiFetch, _encodeMultiFetchResponse), (decodeOffsets, _encodeOffsetsResponse)):
+        try:
+            found: Any = decode(data)
+        except WireError:
+            continue
+        demand(data[2:] == encodeAgain(found)[6:], decode.__name__, found)
+    decoder = FrameDecoder(FRAME_SIZE_MAX)
+    decoder.feed(data)
+    try:
+        while (frame := decoder.take()) is not None:
+            demand(0 < len(frame) <= FRAME_SIZE_MAX, len(frame))
+    except FrameSizeError:
+        pass
+
+
+def _encodeFetchResponse(found: tuple[int, bytes]) -> bytes:
+    return fetchHeader(found[0], len(found[1])) + found[1]
+
+
+def _encodeMultiFetchResponse(found: list[tuple[int, bytes]]) -> bytes:
+    return multiFetchHeader([len(data) for _, data in found]) + b"".join(fetchHeader(code, len(data)) + data for code, data in found)
+
+
+def _encodeOffsetsResponse(found: tuple[int, list[int]]) -> bytes:
+    return encodeOffsetsResponse(found[1])
+
+
+# -- message sets -----------------------------------------------------------------------------------------------------
+
+
+def upToError(things: Iterator[Any]) -> tuple[list[Any], type[Exception] | None]:
+    """What an iterator gives, and the class of the error, ours or the judge's verdict, that ends it."""
+    found = []
+    try:
+        for thing in things:
+            found.append(thing)
+    except judge.RefusedError as refused:
+        return found, refused.error
+    except FormatError as error:
+        demand(error.position >= 0, error)
+        return found, type(error)
+    return found, None
+
+
+def alike(mine: tuple[list[Any], type[Exception] | None], judged: tuple[list[Any], type[Exception] | None]) -> bool:
+    """Whether two such readings agree, with the licence of L{UNOPENED}."""
+    return mine[0] == judged[0] and (mine[1] == judged[1] or (mine[1] in UNOPENED and judged[1] in UNOPENED))
+
+
+def messageSet(data: bytes) -> None:
+    """Every reading of a message set, shallow, deep and quick, agrees with the judge's: the same messages, offsets, end, and error."""
+    base = 1000
+    messages = MessageSet(data, base, limits=LIMITS)
+    top = upToError(judge.entries(data))
+    shallow = [(seen.payload, seen.magic, seen.attributes, seen.checksum, base + seen.end) for seen in top[0]]
+    demand(upToError((*each.message, each.nextOffset) for each in messages.shallow()) == (shallow, top[1]), "shallow")
+    found, error = upToError(judge.deep(data, LIMITS.decompressedSizeMax, LIMITS.depthMax))
+    expected = [(payload, base + end) for payload, end in found], error
+    demand(alike(upToError(messages.payloads()), expected), "payloads", upToError(messages.payloads()), expected)
+    demand(alike(upToError((each.message.payload, each.nextOffset) for each in messages), expected), "iteration")
+    try:
+        validSize = messages.validSize
+    except FormatError as failure:
+        demand(type(failure) is top[1], failure)
+    else:
+        demand(top[1] is None and validSize == (top[0][-1].end if top[0] else 0), validSize)
+    messageCheck(data)
+
+
+def messageCheck(data: bytes) -> None:
+    """A broker's check agrees with the judge's, and its short way accepts only what the long way keeps whole."""
+    try:
+        checked: Checked | type[FormatError] = checkSet(data, LIMITS)
+    except FormatError as error:
+        checked = type(error)
+    try:
+        judged = judge.count(data, LIMITS.payloadSizeMax, LIMITS.decompressedSizeMax, LIMITS.depthMax)
+        expected: Checked | type[FormatError] = MessageTooLargeError if judged is None else Checked(*judged)
+    except judge.RefusedError as refused:
+        expected = refused.error
+    demand(checked == expected or (checked in UNOPENED and expected in UNOPENED), checked, expected)
+    done, count = checkPlain([data], LIMITS.payloadSizeMax)
+    if done:
+        demand(done == 1 and checked == Checked(len(data), count), "accepted the short way alone", checked)
+    else:
+        demand(count == 0, "messages of no set", count)
+    demand(checkPlain([data, data], LIMITS.payloadSizeMax) == (2 * done, 2 * count), "a set depends on its neighbour")
+
+
+def wrapped(data: bytes) -> None:
+    """The same for a set with a wrapper whose payload is whatever was given, and plain messages around it."""
+    codec = data[0] % 4 if data else 0
+    messageSet(encodeMessage(b"before") + encodeMessage(data[1:], codec=codec) + encodeMessage(b"after", 0))
+
+
+def repaired(data: bytes) -> bytes:
+    """Entries made of data: sizes cut to what is there, magic bytes mostly made known, checksums mostly made right. What comes out is not always valid."""
+    out = []
+    at = 0
+    while len(data) - at >= 4:
+        size = int.from_bytes(data[at : at + 2], "big") % 512
+        flags, attributes = data[at + 2], data[at + 3]
+        payload = data[at + 4 : at + 4 + size]
+        at += 4 + size
+        if flags < 16:
+            out.append(data[at - 4 - len(payload) : at])
+        elif flags < 96:
+            out.append(encodeMessage(payload, 0))
+        elif flags < 192 or attributes % 4 == 3:
+            out.append(encodeMessage(payload, codec=attributes))
+        elif attributes % 4 in (GZIP, SNAPPY):
+            out.append(wrap(attributes % 4, repaired(payload)))
+        else:
+            out.append(encodeMessage(payload))
+    return b"".join(out)
+
+
+def nested(data: bytes) -> None:
+    """The same for sets of entries that are mostly valid, in up to five wrappers."""
+    if not data:
+        return
+    inner = repaired(data[1:])
+    for level in range(data[0] % 6):
+        inner = wrap((GZIP, SNAPPY)[data[0] >> level & 1], inner)
+    messageSet(inner)
+
+
+def compression(data: bytes) -> None:
+    """A decompressor gives what the judge's gives, within its limit, or one of its two errors; what a compressor wrote comes back."""
+    sizeMax = (0, 1, 64, 4096, 1 << 16)[data[0] % 5] if data else 0
+    for codec, judged in ((GZIP, judge.gunzip), (SNAPPY, judge.unsnappy)):
+        for foreign in (data[1:], data):
+            try:
+                opened = decompress(codec, foreign, sizeMax)
+            except UNOPENED as error:
+                try:
+                    demand(len(judged(foreign)) > sizeMax and isinstance(error, DecompressionLimitError), "refused what is good", error)
+                except judge.RefusedError:
+                    pass
+                continue
+            demand(len(opened) <= sizeMax and opened == judged(foreign), "opened to something else")
+        packed = compress(codec, data)
+        demand(decompress(codec, packed, len(data)) == judged(packed) == data, "round trip")
+        if data:
+            try:
+                decompress(codec, packed, len(data) - 1)
+            except DecompressionLimitError:
+                pass
+            else:
+                raise AssertionError("one byte more than allowed came out")
+    try:
+        decompress(data[0] | 3 if data else 3, data, sizeMax)
+    except UnknownCodecError:
+        pass
+    else:
+        raise AssertionError("a codec that nobody knows")
+
+
+def scan(data: bytes) -> None:
+    """A walk over a segment finds what the judge would recover, by steps and in one go, with windows of every size; it never raises."""
+    start = 0
+    windowSize = SCAN_WINDOW_SIZES[data[0] % len(SCAN_WINDOW_SIZES)] if data else 1
+    data = data[1:] if data and data[0] < 128 else repaired(data[1:])
+    kept = judge.recoverable(data)
+    before, format2011.SCAN_WINDOW_SIZE = format2011.SCAN_WINDOW_SIZE, windowSize
+    try:
+        for end in (len(data), len(data) + 5):  # the second: a file that has become shorter
+            scans = [format2011.Format2011().scan(lambda position, size: data[position : position + size], 5000, start, end) for _ in range(2)]
+            expected = [(seen.start, seen.end - seen.start, 5000 + seen.start, 5000 + seen.end) for seen in kept]
+            demand([tuple(entry) for entry in scans[0]] == expected, "steps")
+            behind = kept[-1].end if kept else 0
+            demand(scans[1].skipToEnd() == scans[0].position == behind, "in one go", scans[1].position, behind)
+            demand((scans[0].reason is None) == (scans[1].reason is None) == (behind == end), scans[0].reason)
+    finally:
+        format2011.SCAN_WINDOW_SIZE = before
+
+
+def plainSet(data: bytes) -> None:
+    """What an application sends comes back, in every packing."""
+    payloads = data.split(b"\n")
+    for magic in (0, 1):
+        for codec in (0, GZIP, SNAPPY):
+            encoded = encodeSet(payloads, codec, magic)
+            limits = CheckLimits()
+            demand([payload for payload, _ in MessageSet(encoded).payloads()] == payloads, codec, magic)
+            demand(checkSet(encoded, limits) == Checked(len(encoded), len(payloads)), codec, magic)
+
+
+PROMISES: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each for each in (requestStream, requestBody, responseBody, messageSet, wrapped, nested, compression, scan, plainSet)
+}
