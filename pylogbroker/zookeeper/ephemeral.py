@@ -1,11 +1,12 @@
 """
 Claiming an ephemeral node: 0.7's rule (spec-0.7 zookeeper §2.1), with the hole in it mended (gotchas 9, 10).
 
-0.7 creates the node; finds it there already; and if its value is the one it wanted to write, it takes the node for its own, whose creation it did not hear of. But the node may
-belong to an earlier session of the same program, which has not expired yet: then it goes away later, and nobody puts it back. So what counts here is
-whose session it goes with: ours, and it is ours; another's, and it is a conflict, whatever is written in it. What to do about a conflict is
-the caller's: a consumer leaves the partition alone and tries the whole rebalance again, a broker waits until the old session must be over
-(L{claimPatiently}).
+0.7 creates the node; finds it there already; and if its value is the one it wanted to write, it takes the node for its own, whose creation it did not
+hear of. But the node may belong to an earlier session of the same program, which has not expired yet: then it goes away later, and nobody puts it
+back. So what counts here is whose session it goes with: ours, and it is ours; another's, and it is a conflict, whatever is written in it.
+
+What to do about a conflict is the caller's: a consumer leaves the partition alone and tries the whole rebalance again, a broker waits until the old
+session must be over (L{claimPatiently}).
 """
 
 from __future__ import annotations

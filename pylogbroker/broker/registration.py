@@ -1,0 +1,179 @@
+"""
+A broker's entries in ZooKeeper: where it is, and how many partitions each of its topics has (spec-0.7 zookeeper §1, §2).
+
+What must be true: while the broker serves and ZooKeeper can be reached, the entries are there, with the values that they should have, owned by the
+session of now; an entry that could not be written is tried again until it can (gotchas 11, 12); nobody waits for any of it but the start. So there is a set
+of entries that are wanted, a set of those that are missing, and one *round* at a time, which claims what is missing, in order, the broker's own first. A
+new topic and a new session add to what is missing, and a failure leaves it there, for the next round a moment later.
+
+The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9). Only if it stays beyond that is
+it a true duplicate: two brokers with one id. At the start that is an error that names both; later, after an expiry, it is logged, and tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.cluster import paths
+from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBroker, encodeNumber
+from pylogbroker.errors import ConfigurationError, InvalidNameError, ZnodeError, ZookeeperError
+from pylogbroker.interfaces import IZookeeper, SessionEvent
+from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimPatiently
+
+RETRY_MS = 1_000
+PATIENCE_FACTOR = 2
+"""Session time-outs to wait for an old session to expire: one for the session, one for the server's ticks and ours."""
+
+
+class Registration:
+    """
+    Keeps a broker registered.
+
+    @ivar isRegistered: whether nothing is missing now.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: Any,
+        zookeeper: IZookeeper,
+        brokerId: int,
+        host: str,
+        port: int,
+        partitionCount: Callable[[str], int],
+        sessionTimeoutMs: int,
+    ) -> None:
+        """
+        @param zookeeper: its client; connected.
+        @param host: what others connect to.
+        @param partitionCount: of a topic: the number that the settings give it.
+        @raise ConfigurationError: the host has a colon in it.
+        """
+        self._clock = clock
+        self._zookeeper = zookeeper
+        self._brokerId = brokerId
+        self._host = host
+        self._port = port
+        self._partitionCount = partitionCount
+        self._patienceMs = PATIENCE_FACTOR * sessionTimeoutMs
+        self._topics: dict[str, None] = {}
+        self._missing: dict[str, None] = {}
+        self._selfMissing = True
+        self._round: Deferred[None] | None = None
+        self._retry: Any = None
+        self._stopped = False
+        self._removeListener: Callable[[], None] | None = None
+        try:
+            self._value()
+        except ValueError as error:
+            raise ConfigurationError(f"hostname={host}: {error}") from error
+
+    def _value(self) -> bytes:
+        return BrokerRegistration(creatorId(self._host, int(self._clock.seconds() * 1000)), self._host, self._port).encode()
+
+    @property
+    def isRegistered(self) -> bool:
+        """Whether all entries are there, as far as this broker knows."""
+        return not self._selfMissing and not self._missing
+
+    def start(self, topics: Iterable[str]) -> Deferred[None]:
+        """
+        Register the broker and the topics that it has.
+
+        @return: fires when the broker's own entry is there; topics may follow. Fails with L{ConfigurationError} when another broker has the
+            id, and with L{ZookeeperError} when ZooKeeper cannot be asked.
+        """
+        self._removeListener = self._zookeeper.add_session_listener(self._sessionChanged)
+        self._topics.update(dict.fromkeys(topics))
+        self._missing.update(self._topics)
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        await self._claimSelf()
+        self._begin()
+
+    async def _claimSelf(self) -> None:
+        path = paths.brokerId(self._brokerId)
+        try:
+            await claimPatiently(self._clock, self._zookeeper, path, self._value(), self._patienceMs)
+        except ConflictError as conflict:
+            try:
+                other = decodeBroker(path, conflict.data)
+                place = f"{other.host}:{other.port}"
+            except ZnodeError:
+                place = repr(conflict.data[:100])
+            raise ConfigurationError(
+                f"brokerid={self._brokerId}: the broker at {place} is registered with this id in {path}, and stayed so for {self._patienceMs} ms; "
+                f"this one is {self._host}:{self._port}. Give one of them another brokerid"
+            ) from conflict
+        self._selfMissing = False
+
+    def topicCreated(self, topic: str) -> None:
+        """The first partition of a topic has come into being; repeated calls for one topic do nothing."""
+        if topic not in self._topics:
+            self._topics[topic] = self._missing[topic] = None
+            self._begin()
+
+    def _sessionChanged(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._log.warn("The session with ZooKeeper has expired: registering broker {brokerId} again", brokerId=self._brokerId)
+            self._selfMissing = True
+            self._missing.update(self._topics)
+        elif event is SessionEvent.CONNECTED:
+            self._begin()
+
+    # -- rounds
+
+    def _begin(self) -> None:
+        if self._round is not None or self._stopped or self.isRegistered:
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._round = Deferred.fromCoroutine(self._claimMissing())
+        self._round.addErrback(self._roundFailed).addCallback(self._roundOver)
+
+    async def _claimMissing(self) -> None:
+        if self._selfMissing:
+            await self._claimSelf()
+        for topic in list(self._missing):
+            session = self._zookeeper.session_id
+            try:
+                await claim(self._zookeeper, paths.topicBroker(topic, self._brokerId), encodeNumber(self._partitionCount(topic)))
+            except InvalidNameError as error:
+                self._log.error("Topic {topic} is not registered: {error}", topic=topic, error=error)
+            if session == self._zookeeper.session_id:  # or else it has gone with its session, and is missing again
+                self._missing.pop(topic, None)
+
+    def _roundFailed(self, failure: Failure) -> None:
+        if self._stopped:
+            return
+        if failure.check(ZookeeperError, ConfigurationError):
+            self._log.warn("Registering broker {brokerId} did not work: {error}. It is tried again", brokerId=self._brokerId, error=failure.value)
+        else:
+            self._log.failure("Registering broker {brokerId} failed in a way that nobody foresaw", failure, brokerId=self._brokerId)
+
+    def _roundOver(self, _result: object) -> None:
+        self._round = None
+        if not self.isRegistered and not self._stopped:
+            self._retry = self._clock.callLater(RETRY_MS / 1000, self._again)
+
+    def _again(self) -> None:
+        self._retry = None
+        self._begin()
+
+    def stop(self) -> None:
+        """Register nothing any more. Closing the client takes the entries away."""
+        self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._removeListener is not None:
+            self._removeListener()
+            self._removeListener = None
