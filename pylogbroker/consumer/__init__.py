@@ -1,0 +1,3 @@
+"""
+Consumer groups: streams of messages whose partitions are shared among the members of a group, without a master.
+"""
