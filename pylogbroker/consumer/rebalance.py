@@ -208,6 +208,7 @@ class Rebalance:
         self._consumerId = consumerId
         self._retryCountMax = retryCountMax
         self._wanted: Share = {}
+        self._doubtful: Share = {}  # claimed, perhaps: the claim was not answered
         self._brokers: Mapping[int, BrokerRegistration] = {}
         self._changed = False
         self._attempt = 0
@@ -234,7 +235,7 @@ class Rebalance:
         if self.state in (State.STOPPING, State.STOPPED):
             self.owned = {}
             return []
-        self.state, self.owned, self._wanted, self._changed = State.SUSPENDED, {}, {}, False
+        self.state, self.owned, self._wanted, self._doubtful, self._changed = State.SUSPENDED, {}, {}, {}, False
         return [Forget()]
 
     def connected(self) -> list[Effect]:
@@ -246,7 +247,7 @@ class Rebalance:
         if self.state in (State.STOPPING, State.STOPPED):
             return []
         self.state = State.STOPPING
-        return [Release(dict(self.owned))]
+        return [Release({**self._doubtful, **self.owned})]
 
     # -- answers
 
@@ -256,6 +257,8 @@ class Rebalance:
             self.state, self.owned = State.STOPPED, {}
             return [Finish()]
         if isinstance(answer, Failed):
+            if self.state is State.CLAIMING:
+                self._doubtful.update({place: thread for place, thread in self._wanted.items() if place not in self.owned})
             return self._backOff(answer.reason)
         if self.state is State.LOOKING and isinstance(answer, Seen):
             return self._seen(answer.view)
@@ -282,13 +285,15 @@ class Rebalance:
         if missing:
             return self._backOff(f"the brokers {sorted(missing)} have partitions and are not registered")
         self._wanted, self._brokers = share, view.brokers
-        if share == self.owned:
+        if share == self.owned and not self._doubtful:
             return self._own()
         self.state = State.RELEASING
-        return [Release({place: thread for place, thread in self.owned.items() if share.get(place) != thread})]
+        held = {**self._doubtful, **self.owned}
+        return [Release({place: thread for place, thread in held.items() if share.get(place) != thread})]
 
     def _released(self) -> list[Effect]:
         self._dropUnwanted()
+        self._doubtful = {}
         claim = {place: thread for place, thread in self._wanted.items() if place not in self.owned}
         self.state = State.CLAIMING
         return [Claim(claim)]
