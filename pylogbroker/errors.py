@@ -231,6 +231,13 @@ class BusyError(PylogbrokerError):
     """So much waits to be sent to a broker that no more is taken. Nothing of the call was sent; wait for the L{Deferred}s of earlier ones."""
 
 
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+class ConsumerTimeoutError(PylogbrokerError):
+    """No message came within C{consumer.timeout.ms}. The iterator goes on when it is asked again."""
+
+
 # -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------
 
 

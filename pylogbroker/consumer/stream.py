@@ -1,0 +1,380 @@
+"""
+Streams: what an application reads.
+
+A stream is a bounded queue of chunks, and a reader. A chunk is what one fetch brought of one partition, undecoded. The fetcher asks for a partition only while its
+stream has room (L{MessageStream.hasRoom}), so that a slow reader costs memory for so many chunks, and nothing else: silence is the push-back.
+
+The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out. What was handed out and is still
+being worked on when the position is committed is the application's affair (with auto-commit, a crash may lose it; without, C{commitOffsets} comes
+when it is done). Dropping a partition forgets its chunks in the same moment, the one that is being read included, so that nothing of it is handed out
+after its position was committed.
+
+An error of one partition comes out of the stream once, in its turn, as an exception; the stream goes on with the others.
+
+Three ways to read, of which an application takes one: C{async for}; L{MessageStream.deliverTo}, where the receiver pushes back; and L{MessageStream.blocking}, for
+a plain thread.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError
+from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.model import BrokerPartition
+
+CHUNK_COUNT_MAX = 10
+DELIVERY_COUNT_MAX = 1_000
+"""Messages handed to a receiver in one reactor turn."""
+
+
+class ConsumedMessage(NamedTuple):
+    """
+    A message, as an application gets it.
+
+    @ivar value: the payload, or what the decoder made of it.
+    @ivar topic: where it is from.
+    @ivar partition: the broker's number and the partition's there.
+    @ivar nextOffset: what a reader that has this message goes on with (spec-0.7 wire-protocol §6).
+    """
+
+    value: Any
+    topic: str
+    partition: BrokerPartition
+    nextOffset: int
+
+
+class Chunk(NamedTuple):
+    """
+    What a fetch brought of one partition; at least one whole entry.
+
+    @ivar size: bytes.
+    """
+
+    place: Place
+    messages: MessageSet
+    size: int
+
+
+class _Fault(NamedTuple):
+    """An error of a partition, in its turn."""
+
+    place: Place
+    error: PylogbrokerError
+
+
+class MessageStream:
+    """
+    One stream of a consumer.
+
+    @ivar positions: for each partition read so far, what to commit; shared among the streams of a consumer.
+    @ivar isEnded: whether nothing will come any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: Any,
+        positions: dict[Place, int],
+        gotRoom: Callable[[], None],
+        *,
+        decode: Callable[[bytes], Any] | None = None,
+        isShallow: bool = False,
+        chunkCountMax: int = CHUNK_COUNT_MAX,
+        timeoutMs: int = -1,
+    ) -> None:
+        """
+        @param name: of the thread that it belongs to.
+        @param gotRoom: called when there is room again.
+        @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
+        @param isShallow: whether wrappers are handed out as they are.
+        @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
+        """
+        self.name = name
+        self.positions = positions
+        self.isEnded = False
+        self._clock = clock
+        self._gotRoom = gotRoom
+        self._decode = decode
+        self._isShallow = isShallow
+        self._chunkCountMax = chunkCountMax
+        self._timeoutMs = timeoutMs
+        self._queue: deque[Chunk | _Fault] = deque()
+        self._place: Place | None = None
+        self._current: Iterator[tuple[bytes, int]] | None = None
+        self._reader: Deferred[None] | None = None
+        self._delivery: _Delivery | None = None
+
+    def __repr__(self) -> str:
+        return f"<MessageStream {self.name}, {len(self._queue)} chunks{', ended' if self.isEnded else ''}>"
+
+    # -- the fetcher's side
+
+    @property
+    def hasRoom(self) -> bool:
+        """Whether another chunk may come."""
+        return len(self._queue) < self._chunkCountMax
+
+    @property
+    def queuedSize(self) -> int:
+        """Bytes of the chunks that wait."""
+        return sum(each.size for each in self._queue if isinstance(each, Chunk))
+
+    def put(self, chunk: Chunk) -> None:
+        """Queue a chunk."""
+        if not self.isEnded:
+            self._queue.append(chunk)
+            self._wake()
+
+    def fail(self, place: Place, error: PylogbrokerError) -> None:
+        """Let the reader know, in turn, that a partition cannot be read on."""
+        if not self.isEnded:
+            self._queue.append(_Fault(place, error))
+            self._wake()
+
+    def drop(self, places: set[Place]) -> None:
+        """Forget what is queued of some partitions. What was handed out stays handed out."""
+        self._queue = deque(each for each in self._queue if each.place not in places)
+        if self._place in places:
+            self._place = self._current = None
+
+    def end(self) -> None:
+        """Forget all that is queued; readers come to the end."""
+        self._queue.clear()
+        self._place = self._current = None
+        self.isEnded = True
+        self._wake()
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.callback(None)
+        if self._delivery is not None:
+            self._delivery.goOn()
+
+    # -- the reader's side
+
+    def take(self) -> ConsumedMessage | None:
+        """
+        The next message, if there is one now.
+
+        @raise PylogbrokerError: in place of a message: what is wrong with a partition, or with this message; the next call goes on behind it.
+        """
+        while True:
+            current, place = self._current, self._place
+            if current is None or place is None:
+                if not self._queue:
+                    return None
+                self._open(self._queue.popleft())
+                continue
+            try:
+                payload, nextOffset = next(current)
+            except StopIteration:
+                self._place = self._current = None
+                continue
+            except PylogbrokerError:
+                self._place = self._current = None
+                raise
+            self.positions[place] = nextOffset
+            value = payload if self._decode is None else self._decode(payload)
+            return ConsumedMessage(value, place.topic, place.partition, nextOffset)
+
+    def _open(self, item: Chunk | _Fault) -> None:
+        if len(self._queue) == self._chunkCountMax - 1:
+            self._gotRoom()
+        if isinstance(item, _Fault):
+            raise item.error
+        self._place = item.place
+        messages = item.messages
+        self._current = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
+
+    def __aiter__(self) -> MessageStream:
+        return self
+
+    async def __anext__(self) -> ConsumedMessage:
+        """
+        The next message. One reader at a time.
+
+        @raise StopAsyncIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time; ask again when you like.
+        @raise PylogbrokerError: see L{take}.
+        """
+        while True:
+            message = self.take()
+            if message is not None:
+                return message
+            if self.isEnded:
+                raise StopAsyncIteration
+            await self._wait()
+
+    async def _wait(self) -> None:
+        reader: Deferred[None] = Deferred()
+        self._reader = reader
+        if self._timeoutMs >= 0:
+            timeoutMs = self._timeoutMs
+
+            def late(_result: object, _seconds: float) -> None:
+                raise ConsumerTimeoutError(f"{self.name}: no message within {timeoutMs} ms")
+
+            reader.addTimeout(timeoutMs / 1000, self._clock, late)
+        try:
+            await reader
+        finally:
+            if self._reader is reader:
+                self._reader = None
+
+    def deliverTo(self, receiver: Any) -> Deferred[None]:
+        """
+        Push messages into a receiver.
+
+        @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that it is given.
+        @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be delivered anew.
+        """
+        self._delivery = _Delivery(self, receiver, self._clock)
+        return self._delivery.start()
+
+    def blocking(self, reactor: Any) -> BlockingIterator:
+        """
+        An iterator for a plain thread, while the reactor runs in another.
+
+        @param reactor: the one that the consumer belongs to.
+        """
+        return BlockingIterator(self, reactor, self._timeoutMs)
+
+
+@implementer(IPushProducer)
+class _Delivery:
+    """Pushes a stream's messages into a receiver, while that lets it."""
+
+    def __init__(self, stream: MessageStream, receiver: Any, clock: Any) -> None:
+        self._stream = stream
+        self._receiver = receiver
+        self._clock = clock
+        self._isPaused = False
+        self._turn: Any = None
+        self._done: Deferred[None] = Deferred(lambda _done: self._end())
+
+    def start(self) -> Deferred[None]:
+        self._receiver.registerProducer(self, True)
+        self.goOn()
+        return self._done
+
+    def goOn(self) -> None:
+        """There may be something to deliver."""
+        if self._turn is None and not self._isPaused and not self._done.called:
+            self._turn = self._clock.callLater(0, self._deliver)
+
+    def _deliver(self) -> None:
+        self._turn = None
+        try:
+            for _count in range(DELIVERY_COUNT_MAX):
+                if self._isPaused:
+                    return
+                message = self._stream.take()
+                if message is None:
+                    break
+                self._receiver.write(message)
+            else:
+                self.goOn()
+                return
+        except Exception:
+            self._finish(Failure())
+            return
+        if self._stream.isEnded:
+            self._finish(None)
+
+    def _finish(self, result: Any) -> None:
+        self._end()
+        if not self._done.called:
+            self._done.callback(result)
+
+    def _end(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        if self._stream._delivery is self:
+            self._stream._delivery = None
+            self._receiver.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        """The receiver has enough."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """The receiver wants more."""
+        self._isPaused = False
+        self.goOn()
+
+    def stopProducing(self) -> None:
+        """The receiver wants no more, ever."""
+        self._isPaused = True
+        if not self._done.called:
+            self._finish(None)
+
+
+class BlockingIterator:
+    """
+    Messages for a plain thread: some at a time are fetched from the reactor's thread.
+
+    A batch is at most what the stream has at once; its messages count as handed out when the batch is taken, so that a commit in between may be up to
+    C{batchCountMax} messages ahead of the thread.
+    """
+
+    def __init__(self, stream: MessageStream, reactor: Any, timeoutMs: int, batchCountMax: int = 100) -> None:
+        self._stream = stream
+        self._reactor = reactor
+        self._timeoutMs = timeoutMs
+        self._batchCountMax = batchCountMax
+        self._batch: deque[ConsumedMessage | PylogbrokerError] = deque()
+        self._isEnded = False
+
+    def __iter__(self) -> BlockingIterator:
+        return self
+
+    def __next__(self) -> ConsumedMessage:
+        """
+        @raise StopIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time; ask again when you like.
+        @raise PylogbrokerError: see L{MessageStream.take}.
+        """
+        while not self._batch:
+            if self._isEnded:
+                raise StopIteration
+            self._fetch()
+        item = self._batch.popleft()
+        if isinstance(item, ConsumedMessage):
+            return item
+        raise item
+
+    def _fetch(self) -> None:
+        answers: queue.SimpleQueue[tuple[list[Any], bool]] = queue.SimpleQueue()
+        self._reactor.callFromThread(self._collect, answers)
+        batch, self._isEnded = answers.get()
+        self._batch.extend(batch)
+
+    def _collect(self, answers: queue.SimpleQueue[tuple[list[Any], bool]]) -> None:
+        """On the reactor's thread: what there is, or else the next thing that comes."""
+        batch: list[Any] = []
+        while len(batch) < self._batchCountMax:
+            try:
+                message = self._stream.take()
+            except PylogbrokerError as error:
+                batch.append(error)
+                break
+            if message is None:
+                break
+            batch.append(message)
+        if batch or self._stream.isEnded:
+            answers.put((batch, self._stream.isEnded and not batch))
+            return
+        waiting = Deferred.fromCoroutine(self._stream._wait())
+        waiting.addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(([failure.value], False)))
