@@ -28,7 +28,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
-from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch
+from pylogbroker.zookeeper.watch import NOT_THERE, Read, Sight, Watch
 
 FIRST_SESSION = 0x1000
 
@@ -67,7 +67,7 @@ class ZookeeperDouble:
         self._nextSession = FIRST_SESSION
         self._sessions: dict[int, ZookeeperDoubleClient] = {}
         self._expiries: dict[int, Any] = {}
-        self._watchers: dict[tuple[str, str], dict[Callable[[str], None], ZookeeperDoubleClient]] = {}
+        self._watchers: dict[tuple[str, str], dict[Sight, ZookeeperDoubleClient]] = {}
 
     def client(self, session_timeout: int = 6_000, chroot: str = "") -> ZookeeperDoubleClient:
         """A client, not connected yet."""
@@ -100,7 +100,8 @@ class ZookeeperDouble:
         expiry = self._expiries.pop(client.session_id, None)
         if expiry is not None:
             expiry.cancel()
-        client._connected(client.session_id or self._open(client))
+        if not client.isClosed:
+            client._connected(client.session_id or self._open(client))
 
     def expire(self, client: ZookeeperDoubleClient) -> None:
         """End a client's session. If it is connected it hears of it and has a new one at once, as with kazoo."""
@@ -112,7 +113,8 @@ class ZookeeperDouble:
         self._end(client.session_id)
         if wasConnected:
             client._expired()
-            client._connected(self._open(client))
+            if not client.isClosed:  # by one of its listeners
+                client._connected(self._open(client))
 
     def stop(self) -> None:
         """The server is gone for a while: all are disconnected, and while it is gone no session ends."""
@@ -218,8 +220,9 @@ class ZookeeperDouble:
         self._notify("children", path, "deleted")
         self._notify("children", parentPath, "child")
 
-    def watch(self, what: str, path: str, seen: Callable[[str], None], client: ZookeeperDoubleClient) -> None:
-        self._watchers.setdefault((what, path), {})[seen] = client
+    def watch(self, what: str, path: str, seen: Sight, client: ZookeeperDoubleClient) -> None:
+        wanted = {each: owner for each, owner in self._watchers.get((what, path), {}).items() if each.isWanted}
+        self._watchers[what, path] = {**wanted, seen: client}
 
     def _notify(self, what: str, path: str, kind: str) -> None:
         for seen, client in self._watchers.pop((what, path), {}).items():
@@ -244,7 +247,7 @@ class ZookeeperDoubleClient:
         self._callback: Callable[[SessionEvent], None] | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._watches: dict[Watch, None] = {}
-        self._held: list[Callable[[], None]] = []
+        self._held: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
         self._inFlight: dict[Deferred[Any], str] = {}
         self._connecting: list[Deferred[Any]] = []
 
@@ -254,6 +257,8 @@ class ZookeeperDoubleClient:
         """Fires with this client; see L{pylogbroker.zookeeper.client.ZookeeperClient.connect}."""
         if self.isClosed:
             return fail(ClosingException("the client was closed"))
+        if self.connected:
+            return succeed(self)
         connected: Deferred[Any] = Deferred()
 
         def late(_result: object, _seconds: float) -> None:
@@ -288,9 +293,9 @@ class ZookeeperDoubleClient:
     def _connected(self, session: int) -> None:
         self.session_id = session
         self.connected = True
-        held, self._held = self._held, []
-        for begin in held:
-            begin()
+        held, self._held = self._held, {}
+        for answer, (what, work) in held.items():
+            self._begin(answer, what, work)
         for watch in list(self._watches):
             watch.renew()
         waiting, self._connecting = self._connecting, []
@@ -312,6 +317,8 @@ class ZookeeperDoubleClient:
     def _over(self, reason: ZookeeperError, event: SessionEvent) -> None:
         self.session_id = 0
         self._generation += 1
+        self._inFlight.update({answer: what for answer, (what, _work) in self._held.items()})
+        self._held.clear()
         self._failInFlight(type(reason))
         for watch in list(self._watches):
             watch.fail(reason)
@@ -324,8 +331,11 @@ class ZookeeperDoubleClient:
                 answer.errback(reason(f"{what}: {reason.__doc__}"))
 
     def _tell(self, event: SessionEvent) -> None:
-        for listener in [*([self._callback] if self._callback else ()), *self._listeners]:
-            listener(event)
+        if self._callback is not None:
+            self._callback(event)
+        for listener in list(self._listeners):
+            if listener in self._listeners:
+                listener(event)
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
         """As in txzookeeper."""
@@ -360,7 +370,7 @@ class ZookeeperDoubleClient:
         if self.connected:
             self._begin(answer, what, work)
         else:
-            self._held.append(lambda: self._begin(answer, what, work))
+            self._held[answer] = (what, work)
         return answer
 
     def _begin(self, answer: Deferred[Any], what: str, work: Callable[[], Any]) -> None:
@@ -426,7 +436,7 @@ class ZookeeperDoubleClient:
     def _watch(self, what: str, path: str, kind: str, work: Callable[[], tuple[Any, Any]]) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
         server, full = self._server, self._path(path)
 
-        def read(seen: Callable[[str], None]) -> Deferred[tuple[Any, Any]]:
+        def read(seen: Sight) -> Deferred[tuple[Any, Any]]:
             def armed() -> tuple[Any, Any]:
                 result = work()
                 server.watch(what, full, seen, self)
@@ -465,6 +475,6 @@ class ZookeeperDoubleClient:
 
         def work() -> tuple[Any, Any]:
             names, stat = self._server.children(self._path(path))
-            return names, (stat.czxid, stat.cversion, tuple(names))
+            return names, (stat.czxid, stat.cversion)
 
         return self._watch("children", path, "child", work)

@@ -7,22 +7,28 @@ as it has no connection. Here all callbacks come on the reactor's thread (L{pylo
 survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when
 a new session turns up without that.
 
+kazoo takes requests by way of a socket pair, which blocks its caller when some hundreds wait in it, and it keeps those whose time is over and sends them
+when the connection is back: a node would be created for somebody who has given up long ago. So kazoo is given a limited number of
+requests, and only while it is connected; the others wait here, in order, and those whose time runs out are never sent.
+
 Ephemeral nodes must not outlive the application that they speak for. kazoo's heartbeats run on its own thread, so they would, if the
 reactor hung; L{pylogbroker.zookeeper.watchdog} ends the session then.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient, KazooState
-from kazoo.protocol.states import EventType
+from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -43,7 +49,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.zookeeper.handler import ReactorHandler
-from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch
+from pylogbroker.zookeeper.watch import NOT_THERE, Read, Sight, Watch
 from pylogbroker.zookeeper.watchdog import Watchdog
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
@@ -63,11 +69,44 @@ KINDS = {EventType.CREATED: "created", EventType.DELETED: "deleted", EventType.C
 """Of watch events. kazoo has one more, C{NONE}, which a watch gets that went with its connection."""
 
 SESSION_TIMEOUT_MS = 6_000
+IN_FLIGHT_COUNT_MAX = 100
+"""How many requests kazoo has at a time; its socket pair blocks at some 270."""
+
+WAITING_COUNT_MAX = 50_000
+"""How many more may wait here; one more is refused."""
+
+HANG_FACTOR = 3
+"""Session time-outs for which the reactor may give no sign of life."""
+
 RETRY_DELAY_MAX = 2.0  # seconds between attempts to connect, at the most
 
 
 def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren)
+
+
+class _Request(NamedTuple):
+    """
+    What kazoo is to be asked.
+
+    @ivar begin: calls one of kazoo's C{…_async}.
+    """
+
+    what: str
+    path: str
+    begin: Callable[[], Any]
+    answer: Deferred[Any]
+
+
+class _LastWarning(logging.Handler):
+    """kazoo's own log: kept for those who wait for a connection, and otherwise for nobody, since what matters comes as an event."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
 
 
 class ZookeeperClient:
@@ -94,25 +133,34 @@ class ZookeeperClient:
         self._reactor = reactor
         self._sessionTimeoutMs = session_timeout
         self._requestTimeoutMs = requestTimeoutMs or 2 * session_timeout
-        self._told = 0
         self._callback: Callable[[SessionEvent], None] | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._watches: dict[Watch, None] = {}
+        self._watchers: dict[tuple[str, str], _Watcher] = {}
         self._connecting: list[Deferred[ZookeeperClient]] = []
-        self._pending: dict[Deferred[Any], None] = {}
+        self._waiting: deque[_Request] = deque()
+        self._inFlight: dict[_Request, None] = {}
         self._closed = False
-        self._watchdog = Watchdog(reactor, self._endSession, 3 * session_timeout)
+        self._ended: list[Deferred[None]] | None = None
+        self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
+        self._warning = _LastWarning()
+        self._watchdog = Watchdog(reactor, self._bite, HANG_FACTOR * session_timeout)
+        logger = logging.Logger("kazoo")  # a logger of its own: not one of those that the application configures
+        logger.addHandler(self._warning)
         try:
+            if not servers.strip():
+                raise ValueError("no servers are given")
             self._kazoo = KazooClient(
                 hosts=servers,
                 timeout=session_timeout / 1000,
                 handler=ReactorHandler(reactor.callFromThread),
                 connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=RETRY_DELAY_MAX),
+                logger=logger,
             )
         except (ValueError, TypeError, kazoo.KazooException) as error:
             raise ConfigurationError(f"zk.connect={servers}: {error}") from error
         # kazoo's own thread calls it, and goes on: the order of events is kept, and what else is on its way comes in between.
-        self._kazoo.add_listener(lambda state: reactor.callFromThread(self._stateChanged, state, self._kazoo.client_id))
+        self._kazoo.add_listener(lambda state: reactor.callFromThread(self._stateChanged, state, self._kazoo.client_id, self._kazoo.client_state))
 
     def __repr__(self) -> str:
         return f"<ZookeeperClient {self.servers} {'connected' if self.connected else 'not connected'}, session {self.session_id:#x}>"
@@ -130,19 +178,30 @@ class ZookeeperClient:
             return fail(ClosingException(f"the client of {self.servers} was closed"))
         timeoutMs = timeoutMs or 2 * self._sessionTimeoutMs
         connected: Deferred[ZookeeperClient] = Deferred()
+        if self.connected:
+            connected.callback(self)
+            return connected
         self._connecting.append(connected)
 
         def late(_result: object, _seconds: float) -> None:
-            raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms")
+            reason = f" ({self._warning.text})" if self._warning.text else ""
+            raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}")
 
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)
-        self._inThread(self._kazoo.start_async).addErrback(self._notStarted)
+        self._inThread(self._begin, self._notStarted)
         return connected.addCallback(self._checkChroot).addErrback(self._notConnected)
 
-    def _notStarted(self, failure: Any) -> None:
+    def _notStarted(self, error: Exception | None) -> None:
+        """kazoo could not even begin to connect (no threads, no descriptors), or it could."""
+        if error is None:
+            return
         waiting, self._connecting = self._connecting, []
         for each in waiting:
-            each.errback(failure)
+            if not each.called:
+                each.errback(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
+        if not waiting and not self._closed:
+            self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
+            self._reactor.callLater(RETRY_DELAY_MAX, self._restart)
 
     def _checkChroot(self, _client: object) -> Deferred[ZookeeperClient]:
         def check(stat: Stat | None) -> ZookeeperClient:
@@ -159,28 +218,75 @@ class ZookeeperClient:
         """
         End the session; its ephemeral nodes go.
 
-        @return: fires when that is done, or could not be done.
+        @return: fires when that is done, or could not be done within the session's time-out, after which the server does it.
         """
+        over: Deferred[None] = Deferred()
+        if self._ended is not None:
+            self._ended.append(over)
+            return over
         if self._closed:
-            return self._inThread(lambda: None)
+            over.callback(None)
+            return over
         self._closed = True
+        self._ended = [over]
         self._watchdog.stop()
-        return self._inThread(self._endSession).addBoth(self._ended)
+        tooLong = self._reactor.callLater(self._sessionTimeoutMs / 1000, self._isEnded, TimeoutError(f"not within {self._sessionTimeoutMs} ms"))
 
-    def _endSession(self) -> None:
-        """Blocks: on a thread."""
-        self._kazoo.stop()
-        self._kazoo.close()
+        def stopped(error: Exception | None) -> None:
+            if tooLong.active():
+                tooLong.cancel()
+                self._isEnded(error)
 
-    def _ended(self, result: Any) -> None:
-        if isinstance(result, Failure):
-            self._log.warn("Closing {client} failed: {reason}", client=self, reason=result.value)
+        self._inThread(self._end, stopped)
+        return over
+
+    def _isEnded(self, error: Exception | None) -> None:
+        if error is not None:
+            self._log.warn("Closing {client} did not work: {error}. The server ends the session when its time is over", client=self, error=error)
         self._lost(ClosingException(f"the client of {self.servers} was closed"), SessionEvent.CLOSED)
+        ended, self._ended = self._ended or [], None
+        for each in ended:
+            each.callback(None)
 
-    def _inThread(self, work: Callable[[], Any]) -> Deferred[Any]:
-        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
+    # What kazoo does slowly: starting waits for an earlier end, and ending waits for the server. Each has a thread of its own that nobody
+    # waits for at the end of the program: one of the reactor's pool would hold the reactor's end up.
 
-    def _stateChanged(self, state: str, clientId: tuple[int, bytes] | None) -> None:
+    def _inThread(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        def run() -> None:
+            try:
+                with self._life:
+                    work()
+            except Exception as error:
+                self._reactor.callFromThread(done, error)
+            else:
+                self._reactor.callFromThread(done, None)
+
+        threading.Thread(target=run, name="pylogbroker-zookeeper", daemon=True).start()
+
+    def _begin(self) -> None:
+        if not self._closed:
+            self._kazoo.start_async()
+
+    def _end(self) -> None:
+        try:
+            self._kazoo.stop()
+        finally:
+            self._kazoo.close()
+
+    def _bite(self) -> None:
+        """The reactor hangs; on the watchdog's thread. kazoo tells of the end, and that begins a new session when the reactor is back."""
+        self._log.critical("The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper is ended", hangMs=self._watchdog.hangMs)
+        try:
+            with self._life:
+                self._end()
+        except Exception:
+            self._log.failure("Ending the session did not work")
+
+    def _restart(self) -> None:
+        if not self._closed:
+            self._inThread(self._begin, self._notStarted)
+
+    def _stateChanged(self, state: str, clientId: tuple[int, bytes] | None, detail: str) -> None:
         if self._closed:
             return
         if state == KazooState.CONNECTED and clientId is not None:
@@ -190,6 +296,8 @@ class ZookeeperClient:
             self._tell(SessionEvent.SUSPENDED)
         elif state == KazooState.LOST:
             self._lost(SessionExpiredException(f"the session with {self.servers} has expired"), SessionEvent.EXPIRED)
+            if detail in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):  # kazoo goes on after an expiry, but not after these
+                self._restart()
 
     def _isConnected(self, sessionId: int) -> None:
         if self.session_id not in (0, sessionId):
@@ -199,6 +307,7 @@ class ZookeeperClient:
         self._watchdog.start()
         for watch in list(self._watches):
             watch.renew()
+        self._pump()
         waiting, self._connecting = self._connecting, []
         for each in waiting:
             if not each.called:
@@ -209,17 +318,31 @@ class ZookeeperClient:
         """The session is over, if there was one."""
         self.connected = False
         had, self.session_id = self.session_id, 0
+        if not had and event is not SessionEvent.CLOSED:
+            return
+        self._watchers.clear()
+        requests = [*self._inFlight, *self._waiting]
+        self._inFlight.clear()
+        self._waiting.clear()
+        for request in requests:
+            if not request.answer.called:
+                request.answer.errback(type(reason)(f"{request.what} {request.path}: {reason}"))
         for watch in list(self._watches):
             watch.fail(reason)
-        if had or event is SessionEvent.CLOSED:
-            self._tell(event)
+        self._tell(event)
 
     def _tell(self, event: SessionEvent) -> None:
-        for listener in [*([self._callback] if self._callback else ()), *self._listeners]:
-            try:
-                listener(event)
-            except Exception:
-                self._log.failure("A session listener failed")
+        if self._callback is not None:
+            self._call(self._callback, event)
+        for listener in list(self._listeners):
+            if listener in self._listeners:
+                self._call(listener, event)
+
+    def _call(self, listener: Callable[[SessionEvent], None], event: SessionEvent) -> None:
+        try:
+            listener(event)
+        except Exception:
+            self._log.failure("A session listener failed")
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
         """As in txzookeeper: the one callback."""
@@ -240,27 +363,50 @@ class ZookeeperClient:
 
         @param begin: calls one of kazoo's C{…_async}.
         """
-        answer: Deferred[Any] = Deferred()
         if self._closed:
             return fail(ClosingException(f"{what} {path}: the client was closed"))
-
-        def done(result: Any) -> None:
-            if not answer.called:
-                if result.exception is None:
-                    answer.callback(result.value)
-                else:
-                    answer.errback(_translated(result.exception, what, path))
+        if len(self._waiting) >= WAITING_COUNT_MAX:
+            return fail(ZookeeperError(f"{what} {path}: {len(self._waiting)} requests are waiting already"))
+        answer: Deferred[Any] = Deferred()
 
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException(f"{what} {path}: no answer within {self._requestTimeoutMs} ms")
 
+        answer.addTimeout(self._requestTimeoutMs / 1000, self._reactor, late)
+        self._waiting.append(_Request(what, path, begin, answer))
+        self._pump()
+        return answer
+
+    def _pump(self) -> None:
+        """Give kazoo what it may have."""
+        while self._waiting and self.connected and len(self._inFlight) < IN_FLIGHT_COUNT_MAX:
+            request = self._waiting.popleft()
+            if not request.answer.called:
+                self._send(request)
+        while self._waiting and self._waiting[0].answer.called:  # nobody waits for these any more
+            self._waiting.popleft()
+
+    def _send(self, request: _Request) -> None:
+        what, path, begin, answer = request
         try:
             result = begin()
-        except (TypeError, ValueError) as error:
-            return fail(ZookeeperError(f"{what} {path}: {error}"))
-        answer.addTimeout(self._requestTimeoutMs / 1000, self._reactor, late)
+        except (TypeError, ValueError, kazoo.KazooException) as error:
+            answer.errback(ZookeeperError(f"{what} {path}: {error}"))
+            return
+        self._inFlight[request] = None
+
+        def done(result: Any) -> None:
+            self._inFlight.pop(request, None)
+            if not answer.called:
+                if result.exception is None:
+                    answer.callback(result.value)
+                elif self._closed:
+                    answer.errback(ClosingException(f"{what} {path}: the client was closed"))
+                else:
+                    answer.errback(_translated(result.exception, what, path))
+            self._pump()
+
         result.rawlink(done)
-        return answer
 
     def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Deferred[str]:
         """Fires with the path, which a sequence number makes longer."""
@@ -293,15 +439,20 @@ class ZookeeperClient:
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
         """Fires when the server has taken the credentials; they are given again with every new connection."""
-        return self._ask("authenticate by", scheme, lambda: self._kazoo.add_auth_async(scheme, identity)).addCallback(lambda _: None)
+
+        def refused(failure: Failure) -> Failure:
+            self._kazoo.auth_data.discard((scheme, identity))  # or else no connection will ever come about again
+            return failure
+
+        return self._ask("authenticate by", scheme, lambda: self._kazoo.add_auth_async(scheme, identity)).addCallbacks(lambda _: None, refused)
 
     # -- watches ------------------------------------------------------------------------------------------------------
 
     def get_and_watch(self, path: str) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
-        def read(seen: Callable[[str], None]) -> Deferred[Any]:
-            answer = self._ask("get", path, lambda: self._kazoo.get_async(path, _only(seen))).addCallback(_dataAndStat)
+        def read(seen: Sight) -> Deferred[Any]:
+            answer = self._askWatching("get", "data", path, lambda watcher: self._kazoo.get_async(path, watcher), seen).addCallback(_dataAndStat)
             return answer.addCallback(lambda found: (found, (found[1].czxid, found[1].mzxid)))
 
         return self._watch(path, "changed", read)
@@ -309,8 +460,8 @@ class ZookeeperClient:
     def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}; the watch fires, too, when the node is created."""
 
-        def read(seen: Callable[[str], None]) -> Deferred[Any]:
-            answer = self._ask("look for", path, lambda: self._kazoo.exists_async(path, _only(seen))).addCallback(_statOrNone)
+        def read(seen: Sight) -> Deferred[Any]:
+            answer = self._askWatching("look for", "data", path, lambda watcher: self._kazoo.exists_async(path, watcher), seen).addCallback(_statOrNone)
             return answer.addCallback(lambda stat: (stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)))
 
         return self._watch(path, "changed", read)
@@ -318,11 +469,22 @@ class ZookeeperClient:
     def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
-        def read(seen: Callable[[str], None]) -> Deferred[Any]:
-            answer = self._ask("list", path, lambda: self._kazoo.get_children_async(path, _only(seen), include_data=True))
-            return answer.addCallback(lambda found: (sorted(found[0]), (found[1].czxid, found[1].cversion, tuple(sorted(found[0])))))
+        def read(seen: Sight) -> Deferred[Any]:
+            answer = self._askWatching("list", "children", path, lambda watcher: self._kazoo.get_children_async(path, watcher, include_data=True), seen)
+            return answer.addCallback(lambda found: (sorted(found[0]), (found[1].czxid, found[1].cversion)))
 
         return self._watch(path, "child", read)
+
+    def _askWatching(self, what: str, kind: str, path: str, begin: Callable[[Callable[[Any], None]], Any], seen: Sight) -> Deferred[Any]:
+        """A request that arms the server's watch; C{seen} is called once, if it fires after the answer."""
+        watcher = self._watchers.get((kind, path)) or _Watcher(self._watchers, (kind, path))
+
+        def armed(result: Any) -> Any:
+            self._watchers.setdefault((kind, path), watcher)
+            watcher.seen = [each for each in watcher.seen if each.isWanted] + [seen]
+            return result
+
+        return self._ask(what, path, lambda: begin(watcher)).addCallback(armed)
 
     def _watch(self, path: str, kind: str, read: Read) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
         watch = Watch(path, kind, read, self._forgetWatch)
@@ -333,15 +495,27 @@ class ZookeeperClient:
         self._watches.pop(watch, None)
 
 
-def _only(seen: Callable[[str], None]) -> Callable[[Any], None]:
-    """What kazoo calls. Each is a function of its own, since kazoo keeps them in sets."""
+class _Watcher:
+    """
+    What kazoo calls when the server's watch of a path fires: one for all watches of a path, since kazoo keeps each that it was ever given, and forgets
+    none whose application has done so.
 
-    def event(found: Any) -> None:
-        kind = KINDS.get(found.type)
+    @ivar seen: whom to tell.
+    """
+
+    def __init__(self, watchers: dict[tuple[str, str], _Watcher], key: tuple[str, str]) -> None:
+        self.seen: list[Sight] = []
+        self._watchers = watchers
+        self._key = key
+
+    def __call__(self, event: Any) -> None:
+        if self._watchers.get(self._key) is self:
+            del self._watchers[self._key]
+        seen, self.seen = self.seen, []
+        kind = KINDS.get(event.type)
         if kind is not None:
-            seen(kind)
-
-    return event
+            for each in seen:
+                each(kind)
 
 
 def _dataAndStat(found: tuple[bytes | None, Any]) -> tuple[bytes | None, Stat]:

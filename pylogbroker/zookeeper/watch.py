@@ -14,14 +14,36 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogbroker.errors import ConnectionLossException, NoNodeException, SessionExpiredException
+from pylogbroker.errors import ConnectionLossException, NoNodeException, SessionExpiredException, ZookeeperTimeoutException
 from pylogbroker.interfaces import WatchEvent
 
-Read = Callable[[Callable[[str], None]], "Deferred[tuple[Any, Any]]"]
-"""Reads and arms: called with what is to be called with the kind of the event; fires with (the answer, what tells one state from another)."""
+Read = Callable[["Sight"], "Deferred[tuple[Any, Any]]"]
+"""Reads and arms: called with what is to be called when the server's watch fires; fires with (the answer, what tells one state from another)."""
 
 NOT_THERE = object()
 """The state of a node that does not exist."""
+
+
+class Sight:
+    """
+    What is to be called, with the kind of the event, when the server's watch of one reading fires.
+
+    @ivar isWanted: whether the call would still do something.
+    """
+
+    __slots__ = ("_generation", "_watch")
+
+    def __init__(self, watch: Watch, generation: int) -> None:
+        self._watch = watch
+        self._generation = generation
+
+    @property
+    def isWanted(self) -> bool:
+        return self._watch.isWaitingFor(self._generation)
+
+    def __call__(self, kind: str) -> None:
+        if self.isWanted:
+            self._watch._fire(kind)
 
 
 class Watch:
@@ -44,6 +66,7 @@ class Watch:
         self._state: Any = None
         self._generation = 0
         self._isOver = False
+        self._isBegun = False
 
     def begin(self) -> Deferred[Any]:
         """
@@ -55,25 +78,26 @@ class Watch:
 
     def _arm(self) -> Deferred[tuple[Any, Any]]:
         self._generation += 1
-        generation = self._generation
-        return self._read(lambda kind: self._seen(kind, generation))
+        return self._read(Sight(self, self._generation))
+
+    def isWaitingFor(self, generation: int) -> bool:
+        """Whether the reading of this number is the last one, and the watch not over."""
+        return generation == self._generation and not self._isOver
 
     def _begun(self, result: tuple[Any, Any]) -> Any:
         answer, self._state = result
+        self._isBegun = True
         return answer
 
     def _notBegun(self, failure: Failure) -> Failure:
         self._over()
         return failure
 
-    def _seen(self, kind: str, generation: int) -> None:
-        """The server's watch has fired."""
-        if generation == self._generation:
-            self._fire(kind)
-
     def renew(self) -> None:
-        """The connection is back. (A first reading that was under way has failed, and this watch is gone.)"""
-        self._arm().addCallbacks(self._renewed, self._notRenewed)
+        """The connection is back. (A first reading that was under way has failed, and this watch is gone; one that waits is still to come.)"""
+        if self._isBegun and not self._isOver:
+            reading = self._arm()
+            reading.addCallbacks(self._renewed, self._notRenewed, errbackArgs=(self._generation,))
 
     def _renewed(self, result: tuple[Any, Any]) -> None:
         before, (_answer, state) = self._state, result
@@ -86,9 +110,13 @@ class Watch:
         else:
             self._fire(self._kind)
 
-    def _notRenewed(self, failure: Failure) -> None:
+    def _notRenewed(self, failure: Failure, generation: int) -> None:
+        if not self.isWaitingFor(generation):
+            return
         if failure.check(NoNodeException):
             self._fire("deleted")
+        elif failure.check(ZookeeperTimeoutException):
+            self.renew()  # a server so slow that no answer came: nobody else would ask again
         elif failure.value is not None and not failure.check(ConnectionLossException, SessionExpiredException):
             self.fail(failure.value)
         # The connection is lost again, and will be back again; or the session is over, and C{fail} comes.

@@ -1,0 +1,302 @@
+"""
+A real ZooKeeper as a child process, for development and tests: one server, on the loopback interface, with its data in one directory.
+
+It runs what is there: the jars in the PySpark wheel, or Debian's package C{zookeeper}; both need a Java runtime. The child has a process group of its
+own, so that Ctrl-C in a terminal reaches only us, and we end it when everybody who needs it has been stopped; if we die without that, the
+system ends it (on Linux).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.protocol import ProcessProtocol, Protocol
+from twisted.logger import Logger
+
+from pylogbroker.errors import ConfigurationError, ZookeeperError, ZookeeperTimeoutException
+
+HOST = "127.0.0.1"
+TICK_MS = 500
+SESSION_TIMEOUT_MS_MAX = 120_000
+HEAP_MIB = 64
+START_MS_MAX = 30_000
+STOP_MS_MAX = 5_000
+LOOK_MS = 50
+
+SPARKS_JARS = ("zookeeper-3*", "zookeeper-jute-3*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
+"""Of the PySpark wheel, with ZooKeeper 3.9: these are enough; without the last it never becomes ready."""
+
+DEBIANS_JAR = "/usr/share/java/zookeeper.jar"
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+CONFIGURATION = "pylogbroker-zoo.cfg"
+_LINE_COUNT_MAX = 30
+
+_LAUNCH = """\
+import ctypes, os, signal, sys
+os.setsid()
+try:
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+except (AttributeError, OSError):
+    pass  # not Linux
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def findJava(environment: Mapping[str, str]) -> str:
+    """
+    The program C{java}: C{JAVA_HOME}'s, or the one on the C{PATH}.
+
+    @raise ConfigurationError: there is none; the text says what to install.
+    """
+    home = environment.get("JAVA_HOME")
+    if home and os.access(f"{home}/bin/java", os.X_OK):
+        return f"{home}/bin/java"
+    found = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise ConfigurationError("ZooKeeper needs a Java runtime, and there is none: install one (Debian: default-jre-headless)")
+    return found
+
+
+def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
+    """
+    The class path of a ZooKeeper.
+
+    @param sparks: a folder with PySpark's jars; by default that of the wheel, if it is installed.
+    @param debians: the package's jar, which names the others that it needs.
+    @raise ConfigurationError: there is none; the text says what to install.
+    """
+    if sparks is None:
+        spec = importlib.util.find_spec("pyspark")
+        sparks = str(Path(spec.origin).parent / "jars") if spec is not None and spec.origin else ""
+    if sparks:
+        found = [sorted(Path(sparks).glob(f"{name}.jar")) for name in SPARKS_JARS]
+        if all(found):
+            return os.pathsep.join(str(paths[-1]) for paths in found)
+    if os.path.exists(debians):
+        return debians
+    raise ConfigurationError("there is no ZooKeeper to run: install Debian's package zookeeper, or pyspark into this Python")
+
+
+def freePort() -> int:
+    """A port of the loopback interface that nobody has now."""
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+class _Child(ProcessProtocol):
+    """
+    The process.
+
+    @ivar lines: the last that it has said.
+    @ivar ended: fires, once, for each that has asked.
+    """
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_LINE_COUNT_MAX)
+        self.hasEnded = False
+        self._waiting: list[Deferred[None]] = []
+
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        self.lines.extend(data.decode(errors="replace").splitlines())
+
+    def processEnded(self, reason: Any) -> None:
+        self.hasEnded = True
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(None)
+
+    def whenEnded(self) -> Deferred[None]:
+        ended: Deferred[None] = Deferred()
+        if self.hasEnded:
+            ended.callback(None)
+        else:
+            self._waiting.append(ended)
+        return ended
+
+
+class _Answer(Protocol):
+    """Asks a four-letter word, and takes the answer up to the end of the connection."""
+
+    def __init__(self, word: bytes) -> None:
+        self.text: Deferred[bytes] = Deferred()
+        self._word = word
+        self._received: list[bytes] = []
+
+    def connectionMade(self) -> None:
+        self.transport.write(self._word)  # type: ignore[union-attr] # it is connected
+
+    def dataReceived(self, data: bytes) -> None:
+        self._received.append(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.text.callback(b"".join(self._received))
+
+
+async def isReady(reactor: Any, port: int) -> bool:
+    """Whether a server on this port serves clients."""
+    answer = _Answer(b"srvr")
+    try:
+        connected = await connectProtocol(TCP4ClientEndpoint(reactor, HOST, port, timeout=1), answer)
+    except Exception:
+        return False
+    tooLong = reactor.callLater(1, connected.transport.abortConnection)
+    text = await answer.text
+    if tooLong.active():
+        tooLong.cancel()
+    return b"Mode:" in text
+
+
+class ZookeeperServer:
+    """
+    One server, which can be started again with the same data on the same port.
+
+    @ivar port: where it listens, on the loopback interface.
+    @ivar servers: what clients are told (C{zk.connect}).
+    """
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any, directory: str, port: int = 0, *, tickMs: int = TICK_MS, environment: Mapping[str, str] | None = None) -> None:
+        """
+        @param directory: of its data; made if it is missing.
+        @param port: 0 for any free one.
+        @param tickMs: its clock's step; sessions are at least two of them.
+        @param environment: where C{java} is looked for; the child's, too. By default our own.
+        """
+        self.port = port or freePort()
+        self.servers = f"{HOST}:{self.port}"
+        self._reactor = reactor
+        self._directory = os.path.abspath(directory)
+        self._tickMs = tickMs
+        self._environment = dict(os.environ) if environment is None else dict(environment)
+        self._child: _Child | None = None
+        self._process: Any = None
+
+    @property
+    def isRunning(self) -> bool:
+        """Whether the process is there."""
+        return self._child is not None and not self._child.hasEnded
+
+    @property
+    def pid(self) -> int:
+        """Of the process; it runs."""
+        return int(self._process.pid)
+
+    def configuration(self) -> str:
+        """Its C{zoo.cfg}."""
+        return (
+            f"tickTime={self._tickMs}\ninitLimit=10\nsyncLimit=5\ndataDir={self._directory}\nclientPort={self.port}\nclientPortAddress={HOST}\n"
+            f"maxSessionTimeout={SESSION_TIMEOUT_MS_MAX}\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
+            "autopurge.snapRetainCount=3\nautopurge.purgeInterval=1\n"
+        )
+
+    def command(self) -> Sequence[str]:
+        """
+        What is run.
+
+        @raise ConfigurationError: Java or ZooKeeper is missing.
+        """
+        java, jars = findJava(self._environment), findJars()
+        options = [f"-Xmx{HEAP_MIB}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true", "-Dzookeeper.jmx.log4j.disable=true"]
+        return [java, *options, "-cp", jars, MAIN_CLASS, f"{self._directory}/{CONFIGURATION}"]
+
+    def start(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when clients are served. Fails with L{ConfigurationError} when Java or ZooKeeper is missing, and with
+            L{ZookeeperError} when the server ends before that, or takes too long; then it does not run.
+        """
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        if self.isRunning:
+            raise ZookeeperError(f"the ZooKeeper at {self.servers} runs already")
+        command = self.command()
+        if await isReady(self._reactor, self.port):
+            raise ZookeeperError(f"port {self.port}: another ZooKeeper is there")
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            Path(self._directory, CONFIGURATION).write_text(self.configuration(), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"ZooKeeper's data cannot be in {self._directory}: {error.strerror}") from error
+        self._child = child = _Child()
+        launch = [sys.executable, "-ISc", _LAUNCH, *command]
+        self._process = self._reactor.spawnProcess(child, sys.executable, launch, self._environment, self._directory)
+        for _look in range(START_MS_MAX // LOOK_MS):
+            if child.hasEnded:
+                raise ZookeeperError(f"ZooKeeper has ended instead of serving on {self.servers}; it said: {_said(child)}")
+            if await isReady(self._reactor, self.port) and not child.hasEnded:
+                self._log.info("ZooKeeper serves on {servers}, with its data in {directory}", servers=self.servers, directory=self._directory)
+                return
+            await self._later(LOOK_MS)
+        await self.kill()
+        raise ZookeeperTimeoutException(f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: {_said(child)}")
+
+    def stop(self) -> Deferred[None]:
+        """
+        End it; what it has acknowledged is on the disk.
+
+        @return: fires with L{None} when the process has ended, which is at once when it does not run.
+        """
+        ended = self._signal("TERM")
+        if self.isRunning:
+            late = self._reactor.callLater(STOP_MS_MAX / 1000, self._signal, "KILL")
+
+            def cancel(result: None) -> None:
+                if late.active():
+                    late.cancel()
+
+            ended.addCallback(cancel)
+        return ended
+
+    def kill(self) -> Deferred[None]:
+        """
+        C{kill -9}.
+
+        @return: as C{stop}.
+        """
+        return self._signal("KILL")
+
+    def pause(self) -> None:
+        """Stop its clock and its answers, without closing a connection (C{SIGSTOP}), until C{resume}."""
+        self._process.signalProcess("STOP")
+
+    def resume(self) -> None:
+        """After C{pause}."""
+        self._process.signalProcess("CONT")
+
+    def whenEnded(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when the process has ended, for whatever reason.
+        """
+        child = self._child or _Child()
+        child.hasEnded = child.hasEnded or child is not self._child
+        return child.whenEnded()
+
+    def _signal(self, name: str) -> Deferred[None]:
+        if self.isRunning:
+            try:
+                self._process.signalProcess(name)
+            except ProcessExitedAlready:
+                pass  # and we shall hear of it
+        return self.whenEnded()
+
+    def _later(self, ms: int) -> Deferred[None]:
+        later: Deferred[None] = Deferred()
+        self._reactor.callLater(ms / 1000, later.callback, None)
+        return later
+
+
+def _said(child: _Child) -> str:
+    return " / ".join(line.strip() for line in child.lines if line.strip()) or "nothing"
