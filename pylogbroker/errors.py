@@ -231,11 +231,42 @@ class BusyError(PylogbrokerError):
     """So much waits to be sent to a broker that no more is taken. Nothing of the call was sent; wait for the L{Deferred}s of earlier ones."""
 
 
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+class QueueFullError(BusyError):
+    """The producer's queue is full, and was so for as long as the message was to wait. Nothing of the call was sent."""
+
+
+class NoBrokersError(PylogbrokerError):
+    """There is no broker for a topic. Nothing was sent. The text names topic and key."""
+
+
+class InvalidPartitionError(PylogbrokerError):
+    """A partitioner gave what is no index of a partition. Nothing was sent. The text names key, result and range."""
+
+
+class UnknownOutcomeError(ConnectionError):
+    """Messages were written, at least in part, and whether the broker took them cannot be known any more. The text says why."""
+
+
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
 class ConsumerTimeoutError(PylogbrokerError):
     """No message came within C{consumer.timeout.ms}. The iterator goes on when it is asked again."""
+
+
+class ConsumerStateError(PylogbrokerError):
+    """A consumer was asked for streams a second time, before it was connected, or after it was shut down."""
+
+
+class RebalanceFailedError(PylogbrokerError):
+    """As many attempts as were allowed came to nothing; the text says why the last did. The consumer goes on trying."""
+
+
+class CommitFailedError(PylogbrokerError):
+    """Positions could not be stored; the text says of which partitions. They are tried again with the next commit."""
 
 
 # -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------
