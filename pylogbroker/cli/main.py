@@ -23,7 +23,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli import consume, demo, dump, offsets, produce
+from pylogbroker.cli import consume, demo, dump, offsets, produce, zookeeper
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -43,6 +43,7 @@ _COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
     ("consume", consume, "Print messages on standard output, one a line."),
     ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
+    ("zookeeper", zookeeper, "Run a ZooKeeper for development and tests in the foreground, on this machine only."),
     ("dump", dump, "Print what stands in segment files, and whether they are valid to their ends."),
 )
 
@@ -60,7 +61,13 @@ def buildParser() -> argparse.ArgumentParser:
     return parser
 
 
-_COROUTINES: dict[str, _Command] = {"demo": demo.demo, "produce": produce.produce, "consume": consume.consume, "offsets": offsets.offsets}
+_COROUTINES: dict[str, _Command] = {
+    "demo": demo.demo,
+    "produce": produce.produce,
+    "consume": consume.consume,
+    "offsets": offsets.offsets,
+    "zookeeper": zookeeper.zookeeper,
+}
 
 
 def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse.Namespace, _Command | None]:

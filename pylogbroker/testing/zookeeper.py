@@ -385,7 +385,7 @@ class ZookeeperDoubleClient:
             try:
                 result, succeeded = work(), True
             except ZookeeperError as error:
-                result, succeeded = error, False
+                result, succeeded = type(error)(f"{what}: {error}"), False
             self._deliver(lambda: finish(result, succeeded))
 
         def finish(result: Any, succeeded: bool) -> None:
