@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections import deque
@@ -270,11 +271,11 @@ class ZookeeperServer:
 
     def pause(self) -> None:
         """Stop its clock and its answers, without closing a connection (C{SIGSTOP}), until C{resume}."""
-        self._process.signalProcess("STOP")
+        self._process.signalProcess(signal.SIGSTOP)
 
     def resume(self) -> None:
         """After C{pause}."""
-        self._process.signalProcess("CONT")
+        self._process.signalProcess(signal.SIGCONT)
 
     def whenEnded(self) -> Deferred[None]:
         """

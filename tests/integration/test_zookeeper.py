@@ -4,17 +4,31 @@ L{pylogbroker.zookeeper.client} at a real ZooKeeper.
 
 from __future__ import annotations
 
+import threading
 from itertools import count
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 from twisted.internet import reactor as _reactor
-from twisted.internet.defer import maybeDeferred
-from twisted.internet.protocol import Protocol
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.protocols.portforward import ProxyFactory, ProxyServer
+from twisted.trial.unittest import TestCase
 
+from pylogbroker.errors import (
+    AuthFailedException,
+    ClosingException,
+    ConfigurationError,
+    NoAuthException,
+    SessionExpiredException,
+    ZookeeperError,
+    ZookeeperTimeoutException,
+)
+from pylogbroker.interfaces import EPHEMERAL, SessionEvent
+from pylogbroker.zookeeper import client as client_module
 from pylogbroker.zookeeper.client import ZookeeperClient
+from pylogbroker.zookeeper.server import ZookeeperServer, freePort
 from tests.contracts import zookeeper
 from tests.integration.zookeeperprocess import sharedZookeeper
 
@@ -118,3 +132,154 @@ class ContractTests(zookeeper.ZookeeperContract):
 
     async def setUp(self) -> None:
         self.bench = await RealBench(self).begin()
+
+
+class FaultTests(TestCase):
+    """What only a real server and real threads can show."""
+
+    timeout = 60
+
+    async def setUp(self) -> None:
+        self.bench = await RealBench(self).begin()
+
+    until = zookeeper.ZookeeperContract.until
+    events = zookeeper.ZookeeperContract.events
+    outcome = zookeeper.ZookeeperContract.outcome
+
+    def client(self, session_timeout: int = 4_000, **keywords: Any) -> Any:
+        """A client without a wire."""
+        client = ZookeeperClient(reactor, f"{sharedZookeeper().servers}{self.bench.root}", session_timeout, **keywords)
+        self.addCleanup(client.close)
+        return client
+
+    async def test_hungReactor(self) -> None:
+        """A reactor that hangs loses its session and its ephemeral nodes while it hangs; when it is back it hears of it and has a new session."""
+        client = self.client(session_timeout=600)
+        await client.connect()
+        events, session = self.events(client), client.session_id
+        await client.create("/e", flags=EPHEMERAL)
+        result, watch = client.get_and_watch("/e")
+        await result
+        outcome = self.outcome(watch)
+        hung = threading.Event()
+        left: list[Any] = []
+
+        def look() -> None:
+            other = KazooClient(f"{sharedZookeeper().servers}{self.bench.root}")
+            other.start()
+            for _look in range(200):
+                left[:] = [other.exists("/e")]
+                if left == [None] or hung.wait(0.05):
+                    break
+            other.stop()
+            other.close()
+            hung.set()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        hung.wait(15)  # the reactor hangs here
+        looking.join()
+        self.assertEqual(left, [None])
+        await self.until(lambda: events[-1:] == [SessionEvent.CONNECTED], "a new session")
+        self.assertEqual(events.count(SessionEvent.EXPIRED), 1)
+        self.assertEqual([type(found) for found in outcome], [SessionExpiredException])
+        self.assertNotEqual(client.session_id, session)
+        self.assertEqual(await client.create("/e", flags=EPHEMERAL), "/e")
+        self.assertEqual(len(self.flushLoggedErrors()), 0)
+
+    async def test_badCredentials(self) -> None:
+        """Credentials that the server refuses are an error and the end of the session; the next one comes about without them."""
+        client = self.client()
+        await client.connect()
+        events = self.events(client)
+        error = await zookeeper.failureOf(client.add_auth("nonsense", "user"))
+        self.assertIsInstance(error, AuthFailedException)
+        await self.until(lambda: events[-1:] == [SessionEvent.CONNECTED], "a new session")
+        self.assertEqual(events.count(SessionEvent.EXPIRED), 1)
+        await client.create("/a")
+
+    async def test_notAllowed(self) -> None:
+        """What a node's access control list does not allow is an error of its own."""
+        client = self.client()
+        await client.connect()
+        await client.create("/a", acls=[make_acl("digest", "nobody:xxx", read=True)])
+        self.assertIsInstance(await zookeeper.failureOf(client.set("/a", b"x")), NoAuthException)
+
+    async def test_nonsense(self) -> None:
+        """A request that cannot be made is an error of the request, not of the client."""
+        client = self.client()
+        await client.connect()
+        self.assertIs(type(await zookeeper.failureOf(client.create("/text", "no bytes"))), ZookeeperError)
+        self.assertEqual(await client.create("/a"), "/a")
+
+    async def test_slowServer(self) -> None:
+        """A server that does not answer: requests end in time, closing does, and the client hears that the connection is lost."""
+        server = ZookeeperServer(reactor, self.mktemp(), tickMs=250)
+        self.addCleanup(server.stop)
+        await server.start()
+        client = ZookeeperClient(reactor, server.servers, 2_000, requestTimeoutMs=300)
+        self.addCleanup(client.close)
+        await client.connect()
+        server.pause()
+        begin = reactor.seconds()
+        self.assertIsInstance(await zookeeper.failureOf(client.get("/")), ZookeeperTimeoutException)
+        await client.close()
+        self.assertLess(reactor.seconds() - begin, 10)
+        self.assertEqual((client.session_id, client.connected), (0, False))
+        server.resume()
+
+    async def test_restart(self) -> None:
+        """A server that is killed and comes back finds the same session and the same nodes; watches have not fired."""
+        server = ZookeeperServer(reactor, self.mktemp(), tickMs=250)
+        self.addCleanup(server.stop)
+        await server.start()
+        client = ZookeeperClient(reactor, server.servers, 10_000)
+        self.addCleanup(client.close)
+        await client.connect()
+        session = client.session_id
+        await client.create("/e", b"x", flags=EPHEMERAL)
+        result, watch = client.get_and_watch("/e")
+        await result
+        outcome = self.outcome(watch)
+        await server.kill()
+        await self.until(lambda: not client.connected, "the end of the connection")
+        await server.start()
+        await self.until(lambda: client.connected, "the connection")
+        self.assertEqual((await client.get("/e"))[1].ephemeralOwner, session)
+        self.assertEqual((client.session_id, outcome), (session, []))
+
+    async def test_listenerFails(self) -> None:
+        """A listener that raises does not keep others from being told."""
+        client = self.client()
+        client.set_session_callback(lambda event: 1 / 0)
+        events = self.events(client)
+        await client.connect()
+        self.assertEqual(events, [SessionEvent.CONNECTED])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        client.set_session_callback(lambda event: None)
+
+    async def test_unreachableSaysWhy(self) -> None:
+        """The error of a connection that did not come about has the last reason in it."""
+        client = ZookeeperClient(reactor, f"127.0.0.1:{freePort()}", 2_000)
+        self.assertIn("refused", str(await zookeeper.failureOf(client.connect(600))))
+        client = ZookeeperClient(reactor, "no.such.host.invalid:2181", 2_000)
+        self.assertIn("no.such.host.invalid", str(await zookeeper.failureOf(client.connect(600))))
+
+    async def test_tooManyWait(self) -> None:
+        """There is a limit on what may wait for a connection."""
+        self.patch(client_module, "WAITING_COUNT_MAX", 2)
+        client = self.client()
+        held = [Deferred.fromCoroutine(zookeeper.failureOf(client.get("/"))) for _ in range(2)]
+        self.assertIn("waiting already", str(await zookeeper.failureOf(client.get("/"))))
+        await client.close()
+        for each in held:
+            self.assertIsInstance(await each, ClosingException)
+
+    async def test_reprAndServers(self) -> None:
+        """A client shows its servers and its session; a list of servers that is none is refused with its key."""
+        client = self.client()
+        self.assertIn("not connected, session 0x0", repr(client))
+        await client.connect()
+        self.assertIn(f" connected, session {client.session_id:#x}", repr(client))
+        for servers in ("", "host:port"):
+            self.assertIn(f"zk.connect={servers}:", str(self.assertRaises(ConfigurationError, ZookeeperClient, reactor, servers)))
