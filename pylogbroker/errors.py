@@ -246,6 +246,10 @@ class InvalidPartitionError(PylogbrokerError):
     """A partitioner gave what is no index of a partition. Nothing was sent. The text names key, result and range."""
 
 
+class EncodingError(PylogbrokerError):
+    """A value that the encoder makes no bytes of. Nothing was sent of it."""
+
+
 class UnknownOutcomeError(ConnectionError):
     """Messages were written, at least in part, and whether the broker took them cannot be known any more. The text says why."""
 

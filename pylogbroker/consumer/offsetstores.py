@@ -1,8 +1,8 @@
 """
 Where a group's positions are kept.
 
-What a store must do is little: give the position of a partition, and take new ones. 0.7 keeps them in ZooKeeper, and so does L{ZookeeperOffsetStore}. An application
-that keeps its results in a database is better off with the positions in the same transaction: then a message counts exactly once, however the
+What a store must do is little: give the position of a partition, and take new ones. 0.7 keeps them in ZooKeeper, and so does L{ZookeeperOffsetStore}. An
+application that keeps its results in a database is better off with the positions in the same transaction: then a message counts exactly once, however the
 application dies (L{SqliteOffsetStore}).
 """
 
@@ -86,7 +86,7 @@ class ZookeeperOffsetStore:
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
         safe: dict[Place, int] = {}
         writes = [Deferred.fromCoroutine(self._write(place, offset, safe)) for place, offset in positions.items()]
-        return DeferredList(writes).addCallback(lambda _results: safe)
+        return DeferredList(writes, consumeErrors=True).addCallback(lambda _results: safe)
 
     async def _write(self, place: Place, offset: int, safe: dict[Place, int]) -> None:
         try:

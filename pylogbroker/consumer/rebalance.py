@@ -12,13 +12,14 @@ says is its own, or tries again; an event is never lost, however the times fall.
   state        on                               effect                             then               failed
   ============ ================================ ================================== ================== ===================
   idle         started                          L{Look}                            looking
-  looking      L{Seen}, the same as owned                                          owning             back off
+  looking      L{Seen}, the same as owned       L{Fetch}                           owning             back off
   looking      L{Seen}, another share           L{Release} what is another's       releasing          back off
   releasing    L{Released}                      L{Claim} what is new               claiming           back off
   claiming     L{Claimed}, all                  L{Fetch}                           owning             back off
   claiming     L{Claimed}, not all              L{Release} what was claimed        yielding           back off
+  claiming     L{Claimed}, not all, once more   L{Fetch} what there is, L{BackOff} waiting
   yielding     L{Released}                      L{BackOff}                         waiting            back off
-  waiting      woken                            L{Look}                            looking
+  waiting      woken, changed, connected        L{Look}                            looking
   owning       changed                          L{Look}                            looking
   any          expired                          L{Forget}                          suspended
   suspended    connected                        L{Look}                            looking
@@ -27,8 +28,13 @@ says is its own, or tries again; an event is never lost, however the times fall.
   ============ ================================ ================================== ================== ===================
 
 "Changed" in a state that is on its way to owning is remembered, and acted on there. Unlike 0.7.2, a member lets go only of what it has to (0.7.2: of all, each
-time), so that a partition that stays where it is flows on; what others see is the same. After C{retryCountMax} attempts 0.7.2 gives up and owns
-nothing until the next event (gotcha 51); here it goes on trying, a little later each time, and says so.
+time), so that a partition that stays where it is flows on; what others see is the same.
+
+After C{retryCountMax} attempts 0.7.2 gives up and owns nothing until the next event (gotcha 51). Here it goes on trying, a little later each time, as long as
+nothing changes; and from then on it keeps and fetches what it could claim. That is for the partition that can never be claimed: a member who reads the
+list differently has it (a pattern that only Java knows), or somebody has written a node of no session in its place. It must not stop the others.
+
+A partition whose broker is not registered is shared out and claimed like any other, since 0.7 counts it, too; it is fetched when its broker is back.
 """
 
 from __future__ import annotations
@@ -140,9 +146,9 @@ class Claim:
 @dataclass(frozen=True)
 class Fetch:
     """
-    All is ours: fetch this, and nothing else.
+    This is ours: fetch it, and nothing else.
 
-    @ivar brokers: where the brokers are.
+    @ivar brokers: where the brokers are; some may be missing.
     """
 
     share: Share
@@ -208,7 +214,8 @@ class Rebalance:
         self._consumerId = consumerId
         self._retryCountMax = retryCountMax
         self._wanted: Share = {}
-        self._doubtful: Share = {}  # claimed, perhaps: the claim was not answered
+        self._releasing: Share = {}
+        self._doubtful: Share = {}  # ours in ZooKeeper, perhaps: a claim or a release was not answered; not fetched
         self._brokers: Mapping[int, BrokerRegistration] = {}
         self._changed = False
         self._attempt = 0
@@ -221,7 +228,9 @@ class Rebalance:
 
     def changed(self) -> list[Effect]:
         """A watch has fired: members, topics or partitions are not what they were."""
-        if self.state is State.OWNING:
+        if self.state is State.WAITING:
+            self._attempt = 0
+        if self.state in (State.OWNING, State.WAITING):
             return self._look()
         self._changed = True
         return []
@@ -235,19 +244,23 @@ class Rebalance:
         if self.state in (State.STOPPING, State.STOPPED):
             self.owned = {}
             return []
-        self.state, self.owned, self._wanted, self._doubtful, self._changed = State.SUSPENDED, {}, {}, {}, False
+        self.state, self.owned, self._wanted, self._releasing, self._doubtful, self._changed = State.SUSPENDED, {}, {}, {}, {}, False
         return [Forget()]
 
     def connected(self) -> list[Effect]:
-        """There is a session again, and the member is registered in it."""
-        return self._look() if self.state is State.SUSPENDED else []
+        """ZooKeeper can be asked again, and the member is registered in the session of now."""
+        if self.state not in (State.SUSPENDED, State.WAITING):
+            return []
+        self._attempt = 0
+        return self._look()
 
     def stopped(self) -> list[Effect]:
         """The application wants no more. An effect that is under way must have been answered, or else its answer does not come any more."""
         if self.state in (State.STOPPING, State.STOPPED):
             return []
+        held = {**self._doubtful, **(self._wanted if self.state is State.CLAIMING else {}), **self._releasing, **self.owned}
         self.state = State.STOPPING
-        return [Release({**self._doubtful, **self.owned})]
+        return [Release(held)]
 
     # -- answers
 
@@ -259,6 +272,8 @@ class Rebalance:
         if isinstance(answer, Failed):
             if self.state is State.CLAIMING:
                 self._doubtful.update({place: thread for place, thread in self._wanted.items() if place not in self.owned})
+            self._doubtful.update(self._releasing)
+            self._dropReleased()
             return self._backOff(answer.reason)
         if self.state is State.LOOKING and isinstance(answer, Seen):
             return self._seen(answer.view)
@@ -267,8 +282,8 @@ class Rebalance:
         if self.state is State.CLAIMING and isinstance(answer, Claimed):
             return self._claimed(answer.places)
         if self.state is State.YIELDING and isinstance(answer, Released):
-            self._dropUnwanted()
-            return self._backOff("others have not let go yet of what is ours")
+            self._dropReleased()
+            return self._look() if self._changed else self._backOff("others have not let go yet of what is ours")
         raise ValueError(f"{answer} came in state {self.state.value}")
 
     # -- steps
@@ -281,41 +296,48 @@ class Rebalance:
         share = shareOf(self._consumerId, view)
         if share is None:
             return self._backOff("this member is not registered")
-        missing = {place.partition.broker for place in share} - view.brokers.keys()
-        if missing:
-            return self._backOff(f"the brokers {sorted(missing)} have partitions and are not registered")
         self._wanted, self._brokers = share, view.brokers
         if share == self.owned and not self._doubtful:
             return self._own()
-        self.state = State.RELEASING
         held = {**self._doubtful, **self.owned}
-        return [Release({place: thread for place, thread in held.items() if share.get(place) != thread})]
+        return self._release(State.RELEASING, {place: thread for place, thread in held.items() if share.get(place) != thread})
+
+    def _release(self, state: State, share: Share) -> list[Effect]:
+        self.state, self._releasing = state, share
+        return [Release(dict(share))]
 
     def _released(self) -> list[Effect]:
-        self._dropUnwanted()
+        self._dropReleased()
         self._doubtful = {}
         claim = {place: thread for place, thread in self._wanted.items() if place not in self.owned}
         self.state = State.CLAIMING
         return [Claim(claim)]
 
-    def _dropUnwanted(self) -> None:
-        self.owned = {place: thread for place, thread in self.owned.items() if self._wanted.get(place) == thread}
+    def _dropReleased(self) -> None:
+        self.owned = {place: thread for place, thread in self.owned.items() if place not in self._releasing}
+        self._releasing = {}
 
     def _claimed(self, places: frozenset[Place]) -> list[Effect]:
         before = dict(self.owned)
         self.owned.update({place: self._wanted[place] for place in places})
         if self.owned == self._wanted:
             return self._own()
-        self._wanted = before  # those that we had stay ours; the new ones are given up together, so that two members cannot hold each other up
-        self.state = State.YIELDING
-        return [Release({place: thread for place, thread in self.owned.items() if place not in before})]
+        if self._attempt + 1 >= self._retryCountMax:
+            self._wanted = dict(self.owned)
+            return self._fetch() + (self._look() if self._changed else self._backOff("others have not let go of what is ours; going on with the rest"))
+        # Those that we had stay ours. The new ones are given up together, so that members who saw different things do not hold each other up.
+        return self._release(State.YIELDING, {place: thread for place, thread in self.owned.items() if place not in before})
 
     def _own(self) -> list[Effect]:
         self.state, self._attempt = State.OWNING, 0
-        effects: list[Effect] = [Fetch(dict(self.owned), self._brokers)]
-        return effects + self._look() if self._changed else effects
+        return self._fetch() + (self._look() if self._changed else [])
+
+    def _fetch(self) -> list[Effect]:
+        return [Fetch(dict(self.owned), self._brokers)]
 
     def _backOff(self, reason: str) -> list[Effect]:
+        if self._changed:
+            self._attempt = 0
         self.state = State.WAITING
         self._attempt += 1
         factor = min(max(self._attempt - self._retryCountMax, 0) + 1, BACKOFF_FACTOR_MAX)

@@ -1,25 +1,28 @@
 """
 Streams: what an application reads.
 
-A stream is a bounded queue of chunks, and a reader. A chunk is what one fetch brought of one partition, undecoded. The fetcher asks for a partition only while its
-stream has room (L{MessageStream.hasRoom}), so that a slow reader costs memory for so many chunks, and nothing else: silence is the push-back.
+A stream is a bounded queue of chunks, and a reader. A chunk is what one fetch brought of one partition, undecoded. The fetcher asks for a partition only while
+its stream has room (L{MessageStream.hasRoom}), and keeps that room for it until the answer is there, so that a slow reader costs memory for so many chunks, and
+nothing else: silence is the push-back.
 
-The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out. What was handed out and is still
-being worked on when the position is committed is the application's affair (with auto-commit, a crash may lose it; without, C{commitOffsets} comes
+The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out. What was handed out and is
+still being worked on when the position is committed is the application's affair (with auto-commit, a crash may lose it; without, C{commitOffsets} comes
 when it is done). Dropping a partition forgets its chunks in the same moment, the one that is being read included, so that nothing of it is handed out
 after its position was committed.
 
-An error of one partition comes out of the stream once, in its turn, as an exception; the stream goes on with the others.
+An error of one partition comes out of the stream once, in its turn, as an exception; the stream goes on with the others. What the fetcher does not look at, the
+checksums of all entries but the first, and what is inside wrappers, is found when it is read; then what is queued behind it is forgotten, since order counts,
+and the fetcher is told. What the application's decoder raises comes out, too, and the stream goes on behind that message.
 
-Three ways to read, of which an application takes one: C{async for}; L{MessageStream.deliverTo}, where the receiver pushes back; and L{MessageStream.blocking}, for
-a plain thread.
+Three ways to read, of which an application takes one: C{async for}; L{MessageStream.deliverTo}, where the receiver pushes back; and L{MessageStream.blocking},
+for a plain thread.
 """
 
 from __future__ import annotations
 
 import queue
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import ChainMap, deque
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
@@ -28,11 +31,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.consumer.rebalance import Place
-from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError
+from pylogbroker.errors import ConsumerTimeoutError, FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import BrokerPartition
 
 CHUNK_COUNT_MAX = 10
+QUEUED_SIZE_MAX = 64 << 20
+BATCH_COUNT_MAX = 100
+"""Messages that a plain thread gets from the reactor's at a time."""
 DELIVERY_COUNT_MAX = 1_000
 """Messages handed to a receiver in one reactor turn."""
 
@@ -72,6 +78,20 @@ class _Fault(NamedTuple):
     error: PylogbrokerError
 
 
+class _Jump(NamedTuple):
+    """From here on, the partition goes on elsewhere."""
+
+    place: Place
+    offset: int
+
+
+def located(error: PylogbrokerError, place: Place, offset: int) -> PylogbrokerError:
+    """The same error, whose text says where that is."""
+    if isinstance(error, FormatError):
+        return type(error)(f"{place} at offset {offset}: {error.reason}", error.position)
+    return error
+
+
 class MessageStream:
     """
     One stream of a consumer.
@@ -90,25 +110,34 @@ class MessageStream:
         decode: Callable[[bytes], Any] | None = None,
         isShallow: bool = False,
         chunkCountMax: int = CHUNK_COUNT_MAX,
+        queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
+        unreadable: Callable[[Place, int], None] = lambda place, offset: None,
     ) -> None:
         """
         @param name: of the thread that it belongs to.
         @param gotRoom: called when there is room again.
+        @param queuedSizeMax: bytes of chunks that may wait, or be on their way; a stream that has none may always have one.
+        @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault.
         @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
         @param isShallow: whether wrappers are handed out as they are.
         @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
-        self.positions = positions
+        self.positions: MutableMapping[Place, int] = positions
         self.isEnded = False
         self._clock = clock
         self._gotRoom = gotRoom
         self._decode = decode
         self._isShallow = isShallow
         self._chunkCountMax = chunkCountMax
+        self._queuedSizeMax = queuedSizeMax
         self._timeoutMs = timeoutMs
-        self._queue: deque[Chunk | _Fault] = deque()
+        self._unreadable = unreadable
+        self._queue: deque[Chunk | _Fault | _Jump] = deque()
+        self._chunkCount = self._size = 0  # of chunks that are queued, and of the room that is kept
+        self._epoch = 0  # how often something was dropped
+        self._droppedAt: dict[Place, int] = {}
         self._place: Place | None = None
         self._current: Iterator[tuple[bytes, int]] | None = None
         self._reader: Deferred[None] | None = None
@@ -122,16 +151,30 @@ class MessageStream:
     @property
     def hasRoom(self) -> bool:
         """Whether another chunk may come."""
-        return len(self._queue) < self._chunkCountMax
+        return not self._chunkCount or (self._chunkCount < self._chunkCountMax and self._size < self._queuedSizeMax)
 
     @property
     def queuedSize(self) -> int:
         """Bytes of the chunks that wait."""
         return sum(each.size for each in self._queue if isinstance(each, Chunk))
 
+    def reserve(self, size: int) -> None:
+        """Keep room for a chunk of up to so many bytes."""
+        self._chunkCount += 1
+        self._size += size
+
+    def release(self, size: int) -> None:
+        """Give back room that was kept; a chunk that goes gives back its own."""
+        hadRoom = self.hasRoom
+        self._chunkCount -= 1
+        self._size -= size
+        if not hadRoom and self.hasRoom and not self.isEnded:
+            self._gotRoom()
+
     def put(self, chunk: Chunk) -> None:
         """Queue a chunk."""
         if not self.isEnded:
+            self.reserve(chunk.size)
             self._queue.append(chunk)
             self._wake()
 
@@ -141,11 +184,24 @@ class MessageStream:
             self._queue.append(_Fault(place, error))
             self._wake()
 
-    def drop(self, places: set[Place]) -> None:
+    def jump(self, place: Place, offset: int) -> None:
+        """The partition goes on at another offset, once what is queued of it is read."""
+        if self._place == place or any(each.place == place for each in self._queue):
+            self._queue.append(_Jump(place, offset))
+        else:
+            self.positions[place] = offset
+
+    def drop(self, places: Collection[Place]) -> None:
         """Forget what is queued of some partitions. What was handed out stays handed out."""
+        self._epoch += 1
+        self._droppedAt.update(dict.fromkeys(places, self._epoch))
+        dropped = [each for each in self._queue if each.place in places]
         self._queue = deque(each for each in self._queue if each.place not in places)
         if self._place in places:
             self._place = self._current = None
+        for each in dropped:
+            if isinstance(each, Chunk):
+                self.release(each.size)
 
     def end(self) -> None:
         """Forget all that is queued; readers come to the end."""
@@ -167,7 +223,8 @@ class MessageStream:
         """
         The next message, if there is one now.
 
-        @raise PylogbrokerError: in place of a message: what is wrong with a partition, or with this message; the next call goes on behind it.
+        @raise PylogbrokerError: in place of a message: what is wrong with a partition; the next call goes on with the others.
+        @raise Exception: what the decoder raised; the next call goes on behind that message.
         """
         while True:
             current, place = self._current, self._place
@@ -181,21 +238,29 @@ class MessageStream:
             except StopIteration:
                 self._place = self._current = None
                 continue
-            except PylogbrokerError:
-                self._place = self._current = None
-                raise
+            except PylogbrokerError as error:
+                raise self._broken(place, error) from error
             self.positions[place] = nextOffset
             value = payload if self._decode is None else self._decode(payload)
             return ConsumedMessage(value, place.topic, place.partition, nextOffset)
 
-    def _open(self, item: Chunk | _Fault) -> None:
-        if len(self._queue) == self._chunkCountMax - 1:
-            self._gotRoom()
+    def _open(self, item: Chunk | _Fault | _Jump) -> None:
         if isinstance(item, _Fault):
             raise item.error
+        if isinstance(item, _Jump):
+            self.positions[item.place] = item.offset
+            return
         self._place = item.place
         messages = item.messages
         self._current = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
+        self.release(item.size)
+
+    def _broken(self, place: Place, error: PylogbrokerError) -> PylogbrokerError:
+        """What came of a partition cannot be read on: forget what is behind it, and say where that is."""
+        offset = self.positions[place]
+        self.drop((place,))
+        self._unreadable(place, offset)
+        return located(error, place, offset)
 
     def __aiter__(self) -> MessageStream:
         return self
@@ -236,8 +301,10 @@ class MessageStream:
         """
         Push messages into a receiver.
 
-        @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that it is given.
-        @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be delivered anew.
+        @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that
+            it is given.
+        @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be
+            delivered anew.
         """
         self._delivery = _Delivery(self, receiver, self._clock)
         return self._delivery.start()
@@ -323,19 +390,19 @@ class _Delivery:
 
 class BlockingIterator:
     """
-    Messages for a plain thread: some at a time are fetched from the reactor's thread.
+    Messages for a plain thread: some at a time come from the reactor's thread.
 
-    A batch is at most what the stream has at once; its messages count as handed out when the batch is taken, so that a commit in between may be up to
-    C{batchCountMax} messages ahead of the thread.
+    A message's position moves when the thread gets it, as with the other ways to read. When the partition is dropped, the rest of the thread's batch
+    is dropped, too; a message that the thread gets in that very moment may be delivered again by the partition's next owner.
     """
 
-    def __init__(self, stream: MessageStream, reactor: Any, timeoutMs: int, batchCountMax: int = 100) -> None:
+    def __init__(self, stream: MessageStream, reactor: Any, timeoutMs: int, batchCountMax: int = BATCH_COUNT_MAX) -> None:
         self._stream = stream
         self._reactor = reactor
         self._timeoutMs = timeoutMs
         self._batchCountMax = batchCountMax
-        self._batch: deque[ConsumedMessage | PylogbrokerError] = deque()
-        self._isEnded = False
+        self._batch: deque[ConsumedMessage | Exception] = deque()
+        self._epoch = 0
 
     def __iter__(self) -> BlockingIterator:
         return self
@@ -346,35 +413,52 @@ class BlockingIterator:
         @raise ConsumerTimeoutError: none came in time; ask again when you like.
         @raise PylogbrokerError: see L{MessageStream.take}.
         """
-        while not self._batch:
-            if self._isEnded:
-                raise StopIteration
-            self._fetch()
-        item = self._batch.popleft()
-        if isinstance(item, ConsumedMessage):
-            return item
-        raise item
+        stream = self._stream
+        while not stream.isEnded:
+            if not self._batch:
+                self._fetch()
+                continue
+            item = self._batch.popleft()
+            if not isinstance(item, ConsumedMessage):
+                raise item
+            place = Place(item.topic, item.partition)
+            if stream._droppedAt.get(place, 0) <= self._epoch:
+                stream.positions[place] = item.nextOffset
+                return item
+        raise StopIteration
 
     def _fetch(self) -> None:
-        answers: queue.SimpleQueue[tuple[list[Any], bool]] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[tuple[list[Any], int]] = queue.SimpleQueue()
         self._reactor.callFromThread(self._collect, answers)
-        batch, self._isEnded = answers.get()
+        batch, self._epoch = answers.get()
         self._batch.extend(batch)
 
-    def _collect(self, answers: queue.SimpleQueue[tuple[list[Any], bool]]) -> None:
-        """On the reactor's thread: what there is, or else the next thing that comes."""
-        batch: list[Any] = []
+    def _collect(self, answers: queue.SimpleQueue[tuple[list[Any], int]]) -> None:
+        """On the reactor's thread: what there is, or else the next thing that comes. The positions of what is in the batch are the other thread's to move."""
+        stream = self._stream
+        positions = stream.positions
+        moved: dict[Place, int] = {}
+        stream.positions = ChainMap(moved, positions)
+        try:
+            batch = self._takeBatch()
+        finally:
+            stream.positions = positions
+        waiting = {Place(each.topic, each.partition) for each in batch if isinstance(each, ConsumedMessage)}
+        positions.update({place: offset for place, offset in moved.items() if place not in waiting})
+        if batch or stream.isEnded:
+            answers.put((batch, stream._epoch))
+            return
+        Deferred.fromCoroutine(stream._wait()).addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(([failure.value], stream._epoch)))
+
+    def _takeBatch(self) -> list[ConsumedMessage | Exception]:
+        batch: list[ConsumedMessage | Exception] = []
         while len(batch) < self._batchCountMax:
             try:
                 message = self._stream.take()
-            except PylogbrokerError as error:
+            except Exception as error:
                 batch.append(error)
                 break
             if message is None:
                 break
             batch.append(message)
-        if batch or self._stream.isEnded:
-            answers.put((batch, self._stream.isEnded and not batch))
-            return
-        waiting = Deferred.fromCoroutine(self._stream._wait())
-        waiting.addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(([failure.value], False)))
+        return batch
