@@ -1,0 +1,162 @@
+"""
+Getting requests to one broker, and knowing what became of them.
+
+0.7's wire has no acknowledgement of a produce request. Two answers can be given all the same:
+
+  - I{written}: the bytes were handed to the kernel, or nearly so. That is all 0.7's clients know.
+  - I{confirmed}: an OFFSETS request followed on the same connection, and was answered. A broker carries out the requests of a connection one after the
+    other, so it has taken, or refused without a word (a payload over its own limit), all that came before.
+
+When a connection breaks, what was not even begun has I{failed}, and can be sent elsewhere without a thought. What was begun and has no answer
+is I{unknown}: L{UnknownOutcomeError}. Nothing here sends anything twice.
+
+The question goes to partition 0 of a topic that is in the request, which every broker answers. It is asked behind each request; the connection's line is
+a pipeline, so it costs some bytes and no time. That each question is put to the very connection that the request was given to, in the same turn, is what
+makes the answer a proof; so there is nothing to remember between requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+
+from pylogbroker.blocking.calls import offsetsCall
+from pylogbroker.blocking.pacing import ReconnectRule
+from pylogbroker.client.connection import BrokerConnection
+from pylogbroker.client.connections import BrokerLink
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, RemoteError, UnknownOutcomeError, WireError  # noqa: A004
+from pylogbroker.model import LATEST
+from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
+
+Part = tuple[str, int, bytes]
+"""Topic, partition, message set."""
+
+log = Logger()
+
+
+class Carrier:
+    """
+    Takes requests to one broker.
+
+    @ivar name: of the broker, for texts.
+    """
+
+    def __init__(self, clock: Any, link: BrokerLink, rule: ReconnectRule, *, isConfirming: bool, timeoutMs: float) -> None:
+        """
+        @param link: the way to the broker; others may use it, too.
+        @param rule: when a connection is to be replaced.
+        @param isConfirming: whether each request is to be confirmed.
+        @param timeoutMs: for an answer.
+        """
+        self.name = link.name
+        self._clock = clock
+        self._link = link
+        self._rule = rule
+        self._isConfirming = isConfirming
+        self._timeoutMs = timeoutMs
+        self._connection: BrokerConnection | None = None
+
+    # -- for the application's own event senders
+
+    def send(self, topic: str, partition: int, messageSet: bytes) -> Deferred[None]:
+        """
+        A PRODUCE request; see L{carry}.
+
+        @raise ValueError: it does not fit in a request; here and below.
+        """
+        return self.carry(encodeProduce(topic, partition, messageSet), topic)
+
+    def multiSend(self, parts: Iterable[Part]) -> Deferred[None]:
+        """A MULTIPRODUCE request, or several if there are more parts than fit in one."""
+        return Deferred.fromCoroutine(self._multiSend(list(parts)))
+
+    async def _multiSend(self, parts: list[Part]) -> None:
+        for start in range(0, len(parts), COUNT_MAX):
+            some = parts[start : start + COUNT_MAX]
+            try:
+                await self.carry(encodeMultiProduce(some), some[-1][0])
+            except PylogbrokerError as error:
+                if not start or isinstance(error, UnknownOutcomeError):
+                    raise
+                raise self._unknown(error) from error  # the parts before are sent
+
+    # -- one request
+
+    def carry(self, frame: bytes, topic: str) -> Deferred[None]:
+        """
+        Take one request to the broker. Requests keep the order of the calls.
+
+        @param topic: one that is in it.
+        @return: fires when it is written, or confirmed. Fails with L{UnknownOutcomeError} when it was begun and whether the broker has it cannot be
+            known; with any other L{PylogbrokerError} when nothing of it was sent. Cancelling fails it in one of these two ways.
+        """
+        return Deferred.fromCoroutine(self._carry(frame, topic))
+
+    async def _carry(self, frame: bytes, topic: str) -> None:
+        connection = self._link.current
+        if connection is None:
+            try:
+                connection = await self._link.connection()
+            except CancelledError:
+                raise ClosedError(f"there was no connection to {self.name} yet") from None
+        sending, answer = self._begin(connection, frame, topic)
+        try:
+            await sending
+        except BusyError:
+            self._forget(answer)
+            raise
+        except (ConnectionError, CancelledError) as error:
+            self._forget(answer)
+            raise self._unknown(error) from error
+        if answer is None:
+            return
+        try:
+            self._decode(connection, topic, await answer)
+        except (ConnectionError, BusyError, WireError, CancelledError) as error:
+            raise self._unknown(error) from error
+
+    def _unknown(self, error: BaseException) -> UnknownOutcomeError:
+        return UnknownOutcomeError(f"whether {self.name} took a request is unknown: {'it was given up' if isinstance(error, CancelledError) else error}")
+
+    def _forget(self, answer: Deferred[bytes] | None) -> None:
+        if answer is not None:
+            answer.addErrback(lambda _failure: b"")
+            answer.cancel()
+
+    def _begin(self, connection: BrokerConnection, frame: bytes, topic: str) -> tuple[Deferred[None], Deferred[bytes] | None]:
+        """Hand the request over, and the question right behind it."""
+        nowMs = self._clock.seconds() * 1000
+        if connection is not self._connection:
+            self._connection = connection
+            self._rule.connected(nowMs)
+        sending = connection.send(frame)
+        answer = None
+        if self._isConfirming:
+            answer = connection.request(offsetsCall(topic, 0, LATEST, 1).frame, self._timeoutMs)
+        if self._rule.sent(nowMs):
+            self._link.replace().addErrback(self._notReplaced)
+        return sending, answer
+
+    def _notReplaced(self, failure: Any) -> None:
+        log.warn("A connection to {name} that was to be replaced did not end well: {reason}", name=self.name, reason=failure.getErrorMessage())
+
+    def _decode(self, connection: BrokerConnection, topic: str, body: bytes) -> None:
+        """An error code is an answer, too, and proves as much; what is no answer proves nothing."""
+        try:
+            offsetsCall(topic, 0, LATEST, 1).decode(body)
+        except RemoteError as error:
+            log.warn("{name} answered the question behind a request with an error: {error}", name=self.name, error=error)
+        except WireError as error:
+            connection.drop(error)
+            raise
+
+    # -- the end
+
+    def abort(self) -> None:
+        """Cut the connection; what is under way is unknown."""
+        self._link.close(flush=False).addErrback(lambda _failure: None)
+
+

@@ -1,0 +1,180 @@
+"""
+How many messages a producer may have under way, and what happens to those for which there is no room.
+
+All that was accepted and is not settled counts: messages that wait for their batch, for a broker to be found, for a connection, for the socket,
+for a confirmation. 0.7 counts only the first, and for each broker by itself. What is over the limit waits outside, in order, and as long as the policy says
+(C{queue.enqueueTimeout.ms}); that too has an end, since an application that sends without looking would otherwise fill the memory there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+
+from pylogbroker.client.timer import Timer
+from pylogbroker.errors import PylogbrokerError, QueueFullError
+
+
+class _Outside:
+    """
+    Messages that wait for room.
+    """
+
+    __slots__ = ("admit", "count", "refuse", "size", "timer")
+
+    def __init__(self, count: int, size: int, admit: Callable[[], None], refuse: Callable[[PylogbrokerError], None], timer: Timer) -> None:
+        self.count = count
+        self.size = size
+        self.admit = admit
+        self.refuse = refuse
+        self.timer = timer
+
+
+class Queue:
+    """
+    Room for messages.
+
+    @ivar count: messages that are in.
+    @ivar size: bytes that they have.
+    @ivar waitingCount: messages outside.
+    """
+
+    def __init__(self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int) -> None:
+        """
+        @param countMax: messages that may be in, and again as many outside.
+        @param sizeMax: bytes that may be in, and again as many outside.
+        @param enqueueTimeoutMs: how long to wait outside: 0 not at all, negative for as long as it takes.
+        """
+        self.count = self.size = self.waitingCount = 0
+        self._clock = clock
+        self._countMax = countMax
+        self._sizeMax = sizeMax
+        self._enqueueTimeoutMs = enqueueTimeoutMs
+        self._outside: OrderedDict[_Outside, None] = OrderedDict()
+        self._waitingSize = 0
+        self._isAdmitting = False
+        self._idlers: list[Deferred[None]] = []
+        self._readers: list[Deferred[None]] = []
+
+    def _fits(self, count: int, size: int) -> bool:
+        """A call that is larger than all room goes when it is alone."""
+        return not self.count or (self.count + count <= self._countMax and self.size + size <= self._sizeMax)
+
+    def take(self, count: int, size: int) -> bool:
+        """Go in, if there is room and nobody waits. Returns whether."""
+        if self._outside or not self._fits(count, size):
+            return False
+        self.count += count
+        self.size += size
+        return True
+
+    def enter(self, count: int, size: int, admit: Callable[[], None], refuse: Callable[[PylogbrokerError], None]) -> None:
+        """
+        Go in, now or later.
+
+        @param admit: called when they are in.
+        @param refuse: called with a L{QueueFullError} when the time is over, or with what C{refuseAll} was given.
+        """
+        if self.take(count, size):
+            admit()
+            return
+        timeoutMs = self._enqueueTimeoutMs
+        full = f"{self.count} messages of {self.size} bytes are under way, {self._countMax} of {self._sizeMax} may be"
+        if timeoutMs == 0:
+            refuse(QueueFullError(full))
+            return
+        if self._outside and (self.waitingCount + count > self._countMax or self._waitingSize + size > self._sizeMax):
+            refuse(QueueFullError(f"{full}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
+            return
+        outside = _Outside(count, size, admit, refuse, Timer(self._clock))
+        self._outside[outside] = None
+        self.waitingCount += count
+        self._waitingSize += size
+        if timeoutMs > 0:
+            outside.timer.start(timeoutMs, self._expire, outside, QueueFullError(f"{full}, for {timeoutMs} ms"))
+
+    def _leave(self, outside: _Outside) -> None:
+        del self._outside[outside]
+        outside.timer.stop()
+        self.waitingCount -= outside.count
+        self._waitingSize -= outside.size
+
+    def _expire(self, outside: _Outside, reason: PylogbrokerError) -> None:
+        self._leave(outside)
+        outside.refuse(reason)
+        self._admit()
+        self.look()
+
+    def refuseAll(self, reason: PylogbrokerError) -> None:
+        """Nobody waits outside any more."""
+        for outside in list(self._outside):
+            if outside in self._outside:
+                self._leave(outside)
+                outside.refuse(reason)
+        self.look()
+
+    def add(self, count: int, size: int) -> None:
+        """Go in, room or not: messages that a hook has made."""
+        self.count += count
+        self.size += size
+
+    def release(self, count: int, size: int) -> None:
+        """Go out; others come in. To be followed by L{look} when who waited for these messages knows."""
+        self.count -= count
+        self.size -= size
+        self._admit()
+
+    def _admit(self) -> None:
+        if self._isAdmitting:
+            return
+        self._isAdmitting = True
+        try:
+            while self._outside:
+                first = next(iter(self._outside))
+                if not self._fits(first.count, first.size):
+                    return
+                self._leave(first)
+                self.count += first.count
+                self.size += first.size
+                first.admit()
+        finally:
+            self._isAdmitting = False
+
+    def look(self) -> None:
+        """Tell those who wait for room, or for nothing to be under way."""
+        if self._readers and self.isReady:
+            readers, self._readers = self._readers, []
+            for reader in readers:
+                reader.callback(None)
+        if self._idlers and self.isIdle:
+            idlers, self._idlers = self._idlers, []
+            for idler in idlers:
+                idler.callback(None)
+
+    @property
+    def isReady(self) -> bool:
+        """Whether one more message would go in at once."""
+        return not self._outside and self.count < self._countMax and self.size < self._sizeMax
+
+    @property
+    def isIdle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self.count and not self._outside
+
+    def whenReady(self) -> Deferred[None]:
+        """Fires when there is room."""
+        return self._wait(self._readers, self.isReady)
+
+    def whenIdle(self) -> Deferred[None]:
+        """Fires when nothing is under way."""
+        return self._wait(self._idlers, self.isIdle)
+
+    def _wait(self, waiting: list[Deferred[None]], isNow: bool) -> Deferred[None]:
+        if isNow:
+            return succeed(None)
+        waiter: Deferred[None] = Deferred(waiting.remove)
+        waiting.append(waiter)
+        return waiter
