@@ -4,7 +4,7 @@ A broker inside an application's own reactor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.interfaces import IZookeeper
 
 
 class EmbeddedBroker:
@@ -23,19 +24,20 @@ class EmbeddedBroker:
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, properties: Mapping[str, str]) -> None:
+    def __init__(self, reactor: Any, properties: Mapping[str, str], zookeeper: Callable[[], IZookeeper] | None = None) -> None:
         """
         @param reactor: the application's.
         @param properties: as in a property file, with Kafka's names.
+        @param zookeeper: makes the client for C{enable.zookeeper}, not connected; by default one of C{zk.connect}.
         @raise ConfigurationError: they are wrong.
         """
         self.settings = BrokerSettings.fromProperties(properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
-        self.service = BrokerService(reactor, self.settings)
+        self.service = BrokerService(reactor, self.settings, zookeeper=zookeeper)
 
     def start(self) -> Deferred[None]:
         """
         @return: fires with L{None} when clients are served; fails with a L{pylogbroker.errors.ConfigurationError} (a port is taken) or
-            L{pylogbroker.errors.StorageError} (the directory cannot be used).
+            L{pylogbroker.errors.StorageError} (the directory cannot be used), with C{enable.zookeeper} also with a L{pylogbroker.errors.ZookeeperError}.
         """
         return self.service.start()
 

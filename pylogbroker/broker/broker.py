@@ -70,7 +70,11 @@ class Broker:
         coldWorker: IWorker,
         random: Random,
         counters: BrokerCounters,
+        created: Callable[[str], None] = lambda topic: None,
     ) -> None:
+        """
+        @param created: called with a topic for each partition of it that has been made.
+        """
         self._clock = clock
         self._directory = directory
         self._reachable: dict[tuple[str, int], PartitionLog] = {}  # what _find has found: a name that follows the rules, a number in range
@@ -86,6 +90,7 @@ class Broker:
         self._upkeep = upkeep
         self._random = random
         self._counters = counters
+        self._announce = created
         self._creations: dict[TopicPartition, list[Deferred[PartitionLog]]] = {}
         self.warmth = warmth
         self.coldWorker = coldWorker
@@ -201,6 +206,7 @@ class Broker:
             error = failure
         log = self._directory.finishCreate(job, error)
         self._log.info("Created {topicPartition}", topicPartition=topicPartition)
+        self._announce(topicPartition.topic)
         return log
 
     def _created(self, result: Any, topicPartition: TopicPartition) -> None:

@@ -68,6 +68,7 @@ class Registration:
         self._round: Deferred[None] | None = None
         self._retry: Any = None
         self._stopped = False
+        self._isStarting = False
         self._removeListener: Callable[[], None] | None = None
         try:
             self._value()
@@ -95,24 +96,34 @@ class Registration:
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
-        await self._claimSelf()
+        self._isStarting = True
+        try:
+            await self._claimSelf()
+        finally:
+            self._isStarting = False
         self._begin()
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)
+        session = 0
         try:
-            await claimPatiently(self._clock, self._zookeeper, path, self._value(), self._patienceMs)
+            while session != self._zookeeper.session_id or session == 0:  # or else it has gone with its session
+                session = self._zookeeper.session_id
+                await claimPatiently(self._clock, self._zookeeper, path, self._value(), self._patienceMs, lambda conflict: self._wait(path, conflict))
         except ConflictError as conflict:
-            try:
-                other = decodeBroker(path, conflict.data)
-                place = f"{other.host}:{other.port}"
-            except ZnodeError:
-                place = repr(conflict.data[:100])
             raise ConfigurationError(
-                f"brokerid={self._brokerId}: the broker at {place} is registered with this id in {path}, and stayed so for {self._patienceMs} ms; "
-                f"this one is {self._host}:{self._port}. Give one of them another brokerid"
+                f"brokerid={self._brokerId}: the broker at {_place(path, conflict.data)} is registered with this id in {path}, and stayed so for "
+                f"{self._patienceMs} ms; this one is {self._host}:{self._port}. Give one of them another brokerid"
             ) from conflict
         self._selfMissing = False
+
+    def _wait(self, path: str, conflict: ConflictError) -> None:
+        self._log.info(
+            "{path} is taken by a broker at {place}: waiting {patienceMs} ms for its session to end",
+            path=path,
+            place=_place(path, conflict.data),
+            patienceMs=self._patienceMs,
+        )
 
     def topicCreated(self, topic: str) -> None:
         """The first partition of a topic has come into being; repeated calls for one topic do nothing."""
@@ -131,7 +142,7 @@ class Registration:
     # -- rounds
 
     def _begin(self) -> None:
-        if self._round is not None or self._stopped or self.isRegistered:
+        if self._round is not None or self._stopped or self._isStarting or self.isRegistered:
             return
         if self._retry is not None:
             self._retry.cancel()
@@ -147,7 +158,10 @@ class Registration:
             try:
                 await claim(self._zookeeper, paths.topicBroker(topic, self._brokerId), encodeNumber(self._partitionCount(topic)))
             except InvalidNameError as error:
-                self._log.error("Topic {topic} is not registered: {error}", topic=topic, error=error)
+                self._log.error("Topic {topic} cannot be registered: {error}", topic=topic, error=error)
+            except ConflictError as conflict:  # which is no reason to leave out the others
+                self._log.warn("Topic {topic} is not registered yet: {error}", topic=topic, error=conflict)
+                continue
             if session == self._zookeeper.session_id:  # or else it has gone with its session, and is missing again
                 self._missing.pop(topic, None)
 
@@ -177,3 +191,12 @@ class Registration:
         if self._removeListener is not None:
             self._removeListener()
             self._removeListener = None
+
+
+def _place(path: str, data: bytes) -> str:
+    """Where a broker is that has left this, for people."""
+    try:
+        other = decodeBroker(path, data)
+    except ZnodeError:
+        return repr(data[:100])
+    return f"{other.host}:{other.port}"

@@ -2,12 +2,14 @@
 A broker as a Twisted service: what starts and stops, and in which order.
 
 Starting: take the ports, so that a taken one fails before anything is touched, but accept nobody yet; lock and open the log directory, which may take
-long, since segments are checked after a crash; serve. Stopping, in the order of spec-0.7 log-storage §9: accept nobody, let requests that are under
+long, since segments are checked after a crash; register in ZooKeeper, since nobody shall talk to a broker whose number is another's (gotcha 13); serve.
+Stopping, in the order of spec-0.7 log-storage §9: take the registration away, accept nobody, let requests that are under
 way and held come to an end (for a moment), cut the connections, flush and close every partition, write the clean-shutdown mark, let go of the directory.
 
 There are two ways to start, since there are two kinds of owners. C{twistd} starts services before the reactor runs, and only an exception then
 makes it exit with a status and a sentence: L{BrokerService.privilegedStartService} and C{startService} do all there and then, and may block. Whoever has a
-running reactor (an application, a test) calls L{BrokerService.start}, which opens the directory on a worker.
+running reactor (an application, a test) calls L{BrokerService.start}, which opens the directory on a worker. What cannot be done without a
+reactor, which is speaking to ZooKeeper, C{privilegedStartService} waits for by turning the reactor itself.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.admission import Admission
+from pylogbroker.broker.advertised import advertisedHost
 from pylogbroker.broker.broker import Broker
 from pylogbroker.broker.connection import BrokerFactory
 from pylogbroker.broker.dialect2011 import Dialect2011
 from pylogbroker.broker.quietlog import QuietLog
+from pylogbroker.broker.registration import Registration
 from pylogbroker.broker.transfer import SliceServer
 from pylogbroker.broker.upkeep import Upkeep
 from pylogbroker.broker.warmth import PIECE_SIZE, Warmth
@@ -38,13 +42,15 @@ from pylogbroker.broker.workers import IWorker, ThreadWorker
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.commitlog.logdirectory import LogDirectory, LogSettings
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ConfigurationError, PylogbrokerError, StorageError
+from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, StorageError
 from pylogbroker.formats.format2011 import Format2011
-from pylogbroker.interfaces import IFileSystem
+from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
 _STOP_LOOK_MS = 20
+_TURN_SECONDS = 0.05
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
@@ -86,6 +92,7 @@ class BrokerService(Service):
     @ivar counters: what it counts.
     @ivar ports: what it listens on, once it does.
     @ivar directory: its log directory.
+    @ivar registration: in ZooKeeper, while there is one.
     """
 
     _log = Logger()
@@ -99,17 +106,23 @@ class BrokerService(Service):
         fileSystem: IFileSystem | None = None,
         random: Random | None = None,
         worker: Callable[[Any, str, int], IWorker] = ThreadWorker,
+        zookeeper: Callable[[], IZookeeper] | None = None,
     ) -> None:
         """
         @param reactor: provides time, threads and listening.
         @param fileSystem: other files than the machine's.
         @param random: picks partitions for producers that leave that to the broker.
         @param worker: makes the workers: called with the reactor, a name and a number of threads.
+        @param zookeeper: makes the client, not connected, for each start with C{enable.zookeeper}; by default one of C{zk.connect}.
         """
         self._reactor = reactor
         self._settings = settings
         self.counters = BrokerCounters(settings.topicCounterCountMax)
         self.ports: list[Any] = []
+        self.registration: Registration | None = None
+        self._zookeeper: IZookeeper | None = None
+        self._makeZookeeper = zookeeper or self._client
+        self._stopping: list[Deferred[None]] | None = None
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreadCount)
         self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreadCount)
         warmth = Warmth(settings.warmSize // PIECE_SIZE)
@@ -117,7 +130,8 @@ class BrokerService(Service):
         form = Format2011()
         self.upkeep = Upkeep(reactor, self._flushWorker, settings, warmth, self.counters.flushes)
         self.directory = LogDirectory(settings.logDirectory, form, fileSystem or RealFileSystem(), logSettings(settings), self.upkeep.nowMs)
-        broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, random or SystemRandom(), self.counters)
+        chance = random or SystemRandom()
+        broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, chance, self.counters, self._topicCreated)
         dialect = Dialect2011(broker, settings.requestSizeMax, self.counters, self._report(quietLog))
         self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
         self.factory = BrokerFactory(dialect, self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
@@ -132,10 +146,11 @@ class BrokerService(Service):
 
     def privilegedStartService(self) -> None:
         """
-        Take the ports, then lock and open the directory. Blocks.
+        Take the ports, then lock and open the directory, then register. Blocks.
 
-        @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had.
+        @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had; another broker is registered with this one's number.
         @raise StorageError: the directory cannot be used.
+        @raise ZookeeperError: ZooKeeper cannot be reached, or refuses.
         """
         raiseDescriptorLimit()
         outcomes: list[Any] = []
@@ -149,9 +164,25 @@ class BrokerService(Service):
         except BaseException:
             self._closePorts()
             raise
+        if self._settings.enableZookeeper:
+            try:
+                self._turnUntil(Deferred.fromCoroutine(self._register()))
+            except PylogbrokerError:
+                self._flushWorker.start()
+                self._turnUntil(self.stop())
+                raise
+
+    def _turnUntil(self, waiting: Deferred[None]) -> None:
+        """Let the reactor, which does not run yet, do its work until this fires."""
+        outcomes: list[Any] = []
+        waiting.addBoth(outcomes.append)
+        while not outcomes:
+            self._reactor.iterate(_TURN_SECONDS)
+        if isinstance(outcomes[0], Failure):
+            outcomes[0].raiseException()
 
     def startService(self) -> None:
-        """Serve. The directory is open already."""
+        """Serve. The directory is open already, and the broker registered."""
         super().startService()
         self._serve()
 
@@ -168,7 +199,7 @@ class BrokerService(Service):
 
     def start(self) -> Deferred[None]:
         """
-        Listen, open the directory, serve.
+        Listen, open the directory, register, serve.
 
         @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, and then nothing is left behind.
         """
@@ -183,7 +214,56 @@ class BrokerService(Service):
             self._flushWorker.stop()
             await self._closePorts()
             raise
+        if self._settings.enableZookeeper:
+            try:
+                await self._register()
+            except BaseException:
+                await self.stop()
+                raise
         self.startService()
+
+    # -- ZooKeeper
+
+    def _client(self) -> IZookeeper:
+        return ZookeeperClient(self._reactor, self._settings.zookeeperServers, self._settings.zookeeperSessionTimeoutMs)
+
+    async def _register(self) -> None:
+        """Connect, and enter the broker and what it has. All that can be wrong with the settings is found before anybody is asked."""
+        settings = self._settings
+        host = advertisedHost(settings, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
+        self._zookeeper = zookeeper = self._makeZookeeper()
+        registration = Registration(
+            self._reactor, zookeeper, settings.brokerId, host, self._advertisedPort(), self.directory.partitionCount, settings.zookeeperSessionTimeoutMs
+        )
+        await zookeeper.connect(settings.zookeeperConnectionTimeoutMs)
+        self.registration = registration
+        await registration.start(sorted({topicPartition.topic for topicPartition in (*self.directory.logs, *self.directory.failures)}))
+        if self._stopping is not None:
+            raise ClosedError(f"broker {settings.brokerId} was stopped while it started")
+        self._log.info("Broker {brokerId} is registered as {host}:{port}", brokerId=settings.brokerId, host=host, port=self._advertisedPort())
+
+    def _advertisedPort(self) -> int:
+        """C{port}; or what the system has chosen, if that was left to it."""
+        port = self._settings.port or getattr(self.ports[0].getHost(), "port", 0)
+        if not port:
+            raise ConfigurationError("port=0: others must be told a port, and the first of listeners has none: set port")
+        return int(port)
+
+    def _topicCreated(self, topic: str) -> None:
+        if self.registration is not None:
+            self.registration.topicCreated(topic)
+
+    async def _unregister(self) -> None:
+        """Take the entries away: at once if ZooKeeper can be asked; or else its server does, a session's time-out later, and we do not wait for that."""
+        registration, self.registration = self.registration, None
+        zookeeper, self._zookeeper = self._zookeeper, None
+        if registration is not None:
+            registration.stop()
+        if zookeeper is not None:
+            isConnected = zookeeper.connected
+            closed = zookeeper.close()
+            if isConnected:
+                await closed
 
     def _listen(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._listenAll())
@@ -241,10 +321,22 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(_stopAll(ports))
 
     def stop(self) -> Deferred[None]:
-        """See L{stopService}; a service that was not started has nothing to stop."""
-        return Deferred.fromCoroutine(self._stop())
+        """See L{stopService}; a service that was not started has nothing to stop. Once more, while it stops, waits for the same end."""
+        stopped: Deferred[None] = Deferred()
+        if self._stopping is None:
+            self._stopping = [stopped]
+            Deferred.fromCoroutine(self._stop()).addBoth(self._stopped)
+        else:
+            self._stopping.append(stopped)
+        return stopped
+
+    def _stopped(self, result: Any) -> None:
+        waiting, self._stopping = self._stopping or [], None
+        for each in waiting:
+            each.callback(result)  # a Failure is passed on as one
 
     async def _stop(self) -> None:
+        await self._unregister()
         await self._closePorts()
         if not self.directory.isOpen:
             return

@@ -77,7 +77,9 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
     directory = tempfile.mkdtemp(prefix="pylogbroker-demo-")
     try:
         # The port and the directory are the demo's own: it must neither meet a broker that runs, nor leave anything behind.
-        properties = lasting.overlaid([f"port={options.port}", "listeners=", "listen.interface=127.0.0.1", f"log.dir={directory}"])
+        properties = lasting.overlaid(
+            [f"port={options.port}", "listeners=", "listen.interface=127.0.0.1", f"log.dir={directory}", "enable.zookeeper=false"]
+        )
         broker = EmbeddedBroker(reactor, properties)
         await broker.start()
         try:

@@ -36,7 +36,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     Row(
         "hostname", "hostName", Text(), None,
         "The name or address that others are told to reach this broker by (it is not what it listens on).",
-        derived="the host's address",
+        derived="`listen.interface`, or the address of the host's name",
     ),
     Row(
         "port", "port", Integer(0, 65535), "6667",
@@ -52,7 +52,24 @@ BROKER_ROWS: tuple[Row, ...] = (
         "ssl:9093:privateKey=key.pem`. A backslash must be doubled in the file.",
         derived="made of `port` and `listen.interface`",
     ),
-    Row("enable.zookeeper", "enableZookeeper", Boolean(), "true", "Register in ZooKeeper. This release cannot: it must be set to false."),
+    # -- ZooKeeper
+    Row(
+        "enable.zookeeper", "enableZookeeper", Boolean(), "true",
+        "Register the broker and its topics in ZooKeeper, where producers and consumers find them. Without it, clients must be told where the broker is.",
+    ),
+    Row(
+        "zk.connect", "zookeeperServers", Text(), None,
+        "ZooKeeper's servers, and a path under which everything is (it must exist): `zk1:2181,zk2:2181,zk3:2181/kafka`. Required with `enable.zookeeper`.",
+    ),
+    Row(
+        "zk.sessiontimeout.ms", "zookeeperSessionTimeoutMs", _POSITIVE, "6000",
+        "After how long without a sign of life ZooKeeper forgets the broker, in milliseconds; the server has limits of its own.",
+    ),
+    Row(
+        "zk.connectiontimeout.ms", "zookeeperConnectionTimeoutMs", _POSITIVE, None,
+        "How long the broker's start waits for ZooKeeper, in milliseconds, before it fails.",
+        derived="`zk.sessiontimeout.ms`",
+    ),
     # -- connections
     Row(
         "socket.send.buffer", "socketSendBufferSize", Integer(0), "102400",
@@ -202,10 +219,7 @@ BROKER_ROWS: tuple[Row, ...] = (
         "0.7's network threads. One thread does the work here; see `flush.threads` and `cold.read.threads`.",
     ),
     _idle("monitoring.period.secs", "", _POSITIVE, "600", "0.7's window of its statistics. Counters here are running totals."),
-    _idle("zk.connect", "", Text(), None, "ZooKeeper's addresses."),
-    _idle("zk.sessiontimeout.ms", "", Integer(), "6000", "ZooKeeper's session time-out."),
-    _idle("zk.connectiontimeout.ms", "", Integer(), None, "How long to wait for ZooKeeper.", derived="`zk.sessiontimeout.ms`"),
-    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind."),
+    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind. 0.7.2's broker did nothing with it, either."),
 )
 """All keys that a broker's property file can have."""
 
@@ -217,6 +231,7 @@ class BrokerSettings:
 
     @ivar hostName: L{None} when it was not given.
     @ivar listeners: endpoint strings, at least one.
+    @ivar zookeeperServers: C{""} only without C{enableZookeeper}.
     @ivar retentionSize: negative for no limit.
     @ivar flushIntervalMs: 0 and less flush at every look.
     @ivar connectionCountMax: 0 for no limit of its own.
@@ -228,6 +243,9 @@ class BrokerSettings:
     listenInterface: str
     listeners: tuple[str, ...]
     enableZookeeper: bool
+    zookeeperServers: str
+    zookeeperSessionTimeoutMs: int
+    zookeeperConnectionTimeoutMs: int
     socketSendBufferSize: int
     socketReceiveBufferSize: int
     connectionCountMax: int
@@ -276,12 +294,15 @@ class BrokerSettings:
         @raise ConfigurationError: names every key that is missing or wrong, its value and what would be right, a line each.
         """
         values = cast("dict[str, Any]", readSettings(BROKER_ROWS, properties, warn))
-        if values["enableZookeeper"]:
+        values["zookeeperServers"] = (values["zookeeperServers"] or "").strip()
+        if values["enableZookeeper"] and not values["zookeeperServers"]:
             raise ConfigurationError(
-                "enable.zookeeper=true"
+                "zk.connect is missing: enable.zookeeper=true"
                 + ("" if "enable.zookeeper" in properties else " (the default, as in Kafka 0.7)")
-                + ": this release does not speak to ZooKeeper yet; set enable.zookeeper=false"
+                + " needs ZooKeeper's servers, such as zk.connect=localhost:2181; or set enable.zookeeper=false"
             )
+        if values["zookeeperConnectionTimeoutMs"] is None:
+            values["zookeeperConnectionTimeoutMs"] = values["zookeeperSessionTimeoutMs"]
         values["hostName"] = values["hostName"] or None
         if values["flushIntervalMs"] is None:
             values["flushIntervalMs"] = values["flushSchedulerIntervalMs"]

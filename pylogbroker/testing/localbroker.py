@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.embedded import EmbeddedBroker
+from pylogbroker.interfaces import IZookeeper
 
 DEFAULTS = {
     "brokerid": "0",
@@ -37,15 +38,22 @@ class LocalBroker:
     @ivar broker: the embedded broker, whose counters and partitions a test may look at.
     """
 
-    def __init__(self, reactor: Any, properties: Mapping[str, str] | None = None, directory: str | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        properties: Mapping[str, str] | None = None,
+        directory: str | None = None,
+        zookeeper: Callable[[], IZookeeper] | None = None,
+    ) -> None:
         """
         @param reactor: the test's.
         @param properties: overrides, with Kafka's names.
         @param directory: of the data; it then stays when the broker stops, so that another can go on with it.
+        @param zookeeper: makes the client, if C{enable.zookeeper} is set: C{lambda: double.client()} with a L{pylogbroker.testing.zookeeper.ZookeeperDouble}.
         """
         self._owned = directory is None
         self.directory = directory or tempfile.mkdtemp(prefix="pylogbroker-")
-        self.broker = EmbeddedBroker(reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})})
+        self.broker = EmbeddedBroker(reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})}, zookeeper)
 
     def start(self) -> Deferred[None]:
         """

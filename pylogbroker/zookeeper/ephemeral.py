@@ -11,6 +11,7 @@ session must be over (L{claimPatiently}).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -108,14 +109,18 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     raise ZookeeperError(f"{path} comes and goes")
 
 
-async def claimPatiently(clock: Any, zookeeper: IZookeeper, path: str, data: bytes, patienceMs: int) -> None:
+async def claimPatiently(
+    clock: Any, zookeeper: IZookeeper, path: str, data: bytes, patienceMs: int, waiting: Callable[[ConflictError], None] = lambda conflict: None
+) -> None:
     """
     The same, but when another session has the node, wait for it to go, since it may be the session of a program that was just restarted.
 
     @param patienceMs: how long, in all; the session time-out and some more.
+    @param waiting: told, once, what is waited for.
     @raise ConflictError: it is still there then.
     """
     deadline = clock.seconds() + patienceMs / 1000
+    hasTold = False
     while True:
         try:
             await claim(zookeeper, path, data)
@@ -124,6 +129,9 @@ async def claimPatiently(clock: Any, zookeeper: IZookeeper, path: str, data: byt
             left = deadline - clock.seconds()
             if left <= 0 or conflict.session == 0:
                 raise
+            if not hasTold:
+                waiting(conflict)
+                hasTold = True
         result, watch = zookeeper.exists_and_watch(path)
         if await result is not None:
             await _firstOf(clock, watch, left)

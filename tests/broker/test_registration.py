@@ -1,0 +1,295 @@
+"""
+Tests for L{pylogbroker.broker.registration}, on a ZooKeeper in memory whose clock stands still.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker.registration import RETRY_MS, Registration
+from pylogbroker.errors import ConfigurationError, ConnectionLossException, SessionExpiredException
+from pylogbroker.interfaces import EPHEMERAL
+from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
+
+SESSION_MS = 6_000
+BEGIN = 1_795_194_782.704  # as in golden/zookeeper-tree.txt
+OWN = "/brokers/ids/0"
+
+
+class RegistrationTests(SynchronousTestCase):
+    """Registering broker 0, which has two partitions of a topic, and three of the topic C{three}."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(BEGIN)
+        self.server = ZookeeperDouble(self.clock, latencyMs=2)
+
+    def client(self) -> ZookeeperDoubleClient:
+        client = self.server.client(SESSION_MS)
+        connecting = client.connect()
+        self.settle()
+        self.successResultOf(connecting)
+        return client
+
+    def settle(self, seconds: float = 0.5) -> None:
+        """Let what is on its way arrive; much less than a retry."""
+        for _step in range(100):
+            self.clock.advance(seconds / 100)
+
+    def registration(self, client: Any, host: str = "127.0.0.1", port: int = 29095) -> Registration:
+        return Registration(self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2, SESSION_MS)
+
+    def started(self, *topics: str) -> tuple[ZookeeperDoubleClient, Registration]:
+        client = self.client()
+        registration = self.registration(client)
+        starting = registration.start(topics)
+        self.settle()
+        self.successResultOf(starting)
+        return client, registration
+
+    def values(self) -> dict[str, bytes]:
+        """The ephemeral nodes."""
+        return {path: data for path, (data, owner) in self.server.tree().items() if owner}
+
+    def outcome(self, starting: Deferred[None]) -> list[Any]:
+        outcome: list[Any] = []
+        starting.addBoth(outcome.append)
+        return outcome
+
+    def test_tree(self) -> None:
+        """The tree is that of 0.7.2: parents without data that stay, one ephemeral node for the broker, one for each topic with its partitions."""
+        client, registration = self.started("beta", "alpha", "three")
+        millis, session = int(BEGIN * 1000), client.session_id
+        tree = self.server.tree()
+        value, owner = tree.pop(OWN)
+        self.assertRegex(value.decode(), r"^127\.0\.0\.1-\d{13}:127\.0\.0\.1:29095$")
+        self.assertLess(int(value.split(b":")[0].split(b"-")[1]) - millis, 1000)
+        self.assertEqual(owner, session)
+        parents = ("/brokers", "/brokers/ids", "/brokers/topics", "/brokers/topics/alpha", "/brokers/topics/beta", "/brokers/topics/three")
+        counts = {"/brokers/topics/alpha/0": b"2", "/brokers/topics/beta/0": b"2", "/brokers/topics/three/0": b"3"}
+        self.assertEqual(tree, {**dict.fromkeys(parents, (b"", 0)), **{path: (count, session) for path, count in counts.items()}})
+        self.assertTrue(registration.isRegistered)
+
+    def test_ownFirst(self) -> None:
+        """C{start} fires when the broker's own node is there; topics follow."""
+        registration = self.registration(self.client())
+        starting = self.outcome(registration.start(["alpha"]))
+        self.assertFalse(registration.isRegistered)
+        while not starting:
+            self.clock.advance(0.001)
+        self.assertEqual((starting, list(self.values())), ([None], [OWN]))
+        self.settle()
+        self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0"])
+
+    def test_newTopic(self) -> None:
+        """A new topic is registered when it is told of; telling it again changes nothing."""
+        _client, registration = self.started()
+        registration.topicCreated("new")
+        registration.topicCreated("new")
+        self.settle()
+        self.assertEqual(self.values()["/brokers/topics/new/0"], b"2")
+        zxid = self.server._zxid
+        registration.topicCreated("new")
+        self.settle()
+        self.assertEqual(self.server._zxid, zxid)
+
+    def test_topicInARound(self) -> None:
+        """A topic that comes while others are being registered is not forgotten."""
+        _client, registration = self.started()
+        registration.topicCreated("one")
+        self.clock.advance(0.001)
+        registration.topicCreated("two")
+        self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertEqual(sorted(self.values()), [OWN, "/brokers/topics/one/0", "/brokers/topics/two/0"])
+
+    def test_duplicate(self) -> None:
+        """Another broker with the number, which stays, is an error that names both and the node, after twice the session's time."""
+        self.started()
+        registration = self.registration(self.client(), "10.0.0.2", 9092)
+        with capturedLogs() as events:
+            starting = registration.start([])
+            self.settle(2 * SESSION_MS / 1000 - 0.1)
+            self.assertNoResult(starting)
+            self.settle()
+        error = str(self.failureResultOf(starting, ConfigurationError).value)
+        for part in ("brokerid=0", "127.0.0.1:29095", "10.0.0.2:9092", OWN, "12000 ms"):
+            self.assertIn(part, error)
+        self.assertEqual([formatEvent(event) for event in events], [f"{OWN} is taken by a broker at 127.0.0.1:29095: waiting 12000 ms for its session to end"])
+
+    def test_garbageInTheWay(self) -> None:
+        """What somebody else has put in the broker's place, for good, is shown as it is, without waiting."""
+        other = self.client()
+        for path in ("/brokers", "/brokers/ids"):
+            other.create(path)
+            self.settle()
+        other.create(OWN, b"\xffgarbage")
+        self.settle()
+        starting = self.registration(self.client()).start([])
+        self.settle()
+        self.assertIn(r"b'\xffgarbage'", str(self.failureResultOf(starting, ConfigurationError).value))
+
+    def test_fastRestart(self) -> None:
+        """A broker that is restarted before its old session has expired waits for that, and then is registered, as what it is now (gotchas 9, 10)."""
+        old, before = self.started("alpha")
+        before.stop()
+        self.server.disconnect(old)
+        client = self.client()
+        starting = self.registration(client, port=9999).start(["alpha"])
+        self.settle(SESSION_MS / 1000 - 1)
+        self.assertNoResult(starting)
+        self.settle(1.5)
+        self.successResultOf(starting)
+        tree = self.server.tree()
+        self.assertTrue(tree[OWN][0].endswith(b":127.0.0.1:9999"))
+        self.assertEqual((tree[OWN][1], tree["/brokers/topics/alpha/0"]), (client.session_id, (b"2", client.session_id)))
+
+    def test_expiry(self) -> None:
+        """After an expiry everything is registered again, in the new session, with a new creation time."""
+        client, registration = self.started("alpha")
+        registration.topicCreated("beta")
+        self.settle()
+        before = self.values()
+        self.clock.advance(5)
+        self.server.expire(client)
+        self.assertEqual((self.values(), registration.isRegistered), ({}, False))
+        self.settle()
+        self.assertEqual(list(self.values()), list(before))
+        self.assertNotEqual(self.values()[OWN], before[OWN])
+        self.assertEqual({owner for _data, owner in self.server.tree().values()}, {0, client.session_id})
+        self.assertTrue(registration.isRegistered)
+
+    def test_expiryInARound(self) -> None:
+        """An expiry at any moment of a registration leaves nothing out in the end."""
+        for step in range(40):
+            self.setUp()
+            client = self.client()
+            registration = self.registration(client)
+            starting = self.outcome(registration.start(["alpha", "beta"]))
+            for _ in range(step):
+                self.clock.advance(0.001)
+            self.server.expire(client)
+            self.settle(2 * RETRY_MS / 1000)
+            if starting == [None]:
+                self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"], step)
+            else:
+                starting[0].trap(SessionExpiredException)
+
+    def test_suspended(self) -> None:
+        """A connection that was lost while a topic should have been registered: that is done when it is back."""
+        client, registration = self.started("alpha")
+        self.server.disconnect(client)
+        registration.topicCreated("beta")
+        self.settle(3)
+        self.assertNotIn("/brokers/topics/beta/0", self.values())
+        self.server.reconnect(client)
+        self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"])
+
+    def test_cutInARound(self) -> None:
+        """A connection that is lost at any moment while topics are registered leaves nothing out in the end."""
+        for step in range(20):
+            self.setUp()
+            client, registration = self.started()
+            registration.topicCreated("alpha")
+            registration.topicCreated("beta")
+            for _ in range(step):
+                self.clock.advance(0.001)
+            self.server.disconnect(client)
+            self.settle(1)
+            self.server.reconnect(client)
+            self.settle(2 * RETRY_MS / 1000)
+            self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"], step)
+            self.assertTrue(registration.isRegistered)
+
+    def test_conflictOfOneTopic(self) -> None:
+        """A topic's node that somebody else holds keeps nobody else from being registered; it is tried again until it can be had."""
+        other = self.client()
+        for path in ("/brokers", "/brokers/topics", "/brokers/topics/alpha"):
+            other.create(path)
+            self.settle()
+        other.create("/brokers/topics/alpha/0", b"7", flags=EPHEMERAL)
+        self.settle()
+        client, registration = self.started("alpha", "beta")
+        self.assertEqual(self.values()["/brokers/topics/beta/0"], b"2")
+        self.assertFalse(registration.isRegistered)
+        other.close()
+        self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertEqual(self.server.tree()["/brokers/topics/alpha/0"], (b"2", client.session_id))
+        self.assertTrue(registration.isRegistered)
+
+    def test_oddTopic(self) -> None:
+        """A topic whose name ZooKeeper cannot have is said, once, and left out."""
+        with capturedLogs() as events:
+            _client, registration = self.started("a\x01b", "beta")
+        self.assertIn("/brokers/topics/beta/0", self.values())
+        self.assertEqual(len([event for event in events if "cannot be registered" in formatEvent(event)]), 1)
+        self.assertTrue(registration.isRegistered)
+
+    def test_duplicateAfterExpiry(self) -> None:
+        """A number that another broker has taken after an expiry is said again and again, and had as soon as the other goes."""
+        client, registration = self.started("alpha")
+        self.server.disconnect(client)
+        self.settle(SESSION_MS / 1000 + 1)
+        other = self.client()
+        second = self.registration(other, "10.0.0.2").start([])
+        self.settle()
+        self.successResultOf(second)
+        with capturedLogs() as events:
+            self.server.reconnect(client)
+            self.settle(2 * SESSION_MS / 1000 + 1)
+        self.assertTrue(any("10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event) for event in events))
+        other.close()
+        self.settle(2)
+        self.assertEqual(self.server.tree()[OWN][1], client.session_id)
+        self.assertTrue(registration.isRegistered)
+
+    def test_bug(self) -> None:
+        """A failure that nobody foresaw is logged with its traceback, and it is tried again."""
+        client = self.client()
+        counts = iter((lambda: 1 / 0, lambda: 2))
+        registration = Registration(self.clock, client, 0, "host", 1, lambda topic: int(next(counts)()), SESSION_MS)
+        registration.start(["alpha"])
+        self.settle()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.settle(RETRY_MS / 1000)
+        self.assertTrue(registration.isRegistered)
+
+    def test_stop(self) -> None:
+        """After C{stop} nothing is registered any more, whatever is under way, and nobody is told anything."""
+        client, registration = self.started("alpha")
+        self.server.disconnect(client)
+        registration.topicCreated("beta")
+        self.settle(13)  # the request has failed, and another round is due
+        registration.stop()
+        registration.stop()
+        self.server.reconnect(client)
+        registration.topicCreated("gamma")
+        self.settle(5)
+        self.assertEqual(self.values(), {})
+
+    def test_stopInARound(self) -> None:
+        """What is under way then fails without a word."""
+        client, registration = self.started()
+        registration.topicCreated("alpha")
+        with capturedLogs() as events:
+            registration.stop()
+            client.close()
+            self.settle(5)
+        self.assertEqual((events, self.values()), ([], {}))
+
+    def test_startFails(self) -> None:
+        """A start without a connection fails as the request does."""
+        client = self.client()
+        starting = self.registration(client).start([])
+        self.server.disconnect(client)
+        self.failureResultOf(starting, ConnectionLossException)
+
+    def test_literal(self) -> None:
+        """An IPv6 literal is refused, since readers of the value split at colons."""
+        error = self.assertRaises(ConfigurationError, self.registration, self.client(), "::1")
+        self.assertIn("hostname=::1", str(error))
