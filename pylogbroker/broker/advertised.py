@@ -42,7 +42,7 @@ def advertisedHost(
         raise ConfigurationError(
             f"{source}={host}: the value in ZooKeeper cannot carry an IPv6 address, since its readers split at colons: set hostname to a name"
         )
-    if isLocal(host) and not isLocal(settings.listenInterface):
+    if isLocal(host) and (settings.listenInterface in EVERYWHERE or not isLocal(settings.listenInterface)):
         warn(f"{source} is {host}: others are told to reach this broker there, and will find themselves. Set hostname to a name or address that they can reach")
     return host
 

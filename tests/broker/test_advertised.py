@@ -1,0 +1,81 @@
+"""
+Tests for L{pylogbroker.broker.advertised}.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker.advertised import advertisedHost, isLocal
+from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.errors import ConfigurationError
+
+
+def _nobody(name: str) -> str:
+    raise OSError("Name or service not known")
+
+
+class AdvertisedHostTests(SynchronousTestCase):
+    """What others are told."""
+
+    def host(self, address: str = "10.0.0.5", **properties: str) -> str:
+        """The host with these settings, on a machine called C{box} whose name has this address; warnings are kept."""
+        self.warnings: list[str] = []
+        given = {"brokerid": "0", "log.dir": "x", "enable.zookeeper": "false", **{key.replace("_", "."): value for key, value in properties.items()}}
+        settings = BrokerSettings.fromProperties(given, self.fail)
+
+        def resolve(name: str) -> str:
+            self.assertEqual(name, "box")
+            return address
+
+        return advertisedHost(settings, self.warnings.append, lambda: "box", resolve)
+
+    def test_given(self) -> None:
+        """C{hostname} counts before all else, and is not looked up."""
+        self.assertEqual(self.host(hostname="log1.example.org", listen_interface="10.1.1.1"), "log1.example.org")
+        self.assertEqual(self.warnings, [])
+
+    def test_interface(self) -> None:
+        """Without it, the one address that is listened on; if that is the machine's own, it was meant so."""
+        self.assertEqual(self.host(listen_interface="10.1.1.1"), "10.1.1.1")
+        self.assertEqual(self.host(listen_interface="127.0.0.1"), "127.0.0.1")
+        self.assertEqual(self.warnings, [])
+
+    def test_ownAddress(self) -> None:
+        """Without that, the address of the host's name, as with 0.7."""
+        self.assertEqual(self.host(), "10.0.0.5")
+        self.assertEqual(self.host(listen_interface="0.0.0.0"), "10.0.0.5")
+        self.assertEqual(self.warnings, [])
+
+    def test_unreachable(self) -> None:
+        """Debian's 127.0.1.1, or any address at which everybody finds himself, is warned of; the broker starts all the same."""
+        self.assertEqual(self.host("127.0.1.1"), "127.0.1.1")
+        self.assertEqual(len(self.warnings), 1)
+        for part in ("box", "127.0.1.1", "Set hostname"):
+            self.assertIn(part, self.warnings[0])
+        for name in ("localhost", "127.0.0.1", "0.0.0.0"):
+            self.host(hostname=name)
+            self.assertEqual(len(self.warnings), 1, name)
+        self.host("127.0.1.1", listen_interface="0.0.0.0")
+        self.assertEqual(len(self.warnings), 1)
+
+    def test_noAddress(self) -> None:
+        """A host whose name has no address needs the setting, and is told so."""
+        settings = BrokerSettings.fromProperties({"brokerid": "0", "log.dir": "x", "enable.zookeeper": "false"}, self.fail)
+        error = self.assertRaises(ConfigurationError, advertisedHost, settings, self.fail, lambda: "box", _nobody)
+        self.assertIn("box, has no address (Name or service not known): set hostname", str(error))
+
+    def test_literal(self) -> None:
+        """An IPv6 literal is refused, wherever it comes from."""
+        for properties in ({"hostname": "fe80::1"}, {"listen_interface": "::1"}):
+            with self.assertRaises(ConfigurationError) as raised:
+                self.host(**properties)
+            self.assertIn("IPv6", str(raised.exception))
+        self.assertEqual(self.host(hostname="log1", listen_interface="::1"), "log1")
+
+    def test_isLocal(self) -> None:
+        """What every machine calls itself."""
+        for host in ("127.0.0.1", "127.0.1.1", "::1", "0.0.0.0", "localhost", "LOCALHOST", "a.localhost"):
+            self.assertTrue(isLocal(host), host)
+        for host in ("10.0.0.1", "fe80::1", "box", "localhost.example.org", ""):
+            self.assertFalse(isLocal(host), host)
