@@ -98,20 +98,29 @@ class KafkaFileTests(SettingsCase):
     """Files of a Kafka 0.7 installation."""
 
     def test_shipped(self) -> None:
-        """The file that 0.7.2 shipped works unchanged and without a warning but for ZooKeeper, which this release cannot do yet."""
-        settings = self.read(SHIPPED.replace("enable.zookeeper=true", "enable.zookeeper=false"), "")
+        """The file that 0.7.2 shipped works unchanged and without a warning."""
+        settings = self.read(SHIPPED, "")
         self.assertEqual((settings.port, settings.segmentSizeMax, settings.flushMessageCount), (9092, 536870912, 10000))
         self.assertEqual((settings.flushIntervalMs, settings.retentionIntervalMs), (1000, 60_000))
+        self.assertEqual((settings.enableZookeeper, settings.zookeeperServers), (True, "localhost:2181"))
+        self.assertEqual((settings.zookeeperSessionTimeoutMs, settings.zookeeperConnectionTimeoutMs), (6_000, 1_000_000))
         self.assertEqual(self.warnings, [])
-        self.assertIn("enable.zookeeper=false", self.refused(SHIPPED, ""))
 
     def test_zookeeperIsTheDefault(self) -> None:
         """A file that does not mention ZooKeeper asks for it, as in 0.7, and is told what to set."""
         self.assertEqual(
             self.refused("", "brokerid=0\nlog.dir=x"),
-            "enable.zookeeper=true (the default, as in Kafka 0.7): this release does not speak to ZooKeeper yet; set enable.zookeeper=false",
+            "zk.connect is missing: enable.zookeeper=true (the default, as in Kafka 0.7) needs ZooKeeper's servers, such as zk.connect=localhost:2181; "
+            "or set enable.zookeeper=false",
         )
-        self.assertNotIn("default", self.refused("enable.zookeeper=true"))
+        self.assertNotIn("default", self.refused("enable.zookeeper=true\nzk.connect= "))
+
+    def test_zookeeperTimes(self) -> None:
+        """The start waits for ZooKeeper as long as a session lasts, if nothing else is said."""
+        settings = self.read("zk.sessiontimeout.ms=1234")
+        self.assertEqual((settings.zookeeperSessionTimeoutMs, settings.zookeeperConnectionTimeoutMs), (1234, 1234))
+        self.assertEqual(settings.zookeeperServers, "")
+        self.assertIn("zk.sessiontimeout.ms=0", self.refused("zk.sessiontimeout.ms=0"))
 
     def test_required(self) -> None:
         """Without a number or a directory there is no broker; both are named at once."""
