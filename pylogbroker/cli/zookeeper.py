@@ -9,6 +9,7 @@ from typing import Any
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import whole
+from pylogbroker.cli.asking import closed
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.zookeeper.server import TICK_MS, ZookeeperServer
 
@@ -17,9 +18,9 @@ PORT = 2181
 _EXAMPLES = """\
 examples:
   pylogbroker zookeeper --data /tmp/zookeeper
-  pylogbroker zookeeper --data /tmp/zookeeper --port 0     # a free port, which it prints
+  pylogbroker zookeeper --data /tmp/zookeeper --port 0
 
-It is one server for one machine. A cluster that must survive a machine needs three or five, installed as ZooKeeper's own documentation says.
+The second takes a free port, and prints it. It is one server for one machine. A cluster that must survive a machine needs three or five, installed as ZooKeeper's own documentation says.
 """
 
 
@@ -45,5 +46,5 @@ async def zookeeper(reactor: Any, options: argparse.Namespace, streams: Streams)
         await write(reactor, streams.output, f"ZooKeeper serves on {server.servers}, with its data in {options.data}; Ctrl-C ends it\n".encode())
         await server.whenEnded()
     finally:
-        await server.stop()
+        await closed(server.stop())
     raise CommandError("ZooKeeper has ended by itself")

@@ -46,7 +46,7 @@ class Silent(Protocol):
         """Never."""
 
 
-COMMANDS = ("demo", "produce", "consume", "offsets", "dump")
+COMMANDS = ("demo", "produce", "consume", "offsets", "dev", "zookeeper", "dump")
 
 
 class ParserTests(SynchronousTestCase):
@@ -87,6 +87,8 @@ class ParserTests(SynchronousTestCase):
             (["produce", "f", "--topic", "t", "--partition", "-2"], "-2"),
             (["produce", "f", "--topic", "t", "--compression", "zip"], "zip"),
             (["demo", "--port", "65536"], "65536"),
+            (["zookeeper"], "--data"),
+            (["dev", "--zookeeper-port", "-1"], "-1"),
         ):
             code, _, errors = self.exit(*arguments)
             self.assertEqual(code, 2)

@@ -1,0 +1,95 @@
+"""
+Tests for L{pylogbroker.cli.dev}, with a real ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cli.dev import page
+from pylogbroker.cli.main import buildParser
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.tap import Options
+from tests.cli.commands import reactor
+from tests.cli.test_zookeeper import ZookeeperCase, childOf
+
+
+class DevTests(ZookeeperCase):
+    """A cluster in one command."""
+
+    async def test_round(self) -> None:
+        """It has a broker that is registered and serves; Ctrl-C takes the registration away, and ends all of it with status 0. The data stays."""
+        data = self.mktemp()
+        protocol, process = self.spawn("dev", "--data", data, "--port", "0", "--zookeeper-port", "0")
+        servers = await self.served(protocol)
+        client = await self.connected(servers)
+        value = (await client.get("/brokers/ids/0"))[0].decode()
+        address = value.partition(":")[2]
+        self.assertIn(f"broker     {address}, number 0", protocol.output.decode())
+        self.assertIn("which stays", protocol.output.decode())
+        producer = SyncProducer(reactor, f"tcp:{address}")
+        await producer.send("first", 0, encodeSet([b"x"]))
+        await producer.confirm("first", 0)
+        await producer.close()
+        _result, gone = client.exists_and_watch("/brokers/ids/0")
+        await _result
+        os.kill(process.pid, signal.SIGINT)
+        self.assertEqual((await gone).kind, "deleted")
+        result = await protocol.ended
+        self.assertEqual((result.code, result.errors), (0, ""))
+        self.assertIn(".kafka_cleanshutdown", os.listdir(os.path.join(data, "log")))
+        self.assertIn("first-0", os.listdir(os.path.join(data, "log")))
+
+    async def test_temporary(self) -> None:
+        """Without a directory the data goes at the end."""
+        protocol, process = self.spawn("dev", "--port", "0", "--zookeeper-port", "0")
+        await self.served(protocol)
+        found = re.search(r"data       (\S+), which goes", protocol.output.decode())
+        assert found is not None
+        self.assertTrue(os.path.isdir(found[1]))
+        self.assertEqual((await self.ended(protocol, process)).code, 0)
+        self.assertFalse(os.path.exists(found[1]))
+
+    async def test_zookeeperEnds(self) -> None:
+        """A ZooKeeper that ends by itself ends the command with an error, and the broker in order."""
+        data = self.mktemp()
+        protocol, process = self.spawn("dev", "--data", data, "--port", "0", "--zookeeper-port", "0")
+        await self.served(protocol)
+        os.kill(childOf(process.pid), signal.SIGKILL)
+        result = await protocol.ended
+        self.assertEqual((result.code, "ZooKeeper has ended by itself" in result.errors), (1, True))
+        self.assertIn(".kafka_cleanshutdown", os.listdir(os.path.join(data, "log")))
+
+    async def test_wrong(self) -> None:
+        """What is wrong with the broker's properties is an error, and ZooKeeper is stopped."""
+        result = await self.perform("dev", "--data", self.mktemp(), "--port", "0", "--zookeeper-port", "0", "--set", "num.partitions=none")
+        self.assertEqual((result.code, "num.partitions=none" in result.errors), (1, True))
+
+    async def test_noTemporaryDirectory(self) -> None:
+        """A machine without room for a temporary directory is told so."""
+        self.patch(__import__("tempfile"), "tempdir", "/nowhere")
+        result = await self.perform("dev")
+        self.assertEqual((result.code, "temporary directory" in result.errors), (1, True))
+
+
+class PageTests(SynchronousTestCase):
+    """What to do next."""
+
+    def test_commands(self) -> None:
+        """Each line of the page is a command that its own parser takes; the ports are named where they are not the default."""
+        for address, named in (("127.0.0.1:9092", False), ("127.0.0.1:1234", True)):
+            text = page("127.0.0.1:2181", address, 0, "/tmp/a b", False)
+            lines = [shlex.split(line) for line in text.splitlines() if line.startswith("  ")]
+            for line in lines[:-1]:
+                self.assertEqual("--broker" in line, named)
+                buildParser().parse_args(line[1:])
+            options = Options()
+            options.parseOptions(lines[-1][lines[-1].index("pylogbroker") + 1 :])
+            settings = options.settings
+            self.assertEqual((settings.brokerId, settings.zookeeperServers, settings.logDirectory), (1, "127.0.0.1:2181", "/tmp/a b/log1"))
