@@ -200,12 +200,14 @@ class _Followed:
         isAnew = False
         while True:
             result, watch = self._begin()
+            isWatching = False
             try:
                 await self._apply(await result, isAnew)
                 isAnew = False
                 self._backoff.succeeded()
                 if not self.first.called:
                     self.first.callback(None)
+                isWatching = True
                 await watch
                 continue
             except (NoNodeException, ClosingException):
@@ -220,8 +222,9 @@ class _Followed:
                     raise
                 log.warn("Reading {path} failed, it will be tried again: {error}", path=self.path, error=error)
             finally:
-                watch.addErrback(lambda _failure: None)
-                watch.cancel()
+                if not isWatching:
+                    watch.addErrback(lambda _failure: None)
+                    watch.cancel()
             await deferLater(self._clock, self._backoff.failed() / 1000)
 
 

@@ -127,8 +127,7 @@ class Lane:
 
     def _ring(self) -> None:
         if self._poll is not None:
-            for item in self._poll(None):
-                self._items.append(item)
+            self._items += self._poll(None)
         self._isTiming = False
         self.flush()
 

@@ -158,5 +158,3 @@ class Carrier:
     def abort(self) -> None:
         """Cut the connection; what is under way is unknown."""
         self._link.close(flush=False).addErrback(lambda _failure: None)
-
-

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import SystemRandom
 from typing import Any, NamedTuple
 
@@ -334,9 +335,7 @@ class Producer:
             link = self._connections.to(broker.endpoint)
             way = _Way(broker, Carrier(self._reactor, link, rule, isConfirming=settings.isConfirming, timeoutMs=settings.timeoutMs))
             poll = None if self._hooks is None else self._poll
-            way.lane = Lane(
-                self._reactor, settings.batchCount, settings.batchSizeMax, settings.queueTimeMs, lambda items: self._dispatch(way, items), poll
-            )
+            way.lane = Lane(self._reactor, settings.batchCount, settings.batchSizeMax, settings.queueTimeMs, lambda items: self._dispatch(way, items), poll)
             self._ways[number] = way
         return way
 
@@ -371,11 +370,13 @@ class Producer:
         if not self.settings.isAsync or type(value) in _MANY or self._hooks is not None or self._refusal is not None:
             return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
         size = len(value) if type(value) is bytes else _sizeOf(value)
-        if not self._queue.take(1, size):
-            return self.sendMany((ProducerData(topic, (value,), key),))
         self.counters.acceptedCount += 1
         waiter: Deferred[None] = Deferred()
         item = QueueItem(topic, value, key, -1, size, waiter)
+        if not self._queue.take(1, size):
+            items = [item]
+            self._queue.enter(1, size, partial(self._place, items), partial(self._refused, items))
+            return waiter
         router = self._router
         if router is None or topic not in self._topics or topic in self._lines:
             self._place([item])
@@ -458,7 +459,6 @@ class Producer:
         self._tell(items, Failure(reason), isLogged=False)
 
     def _admitted(self, groups: list[list[QueueItem]], items: list[QueueItem]) -> None:
-        self._isFullTold = False
         if not self.settings.isAsync:
             self._deliver(self._deliverNow(groups))
             return
@@ -774,6 +774,7 @@ class Producer:
         size = 0
         for item in items:
             size += item.size
+        self._isFullTold = False
         self._queue.release(len(items), size)
         self._tell(items, failure)
         if self._refusal is not None:

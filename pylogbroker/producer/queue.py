@@ -25,12 +25,12 @@ class _Outside:
 
     __slots__ = ("admit", "count", "refuse", "size", "timer")
 
-    def __init__(self, count: int, size: int, admit: Callable[[], None], refuse: Callable[[PylogbrokerError], None], timer: Timer) -> None:
+    def __init__(self, count: int, size: int, admit: Callable[[], None], refuse: Callable[[PylogbrokerError], None]) -> None:
         self.count = count
         self.size = size
         self.admit = admit
         self.refuse = refuse
-        self.timer = timer
+        self.timer: Timer | None = None
 
 
 class Queue:
@@ -82,23 +82,27 @@ class Queue:
             admit()
             return
         timeoutMs = self._enqueueTimeoutMs
-        full = f"{self.count} messages of {self.size} bytes are under way, {self._countMax} of {self._sizeMax} may be"
         if timeoutMs == 0:
-            refuse(QueueFullError(full))
+            refuse(QueueFullError(self._fullText()))
             return
         if self._outside and (self.waitingCount + count > self._countMax or self._waitingSize + size > self._sizeMax):
-            refuse(QueueFullError(f"{full}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
+            refuse(QueueFullError(f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
             return
-        outside = _Outside(count, size, admit, refuse, Timer(self._clock))
+        outside = _Outside(count, size, admit, refuse)
         self._outside[outside] = None
         self.waitingCount += count
         self._waitingSize += size
         if timeoutMs > 0:
-            outside.timer.start(timeoutMs, self._expire, outside, QueueFullError(f"{full}, for {timeoutMs} ms"))
+            outside.timer = Timer(self._clock)
+            outside.timer.start(timeoutMs, self._expire, outside, QueueFullError(f"{self._fullText()}, for {timeoutMs} ms"))
+
+    def _fullText(self) -> str:
+        return f"{self.count} messages of {self.size} bytes are under way, {self._countMax} of {self._sizeMax} may be"
 
     def _leave(self, outside: _Outside) -> None:
         del self._outside[outside]
-        outside.timer.stop()
+        if outside.timer is not None:
+            outside.timer.stop()
         self.waitingCount -= outside.count
         self._waitingSize -= outside.size
 
