@@ -145,7 +145,7 @@ class ConsumerConnector:
         @raise InvalidNameError: the name of the group cannot be one.
         """
         if not isinstance(settings, ConsumerSettings):
-            settings = ConsumerSettings.fromProperties(settings, lambda warning: self._log.warn("{warning}", warning=warning))
+            settings = ConsumerSettings.fromProperties(settings, lambda text: self._log.warn("{text}", text=text))
         self._clock = reactor
         self._settings = settings
         self._paths = paths.GroupPaths(settings.group)
@@ -269,19 +269,19 @@ class ConsumerConnector:
             raise ConsumerStateError(f"{self.consumerId} {why}")
         self._subscription = subscription
         self._streams = {name: self._makeStream(*name, decode) for name in names}
-        settled = self._settled = Deferred(lambda _settled: setattr(self, "_settled", None))
         self._removeListener = self._zookeeper.add_session_listener(self._sessionChanged)
         try:
             await claim(self._zookeeper, self._path, subscription.encode())
         except ZookeeperError:
             if not self._isShutDown:
                 self._removeListener()
-                self._subscription = self._settled = self._removeListener = None
+                self._subscription = self._removeListener = None
             raise
         if self._isShutDown:
             raise ClosedError(f"{self.consumerId} was shut down")
         if self._settings.autoCommit:
             self._autoCommit.start(self._settings.autoCommitIntervalMs / 1000, now=False)
+        settled = self._settled = Deferred(lambda _settled: setattr(self, "_settled", None))
         self._carryOut(self._rebalance.started())
         await settled
 
@@ -365,7 +365,10 @@ class ConsumerConnector:
         if self._removeListener is not None:
             self._removeListener()
             if not self._ownsZookeeper:
-                await self._deleteOwn(self._path)
+                try:
+                    await self._deleteOwn(self._path)
+                except ZookeeperError as error:
+                    self._log.warn("{consumerId} stays registered until its session ends: {error}", consumerId=self.consumerId, error=error)
         for watch in list(self._watches.values()):
             watch.cancel()
         await DeferredList([fetcher.stop() for _broker, fetcher in self._fetchers.values()], consumeErrors=True)
@@ -427,6 +430,7 @@ class ConsumerConnector:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _carryOut(self, effects: list[Effect]) -> None:
+        isSettled = False
         for effect in effects:
             if self._isShutDown and not isinstance(effect, Release | Finish):
                 return  # an application that was told of the effect before has stopped us
@@ -439,14 +443,15 @@ class ConsumerConnector:
                 self._begin(self._claim(effect.share))
             elif isinstance(effect, Fetch):
                 self._fetch(effect)
+                isSettled = True
             elif isinstance(effect, BackOff):
-                self._backOff(effect)
+                self._backOff(effect, isSettled)
             elif isinstance(effect, Forget):
                 self._letGo([place for _broker, fetcher in self._fetchers.values() for place in fetcher.places])
                 self._backOffTimer.stop()
             elif self._finished is not None:  # Finish
                 self._finished.callback(None)
-        if self._settled is not None and any(isinstance(effect, Fetch) for effect in effects):
+        if isSettled and self._settled is not None:
             settled, self._settled = self._settled, None
             settled.callback(None)
 
@@ -473,14 +478,14 @@ class ConsumerConnector:
         if registering is not None:
             registering.cancel()
 
-    def _backOff(self, effect: BackOff) -> None:
+    def _backOff(self, effect: BackOff, isSettled: bool) -> None:
         waitMs = effect.factor * self._settings.rebalanceBackoffMs
         text = "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in {waitMs} ms"
         isLast = effect.attempt >= self._settings.rebalanceRetryCountMax
         (self._log.error if isLast else self._log.info)(text, consumerId=self.consumerId, attempt=effect.attempt, reason=effect.reason, waitMs=waitMs)
         self._backOffTimer.start(waitMs, self._woken)
         settled = self._settled
-        if isLast and settled is not None:
+        if isLast and settled is not None and not isSettled:
             self._settled = None
             settled.errback(RebalanceFailedError(f"{self.consumerId}: {effect.attempt} attempts to rebalance failed, the last one: {effect.reason}"))
 

@@ -1,0 +1,122 @@
+"""Tests for L{pylogbroker.consumer.offsetstores}: one suite of promises for all, and what is special to each."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.consumer.offsetstores import IOffsetStore, MemoryOffsetStore, SqliteOffsetStore, ZookeeperOffsetStore
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.errors import ConnectionLossException
+from pylogbroker.model import BrokerPartition
+from pylogbroker.testing.zookeeper import ZookeeperDouble
+
+A, B = Place("t", BrokerPartition(0, 0)), Place("u", BrokerPartition(10, 3))
+
+
+class Promises:
+    """What every store does."""
+
+    store: IOffsetStore
+
+    def do(self, doing: Deferred[Any]) -> Any:
+        return self.successResultOf(doing)  # type: ignore[attr-defined]
+
+    def test_keeps(self: Any) -> None:
+        """What was committed is found; the last writer wins; what nobody committed is not there."""
+        self.assertIsNone(self.do(self.store.load(A)))
+        self.assertEqual(self.do(self.store.commit({A: 5, B: 2**62})), {A: 5, B: 2**62})
+        self.assertEqual(self.do(self.store.commit({A: 3})), {A: 3})
+        self.assertEqual((self.do(self.store.load(A)), self.do(self.store.load(B))), (3, 2**62))
+        self.assertEqual(self.do(self.store.commit({})), {})
+
+
+class MemoryTests(Promises, SynchronousTestCase):
+    """In memory."""
+
+    def setUp(self) -> None:
+        self.store = MemoryOffsetStore()
+
+
+class ZookeeperTests(Promises, SynchronousTestCase):
+    """In ZooKeeper, as 0.7 has it."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.server = ZookeeperDouble(self.clock)
+        self.client = self.server.client()
+        self.client.connect()
+        self.clock.advance(0)
+        self.store = ZookeeperOffsetStore(self.client, "g")
+
+    def do(self, doing: Deferred[Any]) -> Any:
+        self.clock.advance(1)
+        return self.successResultOf(doing)
+
+    def test_nodes(self) -> None:
+        """Plain decimal numbers under C{/consumers/<group>/offsets/<topic>/<broker>-<partition>}, persistent, parents made as needed."""
+        self.do(self.store.commit({A: 282, B: 0}))
+        tree = self.server.tree()
+        self.assertEqual(tree["/consumers/g/offsets/t/0-0"], (b"282", 0))
+        self.assertEqual(tree["/consumers/g/offsets/u/10-3"], (b"0", 0))
+
+    def test_garbage(self) -> None:
+        """What is no number is as if it were not there, and can be written over."""
+        self.do(self.store.commit({A: 1}))
+        self.do(self.client.set("/consumers/g/offsets/t/0-0", b"x"))
+        self.assertIsNone(self.do(self.store.load(A)))
+        self.assertEqual(self.do(self.store.commit({A: 2})), {A: 2})
+
+    def test_connectionLost(self) -> None:
+        """A commit gives those that are safe, and does not fail; loading does."""
+        committing = self.store.commit({A: 1, B: 2})
+        self.server.disconnect(self.client)
+        self.assertEqual(self.do(committing), {})
+        loading = self.store.load(A)
+        self.clock.advance(13)
+        self.failureResultOf(loading, ConnectionLossException)
+
+    def test_cancelled(self) -> None:
+        """Whoever stops waiting for a commit gets what is safe by then."""
+        committing = self.store.commit({A: 1})
+        committing.cancel()
+        self.assertEqual(self.do(committing), {})
+
+
+class SqliteTests(Promises, SynchronousTestCase):
+    """In the application's own database."""
+
+    def setUp(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        self.addCleanup(self.connection.close)
+        self.sqlite = SqliteOffsetStore(self.connection, "g")
+        self.store = self.sqlite
+
+    def test_oneTransaction(self) -> None:
+        """The position is in the transaction with the application's work: both are there, or neither."""
+        self.connection.execute("CREATE TABLE sums (total INTEGER)")
+        self.connection.execute("INSERT INTO sums VALUES (1)")
+        self.sqlite.store("t", A.partition, 11)
+        self.connection.commit()
+        self.connection.execute("UPDATE sums SET total = 2")
+        self.sqlite.store("t", A.partition, 22)
+        self.connection.rollback()
+        self.assertEqual(self.connection.execute("SELECT total FROM sums").fetchall(), [(1,)])
+        self.assertEqual(self.do(self.store.load(A)), 11)
+
+    def test_openTransaction(self) -> None:
+        """What the application has open is not committed behind its back: then nothing is safe."""
+        self.sqlite.store("t", A.partition, 11)
+        self.assertEqual(self.do(self.store.commit({B: 5})), {})
+        self.connection.rollback()
+        self.assertIsNone(self.do(self.store.load(A)))
+
+    def test_groups(self) -> None:
+        """Groups do not see each other, and a second store on the same database finds what is there."""
+        self.do(self.store.commit({A: 5}))
+        self.assertIsNone(self.do(SqliteOffsetStore(self.connection, "h").load(A)))
+        self.assertEqual(self.do(SqliteOffsetStore(self.connection, "g").load(A)), 5)

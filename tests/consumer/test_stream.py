@@ -1,0 +1,413 @@
+"""Tests for L{pylogbroker.consumer.stream}: what an application reads, on a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConsumer
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from zope.interface import implementer
+
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
+from pylogbroker.errors import (
+    ConsumerTimeoutError,
+    CorruptCompressionError,
+    InvalidChecksumError,
+    RemoteUnknownError,
+)
+from pylogbroker.formats.compression import GZIP
+from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
+from pylogbroker.model import BrokerPartition
+
+A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
+
+
+def chunk(place: Place, offset: int, *payloads: bytes, codec: int = 0) -> Chunk:
+    data = encodeSet(payloads, codec)
+    return Chunk(place, MessageSet(data, offset), len(data))
+
+
+class StreamCase(SynchronousTestCase):
+    """A stream of two chunks, and what it tells its fetchers."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.positions: dict[Place, int] = {A: 0, B: 0}
+        self.wakeCount = 0
+        self.unreadable: list[tuple[Place, int]] = []
+
+    def gotRoom(self) -> None:
+        self.wakeCount += 1
+
+    def stream(self, **arguments: Any) -> MessageStream:
+        return MessageStream(
+            "s",
+            self.clock,
+            self.positions,
+            self.gotRoom,
+            chunkCountMax=2,
+            unreadable=lambda place, offset: self.unreadable.append((place, offset)),
+            **arguments,
+        )
+
+    def values(self, stream: MessageStream) -> list[Any]:
+        values = []
+        while (message := stream.take()) is not None:
+            values.append(message.value)
+        return values
+
+
+class TakingTests(StreamCase):
+    """Chunks in, messages out."""
+
+    def test_order(self) -> None:
+        """Messages come in order, with topic, partition and the next offset; the position moves with each that is handed out."""
+        stream = self.stream()
+        stream.put(chunk(A, 100, b"a", b"b"))
+        stream.put(chunk(B, 0, b"c"))
+        self.assertEqual(stream.take(), ConsumedMessage(b"a", "t", BrokerPartition(0, 0), 111))
+        self.assertEqual(self.positions, {A: 111, B: 0})
+        self.assertEqual(self.values(stream), [b"b", b"c"])
+        self.assertEqual(self.positions, {A: 122, B: 11})
+        self.assertIsNone(stream.take())
+        self.assertIn("0 chunks", repr(stream))
+
+    def test_room(self) -> None:
+        """Room is kept for what is on its way; who waits for room hears of it when there is some."""
+        stream = self.stream()
+        self.assertTrue(stream.hasRoom)
+        stream.reserve(100)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertFalse(stream.hasRoom)
+        self.assertEqual(stream.queuedSize, 11)
+        stream.release(100)
+        self.assertEqual((stream.hasRoom, self.wakeCount), (True, 1))
+        stream.put(chunk(A, 11, b"b"))
+        self.assertFalse(stream.hasRoom)
+        stream.take()
+        self.assertEqual((stream.hasRoom, self.wakeCount), (True, 2))
+        stream.take()
+        self.assertEqual(self.wakeCount, 2)
+
+    def test_roomInBytes(self) -> None:
+        """Chunks of many bytes fill a stream before their number does; an empty stream has room for any."""
+        stream = self.stream(queuedSizeMax=10)
+        self.assertTrue(stream.hasRoom)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertFalse(stream.hasRoom)
+        stream.take()
+        self.assertTrue(stream.hasRoom)
+
+    def test_drop(self) -> None:
+        """Dropping a partition forgets its chunks, the one that is being read and errors included, and nothing else."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a", b"b"))
+        stream.put(chunk(B, 0, b"c"))
+        stream.put(chunk(A, 22, b"d"))
+        stream.fail(A, RemoteUnknownError())
+        stream.take()
+        stream.drop({A})
+        self.assertEqual(self.values(stream), [b"c"])
+        self.assertEqual(self.positions[A], 11)
+        self.assertTrue(stream.hasRoom)
+
+    def test_end(self) -> None:
+        """After the end there is nothing, and nothing more comes."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a"))
+        stream.end()
+        stream.put(chunk(A, 0, b"a"))
+        stream.fail(A, RemoteUnknownError())
+        self.assertIsNone(stream.take())
+        self.assertIn("ended", repr(stream))
+
+    def test_fault(self) -> None:
+        """An error comes in its turn, once; the stream goes on."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a"))
+        stream.fail(A, RemoteUnknownError("what"))
+        stream.put(chunk(B, 0, b"b"))
+        self.assertEqual(stream.take().value, b"a")  # type: ignore[union-attr]
+        self.assertRaises(RemoteUnknownError, stream.take)
+        self.assertEqual(self.values(stream), [b"b"])
+
+    def test_jump(self) -> None:
+        """A jump moves the position in its turn, or at once when nothing of the partition is waiting."""
+        stream = self.stream()
+        stream.jump(A, 500)
+        self.assertEqual(self.positions[A], 500)
+        stream.put(chunk(A, 500, b"a"))
+        stream.jump(A, 900)
+        self.assertEqual(self.positions[A], 500)
+        stream.take()
+        stream.jump(A, 1000)
+        self.assertIsNone(stream.take())
+        self.assertEqual(self.positions[A], 1000)
+
+    def test_badChecksum(self) -> None:
+        """An entry with a wrong checksum: what is before it comes, then an error that names the offset; what is behind it does not come."""
+        good, bad = encodeMessage(b"a"), bytearray(encodeMessage(b"b"))
+        bad[-1] ^= 1
+        stream = self.stream()
+        stream.put(Chunk(A, MessageSet(good + bytes(bad) + good, 1000), 33))
+        stream.put(chunk(A, 1033, b"c"))
+        stream.put(chunk(B, 0, b"d"))
+        self.assertEqual(stream.take().value, b"a")  # type: ignore[union-attr]
+        error = self.assertRaises(InvalidChecksumError, stream.take)
+        self.assertIn("t/0-0 at offset 1011", str(error))
+        self.assertEqual(self.unreadable, [(A, 1011)])
+        self.assertEqual(self.values(stream), [b"d"])
+
+    def test_badWrapper(self) -> None:
+        """A wrapper that cannot be opened is an error that names its offset."""
+        stream = self.stream()
+        data = encodeMessage(b"no gzip", codec=GZIP)
+        stream.put(Chunk(A, MessageSet(data, 7), len(data)))
+        self.positions[A] = 7
+        self.assertIn("at offset 7", str(self.assertRaises(CorruptCompressionError, stream.take)))
+        self.assertEqual(self.unreadable, [(A, 7)])
+
+    def test_compressed(self) -> None:
+        """Feature 115: inside a wrapper the position stays at its start until its last message, so that a reader that stops gets it again whole."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a", b"b", codec=GZIP))
+        stream.take()
+        self.assertEqual(self.positions[A], 0)
+        message = stream.take()
+        assert message is not None
+        self.assertEqual(self.positions[A], message.nextOffset)
+
+    def test_shallow(self) -> None:
+        """Feature 116: wrappers as they are."""
+        stream = self.stream(isShallow=True)
+        stream.put(chunk(A, 0, b"a", b"b", codec=GZIP))
+        (value,) = self.values(stream)
+        self.assertNotEqual(value, b"a")
+        self.assertEqual(self.positions[A], len(encodeSet([b"a", b"b"], GZIP)))
+
+    def test_decoder(self) -> None:
+        """What the decoder makes is the value; what it raises comes out, and the stream goes on behind that message."""
+        stream = self.stream(decode=int)
+        stream.put(chunk(A, 0, b"1", b"x", b"3"))
+        self.assertEqual(stream.take().value, 1)  # type: ignore[union-attr]
+        self.assertRaises(ValueError, stream.take)
+        self.assertEqual(self.values(stream), [3])
+        self.assertEqual(self.unreadable, [])
+
+
+class IteratingTests(StreamCase):
+    """C{async for}."""
+
+    def test_waits(self) -> None:
+        """The iteration waits for messages, and ends when the consumer does."""
+        stream = self.stream()
+        got: list[Any] = []
+
+        async def read() -> None:
+            async for message in stream:
+                got.append(message.value)
+
+        reading = Deferred.fromCoroutine(read())
+        self.assertNoResult(reading)
+        stream.put(chunk(A, 0, b"a", b"b"))
+        self.assertEqual(got, [b"a", b"b"])
+        stream.end()
+        self.successResultOf(reading)
+
+    def test_timeout(self) -> None:
+        """Feature 108: with a time-out the iteration raises when nothing comes, and can be used again."""
+        stream = self.stream(timeoutMs=500)
+        for _time in range(2):
+            reading = Deferred.fromCoroutine(stream.__anext__())
+            self.clock.advance(0.4)
+            self.assertNoResult(reading)
+            self.clock.advance(0.2)
+            self.failureResultOf(reading, ConsumerTimeoutError)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(stream.__anext__())).value, b"a")
+
+    def test_cancelled(self) -> None:
+        """Who stops waiting loses no message."""
+        stream = self.stream()
+        reading = Deferred.fromCoroutine(stream.__anext__())
+        reading.cancel()
+        self.failureResultOf(reading)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertEqual(self.values(stream), [b"a"])
+
+
+@implementer(IConsumer)
+class Receiver:
+    """
+    Takes so many messages before it pauses.
+
+    @ivar got: values.
+    """
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.room = 1 << 30
+        self.producer: Any = None
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        assert streaming
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
+    def write(self, message: Any) -> None:
+        if message.value == b"poison":
+            raise RuntimeError("poison")
+        self.got.append(message.value)
+        self.room -= 1
+        if not self.room:
+            self.producer.pauseProducing()
+
+
+class DeliveryTests(StreamCase):
+    """Into a receiver that pushes back."""
+
+    def test_pushesBack(self) -> None:
+        """A receiver that pauses gets nothing, and the stream stays full, until it wants more."""
+        stream, receiver = self.stream(), Receiver()
+        receiver.room = 2
+        done = stream.deliverTo(receiver)
+        stream.put(chunk(A, 0, b"a", b"b", b"c"))
+        stream.put(chunk(A, 33, b"d"))
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"a", b"b"])
+        self.clock.advance(10)
+        receiver.room = 1 << 30
+        receiver.producer.resumeProducing()
+        self.assertEqual(receiver.got, [b"a", b"b"])
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"a", b"b", b"c", b"d"])
+        self.assertNoResult(done)
+        stream.end()
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.assertIsNone(receiver.producer)
+
+    def test_turns(self) -> None:
+        """A long queue is delivered in turns, so that others get theirs."""
+        stream, receiver = self.stream(), Receiver()
+        stream.put(chunk(A, 0, *[b"x"] * 2_500))
+        stream.deliverTo(receiver)
+        counts: list[int] = []
+        self.clock.callLater(0, lambda: counts.append(len(receiver.got)))
+        self.clock.advance(0)
+        self.assertEqual((counts, len(receiver.got)), ([1_000], 2_500))
+
+    def test_receiverFails(self) -> None:
+        """What the receiver raises, and a partition's error, end the delivery; a new one goes on."""
+        stream, receiver = self.stream(), Receiver()
+        stream.put(chunk(A, 0, b"poison", b"b"))
+        done = stream.deliverTo(receiver)
+        self.clock.advance(0)
+        self.failureResultOf(done, RuntimeError)
+        stream.fail(A, RemoteUnknownError())
+        again = stream.deliverTo(receiver)
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"b"])
+        self.failureResultOf(again, RemoteUnknownError)
+
+    def test_stopped(self) -> None:
+        """A receiver that wants no more, and an application that cancels, end the delivery; what is left stays in the stream."""
+        stream, receiver = self.stream(), Receiver()
+        stream.put(chunk(A, 0, b"a"))
+        done = stream.deliverTo(receiver)
+        receiver.producer.stopProducing()
+        self.successResultOf(done)
+        cancelled = stream.deliverTo(receiver)
+        producer = receiver.producer
+        cancelled.cancel()
+        self.failureResultOf(cancelled)
+        producer.stopProducing()
+        producer.resumeProducing()
+        self.clock.advance(1)
+        self.assertEqual(self.values(stream), [b"a"])
+
+    def test_stopsInTheMiddle(self) -> None:
+        """A receiver that stops for good while it is written to gets no more."""
+        stream, receiver = self.stream(), Receiver()
+        stream.put(chunk(A, 0, b"a", b"b"))
+        done = stream.deliverTo(receiver)
+        receiver.room = 1
+        receiver.producer.pauseProducing = receiver.producer.stopProducing
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"a"])
+        self.successResultOf(done)
+
+
+class BlockingTests(TestCase):
+    """An iterator for a plain thread."""
+
+    def setUp(self) -> None:
+        self.positions: dict[Place, int] = {A: 0, B: 0}
+
+    def stream(self, **arguments: Any) -> MessageStream:
+        return MessageStream("s", reactor, self.positions, lambda: None, **arguments)
+
+    async def test_reads(self) -> None:
+        """The thread gets all messages in order, waits for more, and comes to the end when the consumer is shut down."""
+        stream = self.stream()
+        reading = deferToThread(lambda: [message.value for message in stream.blocking(reactor)])
+        stream.put(chunk(A, 0, *(b"%d" % index for index in range(250))))
+        second = deferToThread(lambda: None)
+        await second
+        stream.put(chunk(B, 0, b"last"))
+        while self.positions[B] == 0:
+            await deferToThread(lambda: None)
+        stream.end()
+        self.assertEqual(await reading, [b"%d" % index for index in range(250)] + [b"last"])
+
+    async def test_positions(self) -> None:
+        """A position moves when the thread gets the message, not when the batch leaves the reactor's thread; a jump at the end counts at once."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a", b"b"))
+        stream.put(chunk(B, 0, b"c"))
+        messages = stream.blocking(reactor)
+        stream.jump(B, 500)
+        await deferToThread(next, messages)
+        self.assertEqual(self.positions, {A: 11, B: 0})
+        await deferToThread(next, messages)
+        await deferToThread(next, messages)
+        self.assertEqual(self.positions, {A: 22, B: 11})
+
+    async def test_dropped(self) -> None:
+        """What is dropped while it waits in the thread's batch is not handed out; the other partitions' messages are."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a", b"b"))
+        stream.put(chunk(B, 0, b"c"))
+        messages = stream.blocking(reactor)
+        await deferToThread(next, messages)
+        stream.drop((A,))
+        self.assertEqual((await deferToThread(next, messages)).value, b"c")
+        self.assertEqual(self.positions, {A: 11, B: 11})
+
+    async def test_errors(self) -> None:
+        """Errors come in their turn, a decoder's, too, and the iteration goes on; so does a time-out."""
+        stream = self.stream(decode=int, timeoutMs=1)
+        stream.put(chunk(A, 0, b"1", b"x", b"3"))
+        stream.fail(B, RemoteUnknownError())
+        messages = stream.blocking(reactor)
+        self.assertEqual((await deferToThread(next, messages)).value, 1)
+        await self.assertFailure(deferToThread(next, messages), ValueError)
+        self.assertEqual((await deferToThread(next, messages)).value, 3)
+        await self.assertFailure(deferToThread(next, messages), RemoteUnknownError)
+        await self.assertFailure(deferToThread(next, messages), ConsumerTimeoutError)
+
+    async def test_endInABatch(self) -> None:
+        """After the end nothing of the batch is handed out."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a", b"b"))
+        messages = iter(stream.blocking(reactor))
+        await deferToThread(next, messages)
+        stream.end()
+        self.assertEqual(await deferToThread(list, messages), [])
