@@ -84,7 +84,7 @@ setup(
     zip_safe=False,
     cmdclass={"build_py": BuildWithSample},
     entry_points={"console_scripts": ["pylogbroker = pylogbroker.cli.main:main"]},
-    install_requires=["twisted>=22.10", "crcmod>=1.7", "cramjam>=2.8"],
+    install_requires=["twisted>=22.10", "crcmod>=1.7", "cramjam>=2.8", "kazoo>=2.9"],
     extras_require={
         "fast": FAST,
         "tls": TLS,

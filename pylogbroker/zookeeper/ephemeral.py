@@ -136,7 +136,7 @@ async def claimPatiently(
         if await result is not None:
             await _firstOf(clock, watch, left)
         else:
-            watch.cancel()
+            watch.addErrback(lambda _cancelled: None).cancel()
 
 
 async def _firstOf(clock: Any, watch: Deferred[Any], seconds: float) -> None:

@@ -62,11 +62,11 @@ def findJava(environment: Mapping[str, str]) -> str:
     """
     home = environment.get("JAVA_HOME")
     if home and os.access(f"{home}/bin/java", os.X_OK):
-        return f"{home}/bin/java"
+        return os.path.abspath(f"{home}/bin/java")
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is None:
         raise ConfigurationError("ZooKeeper needs a Java runtime, and there is none: install one (Debian: default-jre-headless)")
-    return found
+    return os.path.abspath(found)
 
 
 def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
