@@ -34,6 +34,7 @@ class Positions:
         self.consumed: dict[Place, int] = {}
         self._store = store
         self._known: dict[Place, set[int | None]] = {}  # what the store may say if nobody else wrote to it
+        self._safe: dict[Place, int | None] = {}  # what it says for certain
         self._turn = DeferredLock()
 
     async def find(self, place: Place) -> int | None:
@@ -46,7 +47,7 @@ class Positions:
         stored = await self._store.load(place)
         if stored not in self._known.get(place, ()):
             self.consumed.pop(place, None)
-        self._known[place] = {stored}
+        self._known[place], self._safe[place] = {stored}, stored
         return self.consumed.get(place, stored)
 
     def begin(self, place: Place, offset: int) -> None:
@@ -61,8 +62,8 @@ class Positions:
         @return: those that could not be stored.
         """
         async with self._turn:
-            moved = {place: self.consumed[place] for place in places() if place in self.consumed and self._known.get(place) != {self.consumed[place]}}
-            return await self._write(moved)
+            consumed = {place: self.consumed[place] for place in places() if place in self.consumed}
+            return await self._write({place: offset for place, offset in consumed.items() if self._safe.get(place) != offset})
 
     async def put(self, place: Place, offset: int) -> None:
         """Store a position at once, without anything having been handed out. That it cannot be stored is only logged."""
@@ -77,6 +78,7 @@ class Positions:
             if len(known) >= _KNOWN_COUNT_MAX:
                 known.pop()
             known.add(offset)
+            self._safe.pop(place, None)
         try:
             safe = await self._store.commit(positions)
         except CancelledError:
@@ -85,6 +87,7 @@ class Positions:
             self._log.failure("Positions could not be stored")
             safe = {}
         self._known.update({place: {offset} for place, offset in safe.items()})
+        self._safe.update(safe)
         return [place for place in positions if place not in safe]
 
     def forget(self, places: Iterable[Place]) -> None:
@@ -92,3 +95,4 @@ class Positions:
         for place in places:
             self.consumed.pop(place, None)
             self._known.pop(place, None)
+            self._safe.pop(place, None)

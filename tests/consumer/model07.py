@@ -53,7 +53,11 @@ class Consumer07:
     def _watch(self, path: str) -> None:
         result, fired = self._zookeeper.get_children_and_watch(path)
         result.addErrback(lambda failure: failure.trap(NoNodeException))
-        fired.addCallbacks(lambda _event: (self._watch(path), self._trigger()), lambda _failure: None)
+        fired.addCallbacks(lambda _event: self._seen(path), lambda _failure: None)
+
+    def _seen(self, path: str) -> None:
+        self._watch(path)
+        self._trigger()
 
     async def _createEphemeral(self, path: str, data: bytes) -> None:
         try:
