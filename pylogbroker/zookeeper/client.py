@@ -141,6 +141,7 @@ class ZookeeperClient:
         self._waiting: deque[_Request] = deque()
         self._inFlight: dict[_Request, None] = {}
         self._closed = False
+        self._restarting: Any = None
         self._ended: list[Deferred[None]] | None = None
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
         self._warning = _LastWarning()
@@ -201,7 +202,7 @@ class ZookeeperClient:
                 each.errback(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
         if not waiting and not self._closed:
             self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
-            self._reactor.callLater(RETRY_DELAY_MAX, self._restart)
+            self._restartLater()
 
     def _checkChroot(self, _client: object) -> Deferred[ZookeeperClient]:
         def check(stat: Stat | None) -> ZookeeperClient:
@@ -230,6 +231,8 @@ class ZookeeperClient:
         self._closed = True
         self._ended = [over]
         self._watchdog.stop()
+        if self._restarting is not None:
+            self._restarting.cancel()
         tooLong = self._reactor.callLater(self._sessionTimeoutMs / 1000, self._isEnded, TimeoutError(f"not within {self._sessionTimeoutMs} ms"))
 
         def stopped(error: Exception | None) -> None:
@@ -283,8 +286,12 @@ class ZookeeperClient:
             self._log.failure("Ending the session did not work")
 
     def _restart(self) -> None:
-        if not self._closed:
-            self._inThread(self._begin, self._notStarted)
+        self._restarting = None
+        self._inThread(self._begin, self._notStarted)
+
+    def _restartLater(self) -> None:
+        if self._restarting is None:
+            self._restarting = self._reactor.callLater(RETRY_DELAY_MAX, self._restart)
 
     def _stateChanged(self, state: str, clientId: tuple[int, bytes] | None, detail: str) -> None:
         if self._closed:
@@ -296,8 +303,10 @@ class ZookeeperClient:
             self._tell(SessionEvent.SUSPENDED)
         elif state == KazooState.LOST:
             self._lost(SessionExpiredException(f"the session with {self.servers} has expired"), SessionEvent.EXPIRED)
-            if detail in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):  # kazoo goes on after an expiry, but not after these
+            if detail == KeeperState.CLOSED:  # kazoo goes on after an expiry, but not after this
                 self._restart()
+            elif detail == KeeperState.AUTH_FAILED:  # nor after this, which may come again
+                self._restartLater()
 
     def _isConnected(self, sessionId: int) -> None:
         if self.session_id not in (0, sessionId):

@@ -71,24 +71,10 @@ async def pause(seconds: float = 0.05) -> None:
     await deferLater(reactor, seconds)
 
 
-class ZookeeperContract(TestCase):
-    """
-    Sub-classes set C{bench} in C{setUp}, and name this C{zookeeper.ZookeeperContract}, so that trial does not find it, bare, in their module.
-
-    @ivar bench: under test.
-    """
+class ZookeeperCase(TestCase):
+    """What tests of clients share."""
 
     timeout = 60
-    bench: Bench
-
-    # -- means
-
-    async def connected(self, **keywords: Any) -> Any:
-        """A client that is connected, and closed at the end. It provides L{IZookeeper}, as mypy sees here."""
-        client: IZookeeper = self.bench.client(**keywords)
-        self.addCleanup(client.close)
-        await client.connect()
-        return client
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for something that must happen."""
@@ -109,6 +95,25 @@ class ZookeeperContract(TestCase):
         outcome: list[Any] = []
         watch.addCallbacks(outcome.append, lambda failure: outcome.append(failure.value))
         return outcome
+
+
+class ZookeeperContract(ZookeeperCase):
+    """
+    Sub-classes set C{bench} in C{setUp}, and name this C{zookeeper.ZookeeperContract}, so that trial does not find it, bare, in their module.
+
+    @ivar bench: under test.
+    """
+
+    bench: Bench
+
+    # -- means
+
+    async def connected(self, **keywords: Any) -> Any:
+        """A client that is connected, and closed at the end. It provides L{IZookeeper}, as mypy sees here."""
+        client: IZookeeper = self.bench.client(**keywords)
+        self.addCleanup(client.close)
+        await client.connect()
+        return client
 
     async def expire(self, client: Any) -> None:
         """Let its session expire, and wait for the next."""
@@ -268,7 +273,7 @@ class ZookeeperContract(TestCase):
         self.assertEqual((await other.exists("/e")).ephemeralOwner, session)
 
     async def test_expired(self) -> None:
-        """The end of a session is told once to everybody, with no number left; then a new session is there by itself, and its number is known when that is told."""
+        """The end of a session is told once to everybody, with no number left; then there is a new session, and its number is known when that is told."""
         client, other = await self.connected(), await self.connected()
         first, second, told = self.events(client), self.events(client), []
         client.set_session_callback(lambda event: told.append((event, client.session_id)))
@@ -286,8 +291,7 @@ class ZookeeperContract(TestCase):
         """A request that waits for its connection fails when its session has expired: it is not carried out in another."""
         client, other = await self.connected(), await self.connected()
         await self.bench.disconnect(client)
-        request = failureOf(client.create("/e", flags=EPHEMERAL))
-        held = Deferred.fromCoroutine(request)
+        held = Deferred.fromCoroutine(failureOf(client.create("/e", flags=EPHEMERAL)))
         await self.bench.end(client)
         await self.bench.reconnect(client)
         self.assertIsInstance(await held, SessionExpiredException)

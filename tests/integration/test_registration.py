@@ -120,7 +120,8 @@ class RegistrationTests(SynchronousTestCase):
     def test_unreachable(self) -> None:
         """Without a ZooKeeper the start ends with status 1 when its time is over."""
         port = freePort()
-        self.failsWith(f"pylogbroker: no connection to ZooKeeper at 127.0.0.1:{port} within 500 ms", zk_connect=f"127.0.0.1:{port}", zk_connectiontimeout_ms="500")
+        text = f"pylogbroker: no connection to ZooKeeper at 127.0.0.1:{port} within 500 ms"
+        self.failsWith(text, zk_connect=f"127.0.0.1:{port}", zk_connectiontimeout_ms="500")
 
     def test_missingChroot(self) -> None:
         """So it does with a chroot that does not exist, which is named."""

@@ -14,7 +14,6 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.protocols.portforward import ProxyFactory, ProxyServer
-from twisted.trial.unittest import TestCase
 
 from pylogbroker.errors import (
     AuthFailedException,
@@ -39,6 +38,9 @@ _numbers = count()
 class _Line(ProxyServer):
     """A connection through the L{Wire}."""
 
+    factory: Any
+    transport: Any
+
     def connectionMade(self) -> None:
         if self.factory.wire.isCut:
             self.transport.abortConnection()
@@ -46,7 +48,7 @@ class _Line(ProxyServer):
         self.factory.wire.lines.append(self)
         super().connectionMade()
 
-    def connectionLost(self, reason: Any) -> None:
+    def connectionLost(self, reason: Any = None) -> None:
         if self in self.factory.wire.lines:
             self.factory.wire.lines.remove(self)
         super().connectionLost(reason)
@@ -89,12 +91,14 @@ class RealBench:
         self._wires: dict[Any, Wire] = {}
         self.root = f"/test{next(_numbers)}"
 
-    async def begin(self) -> RealBench:
+    def begin(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._begin())
+
+    async def _begin(self) -> None:
         client = ZookeeperClient(reactor, f"127.0.0.1:{self._port}")
         await client.connect()
         await client.create(self.root)
         await client.close()
-        return self
 
     def client(self, chroot: str = "", session_timeout: int = zookeeper.SESSION_MS) -> Any:
         wire = Wire(self._port)
@@ -130,21 +134,17 @@ class RealBench:
 class ContractTests(zookeeper.ZookeeperContract):
     """The client keeps the promises of all clients."""
 
-    async def setUp(self) -> None:
-        self.bench = await RealBench(self).begin()
+    def setUp(self) -> Any:
+        self.bench = RealBench(self)
+        return self.bench.begin()
 
 
-class FaultTests(TestCase):
+class FaultTests(zookeeper.ZookeeperCase):
     """What only a real server and real threads can show."""
 
-    timeout = 60
-
-    async def setUp(self) -> None:
-        self.bench = await RealBench(self).begin()
-
-    until = zookeeper.ZookeeperContract.until
-    events = zookeeper.ZookeeperContract.events
-    outcome = zookeeper.ZookeeperContract.outcome
+    def setUp(self) -> Any:
+        self.bench = RealBench(self)
+        return self.bench.begin()
 
     def client(self, session_timeout: int = 4_000, **keywords: Any) -> Any:
         """A client without a wire."""

@@ -1,0 +1,154 @@
+"""
+Tests for L{pylogbroker.zookeeper.client} without a server: what kazoo may do that no server makes it do on purpose. The rest of its promises is in
+C{tests.contracts.zookeeper} and C{tests.integration.test_zookeeper}.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from kazoo.exceptions import MarshallingError
+from kazoo.protocol.states import KeeperState
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
+
+from pylogbroker.errors import ZookeeperError, ZookeeperTimeoutException
+from pylogbroker.interfaces import SessionEvent
+from pylogbroker.zookeeper import client as module
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.contracts import zookeeper
+
+reactor: Any = _reactor
+
+
+class ClientTests(zookeeper.ZookeeperCase):
+    """A client whose kazoo is told by the test what has happened to its connection."""
+
+    def setUp(self) -> None:
+        self.client = ZookeeperClient(reactor, "127.0.0.1:1", 2_000, requestTimeoutMs=200)
+        self.addCleanup(self.client.close)
+        self.kazoo: Any = self.client._kazoo
+        self.told = self.events(self.client)
+
+    async def session(self, number: int) -> None:
+        """kazoo has connected."""
+        self.kazoo._session_id = number
+        self.kazoo._session_callback(KeeperState.CONNECTING)
+        self.kazoo._session_callback(KeeperState.CONNECTED)
+        await zookeeper.pause(0)
+
+    async def test_unannounced(self) -> None:
+        """A new session that kazoo has not announced is the end of the one before."""
+        await self.session(5)
+        await self.session(6)
+        events = [SessionEvent.CONNECTED, SessionEvent.SUSPENDED, SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+        self.assertEqual((self.told, self.client.session_id), (events, 6))
+
+    async def test_notStarted(self) -> None:
+        """A machine that has no threads left is an error of C{connect}."""
+        self.patch(self.kazoo, "start_async", lambda: 1 / 0)
+        error = await zookeeper.failureOf(self.client.connect())
+        self.assertIs(type(error), ZookeeperError)
+        self.assertIn("ZeroDivisionError", str(error))
+
+    async def test_ends(self) -> None:
+        """A kazoo that ends by itself is started again, and again if that does not work."""
+        self.patch(module, "RETRY_DELAY_MAX", 0.01)
+        starts: list[int] = []
+        started: Deferred[None] = Deferred()
+
+        def start() -> None:
+            starts.append(1)
+            if len(starts) < 3:
+                raise OSError("no threads")
+            reactor.callFromThread(started.callback, None)
+
+        self.patch(self.kazoo, "start_async", start)
+        await self.session(5)
+        with capturedLogs() as events:
+            self.kazoo._session_callback(KeeperState.CLOSED)
+            await started
+        self.assertEqual((len(starts), self.told), (3, [SessionEvent.CONNECTED, SessionEvent.EXPIRED]))
+        self.assertEqual(len([event for event in events if "no threads" in formatEvent(event)]), 2)
+
+    async def test_refused(self) -> None:
+        """One whose credentials are refused tries again, but not at once, and not when the client is closed meanwhile."""
+        self.patch(self.kazoo, "start_async", lambda: self.fail("it should wait"))
+        await self.session(5)
+        self.kazoo._session_callback(KeeperState.AUTH_FAILED)
+        await zookeeper.pause(0)
+        self.client._restartLater()
+        await self.client.close()
+        self.assertEqual(self.told, [SessionEvent.CONNECTED, SessionEvent.EXPIRED, SessionEvent.CLOSED])
+
+    async def test_lateAnswer(self) -> None:
+        """An answer that comes after its time is dropped, and makes room for others."""
+        await self.session(5)
+        results = [self.kazoo.handler.async_result() for _ in range(2)]
+        asking = self.client._ask("get", "/a", lambda: results[0])
+        self.assertIsInstance(await zookeeper.failureOf(asking), ZookeeperTimeoutException)
+        self.assertEqual(len(self.client._inFlight), 1)
+        results[0].set("late")
+        await zookeeper.pause(0)
+        self.assertEqual(len(self.client._inFlight), 0)
+
+    async def test_unknownError(self) -> None:
+        """An error of kazoo's that has no name here is one all the same, with the path."""
+        await self.session(5)
+        result = self.kazoo.handler.async_result()
+        asking = self.client._ask("get", "/a", lambda: result)
+        result.set_exception(MarshallingError())
+        error = await zookeeper.failureOf(asking)
+        self.assertIs(type(error), ZookeeperError)
+        self.assertIn("get /a: MarshallingError", str(error))
+
+    async def test_notSentLate(self) -> None:
+        """What waits for its turn longer than its time is never sent, and neither is what stands behind it forgotten."""
+        self.patch(module, "IN_FLIGHT_COUNT_MAX", 1)
+        await self.session(5)
+        results = [self.kazoo.handler.async_result() for _ in range(2)]
+        first = self.client._ask("get", "/1", lambda: results[0])
+        second = self.client._ask("get", "/2", lambda: self.fail("sent"))
+        for each in (first, second):
+            self.assertIsInstance(await zookeeper.failureOf(each), ZookeeperTimeoutException)
+        third = self.client._ask("get", "/3", lambda: results[1])
+        results[0].set("late")
+        await zookeeper.pause(0)
+        results[1].set("in time")
+        self.assertEqual(await third, "in time")
+
+    async def test_closing(self) -> None:
+        """All who close are told; what cannot be ended in time is left to the server, and said."""
+        go = threading.Event()
+        self.addCleanup(go.set)
+        self.client._sessionTimeoutMs = 50
+        self.patch(self.kazoo, "stop", lambda: go.wait(10))
+        with capturedLogs() as events:
+            first, second = self.client.close(), self.client.close()
+            await first
+            await second
+        self.assertEqual(self.told, [SessionEvent.CLOSED])
+        self.assertTrue(any("The server ends the session" in formatEvent(event) for event in events))
+
+    async def test_startAfterClose(self) -> None:
+        """A start that comes late does not bring a closed client back."""
+        self.patch(self.kazoo, "start_async", lambda: self.fail("started"))
+        await self.client.close()
+        self.client._begin()
+
+    def test_biteFails(self) -> None:
+        """A session that cannot be ended is logged, and the watchdog goes on."""
+        self.patch(self.kazoo, "stop", lambda: 1 / 0)
+        self.client._bite()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    async def test_removedWhileTold(self) -> None:
+        """A listener that another one removes is not told any more."""
+        late: list[SessionEvent] = []
+        removals: list[Any] = []
+        self.client.add_session_listener(lambda event: removals[0]())
+        removals.append(self.client.add_session_listener(late.append))
+        await self.session(5)
+        self.assertEqual(late, [])
