@@ -212,17 +212,25 @@ class Producer:
         self._random = SystemRandom().random if random is None else random
         self._zookeeper = zookeeper
         self._ownZookeeper: Any = None
-        self._discovery: IDiscovery | None = discovery or (StaticDiscovery(settings.brokers) if settings.brokers else None)
+        if discovery is None and settings.brokers:
+            discovery = StaticDiscovery(settings.brokers)
+        self._discovery = discovery
         self._router: Router | None = None
         if partitioner is None:
             partitioner = load("partitioner.class", settings.partitioner or DEFAULT_PARTITIONER, {DEFAULT_PARTITIONER: defaultPartitioner}, "partition")
         self._partitioner: Partitioner = callableOf("partitioner", partitioner, "partition")
         encoder = load("serializer.class", settings.encoder, ENCODERS, "encode") if encoder is None else callableOf("encoder", encoder, "encode")
         self._encoding = Encoding(encoder, settings.codec, settings.compressedTopics, settings.payloadSizeMax)
-        self._hooks: Hooks | None = hooks or (load("callback.handler", settings.hooks, {}) if settings.hooks else None)
-        self._eventSender: IEventSender | None = eventSender or (load("event.handler", settings.eventSender, {}) if settings.eventSender else None)
+        if hooks is None and settings.hooks is not None:
+            hooks = load("callback.handler", settings.hooks, {})
+        if eventSender is None and settings.eventSender is not None:
+            eventSender = load("event.handler", settings.eventSender, {})
+        self._hooks = hooks
+        self._eventSender = eventSender
         self._queue = Queue(reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs)
-        self._connections = connections or Connections(reactor, connectTimeoutMs=settings.connectTimeoutMs, limits=self._limits(), random=self._random)
+        if connections is None:
+            connections = Connections(reactor, connectTimeoutMs=settings.connectTimeoutMs, limits=self._limits(), random=self._random)
+        self._connections = connections
         self._ways: dict[int, _Way] = {}
         self._lines: dict[str, deque[Deferred[None]]] = {}  # calls for topics that are being looked up
         self._deliveries: dict[Deferred[None], None] = {}
@@ -958,16 +966,16 @@ class Producer:
         """The time is over."""
         self._isAborted = True
         reason = TimedOutError(f"the producer could not be closed within {timeoutMs:g} ms")
+        ways = list(self._ways.values())
+        for way in ways:
+            way.carrier.abort()
         self._queue.refuseAll(reason)
-        for way in list(self._ways.values()):
+        for way in ways:
             items = way.lane.stop()
             if items:
                 self._settle(items, Failure(reason))
         for waiting in (*([self._starter] if self._starter else []), *self._servings, *self._deliveries):
             waiting.cancel()
-        for way in self._ways.values():
-            way.carrier.abort()
-
     def _closed(self, result: Any, timer: Timer) -> None:
         timer.stop()
         if self._isAborted:

@@ -1,0 +1,165 @@
+"""
+Tests for L{pylogbroker.producer.confirmation}.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.blocking.pacing import ReconnectRule
+from pylogbroker.client.connection import ConnectionLimits
+from pylogbroker.client.connections import BrokerLink
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, UnknownOutcomeError  # noqa: A004
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.producer.confirmation import Carrier
+from pylogbroker.wire.requests import COUNT_MAX, encodeProduce
+from pylogbroker.wire.responses import encodeOffsets
+from tests.producer.puppets import PuppetCluster
+
+FRAME = encodeProduce("t", 0, encodeSet([b"x"]))
+
+
+class CarrierTests(SynchronousTestCase):
+    """Requests to one broker, and what became of them."""
+
+    def carrier(self, isConfirming: bool = True, limits: ConnectionLimits | None = None, intervalCount: int = 1000) -> Carrier:
+        self.cluster = PuppetCluster("a:1")
+        self.broker = self.cluster.brokers["a:1"]
+        clock = self.cluster.clock
+        self.link = BrokerLink(clock, self.cluster.network.endpoint("a:1"), limits=limits or ConnectionLimits(closeMs=500), random=lambda: 0.5)
+        rule = ReconnectRule(intervalCount, -1, lambda: 0.5)
+        return Carrier(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
+
+    def test_written(self) -> None:
+        """Without confirmation a request is through when it is written."""
+        carrier = self.carrier(False)
+        carrying = carrier.carry(FRAME, "t")
+        self.assertNoResult(carrying)
+        self.cluster.turn()
+        self.successResultOf(carrying)
+        self.successResultOf(carrier.carry(FRAME, "t"))
+        self.cluster.turn()
+        self.assertEqual(self.broker.kinds, ["Produce", "Produce"])
+
+    def test_confirmed(self) -> None:
+        """With it, when the question right behind it is answered; an error code is an answer, too."""
+        carrier = self.carrier()
+        self.broker.isAnswering = False
+        carryings = [carrier.carry(FRAME, "t") for _request in range(2)]
+        self.cluster.turn()
+        self.assertEqual(self.broker.kinds, ["Produce", "Offsets", "Produce", "Offsets"])
+        (line,) = self.broker.lines
+        line.deliver(encodeOffsets([7]))
+        self.successResultOf(carryings[0])
+        self.assertNoResult(carryings[1])
+        line.deliver(b"\0\0\0\6\0\3\0\0\0\0")
+        self.successResultOf(carryings[1])
+
+    def test_nonsense(self) -> None:
+        """What is no answer proves nothing, and ends the connection."""
+        carrier = self.carrier()
+        self.broker.isAnswering = False
+        carrying = carrier.carry(FRAME, "t")
+        self.cluster.turn()
+        (line,) = self.broker.lines
+        line.deliver(b"\0\0\0\3\0\0\0")
+        self.failureResultOf(carrying, UnknownOutcomeError)
+        self.cluster.turn()
+        self.assertIsNot(line.reason, None)
+
+    def test_cutWhileWriting(self) -> None:
+        """A request that has left in part is unknown."""
+        carrier = self.carrier()
+        carrier.carry(FRAME, "t")
+        self.cluster.turn()
+        (line,) = self.broker.lines
+        line.stall()
+        carrying = carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t")
+        self.cluster.turn()
+        line.flow(1000)
+        self.cluster.clock.advance(0)
+        line.cut()
+        self.failureResultOf(carrying, UnknownOutcomeError)
+
+    def test_noConnection(self) -> None:
+        """Without a connection nothing was sent, and the error is no unknown outcome."""
+        carrier = self.carrier()
+        self.broker.isUp = False
+        carrying = carrier.carry(FRAME, "t")
+        self.cluster.pass_(6)
+        self.assertFalse(self.failureResultOf(carrying, ConnectionError).check(UnknownOutcomeError))
+
+    def test_givenUp(self) -> None:
+        """Given up before there was a connection, nothing was sent; afterwards it is unknown."""
+        carrier = self.carrier()
+        carrying = carrier.carry(FRAME, "t")
+        carrying.cancel()
+        self.failureResultOf(carrying, ClosedError)
+        self.broker.isAnswering = False
+        carrying = carrier.carry(FRAME, "t")
+        self.cluster.turn()
+        carrying.cancel()
+        self.failureResultOf(carrying, UnknownOutcomeError)
+
+    def test_busy(self) -> None:
+        """A line that is too long takes no request, and no question: the first was not sent, the second leaves its request unknown."""
+        carrier = self.carrier(limits=ConnectionLimits(waitingCountMax=2))
+        self.broker.isAnswering = False
+        carrier.carry(FRAME, "t")
+        self.cluster.turn()
+        (line,) = self.broker.lines
+        line.stall()
+        carryings = [carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t") for _request in range(3)]
+        self.failureResultOf(carryings[2], BusyError)
+        carrier.abort()
+        self.cluster.turn()
+        for carrying in carryings[:2]:
+            self.failureResultOf(carrying, UnknownOutcomeError)
+
+    def test_replaces(self) -> None:
+        """After so many requests the connection is replaced; one that does not end well is told in the log."""
+        carrier = self.carrier(False, intervalCount=1)
+        for _request in range(3):
+            carrying = carrier.carry(FRAME, "t")
+            self.cluster.pass_(0.1)
+            self.successResultOf(carrying)
+        self.assertEqual(len(self.cluster.network.attempts), 3)
+        self.cluster.turn()
+        carrier.carry(FRAME, "t")
+        self.cluster.network.waiting[0].accept()
+        self.cluster.clock.advance(0)
+        self.cluster.clock.advance(1)
+        self.cluster.pass_(0.1)
+        self.assertEqual(len(self.cluster.network.attempts), 4)
+
+    def test_multiSend(self) -> None:
+        """More parts than fit in a request are several; when a later one fails, what is known of all is nothing."""
+        carrier = self.carrier(False)
+        parts = [("t", 0, b"")] * (COUNT_MAX + 1)
+        carrying = carrier.multiSend(parts)
+        self.cluster.turn()
+        self.successResultOf(carrying)
+        self.assertEqual(self.broker.kinds, ["MultiProduce", "MultiProduce"])
+        self.successResultOf(carrier.multiSend([]))
+        carrying = carrier.send("t", 0, b"")
+        self.successResultOf(carrying)
+
+    def test_multiSendFails(self) -> None:
+        """When the first part of many fails for want of a connection, nothing was sent; when a later one does, that is unknown."""
+        carrier = self.carrier(True)
+        parts = [("t", 0, b"")] * (COUNT_MAX + 1)
+        self.broker.isUp = False
+        carrying = carrier.multiSend(parts)
+        self.cluster.pass_(6)
+        self.assertFalse(self.failureResultOf(carrying, ConnectionError).check(UnknownOutcomeError))
+        self.broker.isUp = True
+        self.broker.isAnswering = False
+        carrying = carrier.multiSend(parts)
+        self.cluster.pass_(0.5)
+        (line,) = self.broker.lines
+        self.link.current = None
+        self.broker.isUp = False
+        self.link._connection = None
+        self.link._refusal = ClosedError("closed")
+        line.deliver(encodeOffsets([1]))
+        self.failureResultOf(carrying, UnknownOutcomeError)
