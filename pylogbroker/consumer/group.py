@@ -211,7 +211,7 @@ class ConsumerConnector:
         if self._isShutDown:
             raise ConsumerStateError(f"{self.consumerId} was shut down")
         if not self._isConnected:
-            if not self._zookeeper.connected:
+            if not self._zookeeper.session_id:  # one that is shared, and has lost its connection, is its owner's business
                 await self._zookeeper.connect(self._settings.zkConnectionTimeoutMs)
             self._isConnected = True
         return self

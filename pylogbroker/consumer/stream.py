@@ -139,7 +139,7 @@ class MessageStream:
         self._epoch = 0  # how often something was dropped
         self._droppedAt: dict[Place, int] = {}
         self._place: Place | None = None
-        self._current: Iterator[tuple[bytes, int]] | None = None
+        self._current: Iterator[ConsumedMessage] | None = None
         self._reader: Deferred[None] | None = None
         self._delivery: _Delivery | None = None
 
@@ -227,22 +227,22 @@ class MessageStream:
         @raise Exception: what the decoder raised; the next call goes on behind that message.
         """
         while True:
-            current, place = self._current, self._place
-            if current is None or place is None:
+            current = self._current
+            if current is None:
                 if not self._queue:
                     return None
                 self._open(self._queue.popleft())
                 continue
             try:
-                payload, nextOffset = next(current)
+                message = next(current)
             except StopIteration:
                 self._place = self._current = None
                 continue
             except PylogbrokerError as error:
-                raise self._broken(place, error) from error
-            self.positions[place] = nextOffset
-            value = payload if self._decode is None else self._decode(payload)
-            return ConsumedMessage(value, place.topic, place.partition, nextOffset)
+                raise self._broken(error) from error
+            if self._decode is None:
+                return message
+            return message._replace(value=self._decode(message.value))
 
     def _open(self, item: Chunk | _Fault | _Jump) -> None:
         if isinstance(item, _Fault):
@@ -251,12 +251,23 @@ class MessageStream:
             self.positions[item.place] = item.offset
             return
         self._place = item.place
-        messages = item.messages
-        self._current = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
+        self._current = self._messages(item)
         self.release(item.size)
 
-    def _broken(self, place: Place, error: PylogbrokerError) -> PylogbrokerError:
+    def _messages(self, chunk: Chunk) -> Iterator[ConsumedMessage]:
+        """The hot loop: whoever takes a message has moved the position behind it."""
+        place, messages = chunk.place, chunk.messages
+        payloads = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
+        topic, partition = place
+        make = tuple.__new__  # half the cost of calling the class
+        for payload, nextOffset in payloads:
+            self.positions[place] = nextOffset
+            yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
+
+    def _broken(self, error: PylogbrokerError) -> PylogbrokerError:
         """What came of a partition cannot be read on: forget what is behind it, and say where that is."""
+        place = self._place
+        assert place is not None
         offset = self.positions[place]
         self.drop((place,))
         self._unreadable(place, offset)
