@@ -967,13 +967,13 @@ class Producer:
         self._isAborted = True
         reason = TimedOutError(f"the producer could not be closed within {timeoutMs:g} ms")
         ways = list(self._ways.values())
-        for way in ways:
-            way.carrier.abort()
         self._queue.refuseAll(reason)
         for way in ways:
             items = way.lane.stop()
             if items:
                 self._settle(items, Failure(reason))
+        for way in ways:
+            way.carrier.abort()
         for waiting in (*([self._starter] if self._starter else []), *self._servings, *self._deliveries):
             waiting.cancel()
     def _closed(self, result: Any, timer: Timer) -> None:
