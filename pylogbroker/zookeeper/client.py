@@ -3,7 +3,7 @@ A client of ZooKeeper for Twisted, over kazoo, with the names of txzookeeper.
 
 txzookeeper does not run on Python 3; an application that was written for it changes its import, and goes on. What is under it is another
 matter: kazoo has threads, opens a new session by itself when one is lost, drops watches with every connection, and may keep a request for as long
-as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.handler}), every request has its time, watches
+as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.callbacks}), every request has its time, watches
 survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when
 a new session turns up without that.
 
@@ -48,7 +48,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
-from pylogbroker.zookeeper.handler import ReactorHandler
+from pylogbroker.zookeeper.callbacks import ReactorCallbacks
 from pylogbroker.zookeeper.watch import NOT_THERE, Read, Sight, Watch
 from pylogbroker.zookeeper.watchdog import Watchdog
 
@@ -154,7 +154,7 @@ class ZookeeperClient:
             self._kazoo = KazooClient(
                 hosts=servers,
                 timeout=session_timeout / 1000,
-                handler=ReactorHandler(reactor.callFromThread),
+                handler=ReactorCallbacks(reactor.callFromThread),
                 connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=RETRY_DELAY_MAX),
                 logger=logger,
             )

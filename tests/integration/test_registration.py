@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from itertools import count
 from typing import Any
 
@@ -109,6 +110,23 @@ class RegistrationTests(SynchronousTestCase):
         data, stat = self.kazoo.get("/brokers/ids/0")
         self.assertTrue(data.endswith(f":{again.port}".encode()))
         self.assertEqual(self.kazoo.get("/brokers/topics/alpha/0")[1].ephemeralOwner, stat.ephemeralOwner)
+
+    def test_expiry(self) -> None:
+        """A broker whose machine stands still for so long that its session expires is registered again when it goes on, with its topics, and serves."""
+        broker = self.broker().start()
+        self.produce(broker, "alpha")
+        until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
+        before = self.kazoo.get("/brokers/ids/0")
+        os.kill(broker.pid, signal.SIGSTOP)
+        until(lambda: not self.kazoo.exists("/brokers/ids/0"), "the session has expired")
+        os.kill(broker.pid, signal.SIGCONT)
+        until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered again")
+        data, stat = self.kazoo.get("/brokers/ids/0")
+        self.assertEqual(data.split(b":")[1:], before[0].split(b":")[1:])
+        self.assertNotEqual((data, stat.ephemeralOwner), (before[0], before[1].ephemeralOwner))
+        self.assertEqual(self.kazoo.get("/brokers/topics/alpha/0")[1].ephemeralOwner, stat.ephemeralOwner)
+        self.produce(broker, "beta")
+        until(lambda: self.kazoo.exists("/brokers/topics/beta/0"), "a new topic is registered")
 
     def failsWith(self, text: str, **changes: str) -> None:
         broker = self.broker(**changes)

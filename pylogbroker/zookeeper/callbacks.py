@@ -23,8 +23,8 @@ class ReactorQueue:
         self._callFromThread(callback)
 
 
-class ReactorHandler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
-    """A kazoo handler without threads for callbacks."""
+class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
+    """What kazoo calls a handler, without threads for callbacks."""
 
     def __init__(self, callFromThread: Callable[..., object]) -> None:
         """

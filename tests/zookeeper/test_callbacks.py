@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.zookeeper.handler}.
+Tests for L{pylogbroker.zookeeper.callbacks}.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from typing import Any
 from kazoo.protocol.states import Callback
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.zookeeper.handler import ReactorHandler
+from pylogbroker.zookeeper.callbacks import ReactorCallbacks
 
 
-class ReactorHandlerTests(SynchronousTestCase):
+class ReactorCallbacksTests(SynchronousTestCase):
     """What kazoo hands over."""
 
     def test_callbacks(self) -> None:
         """Watches and answers go to the reactor, in order, and no thread is started for them."""
         handed: list[Any] = []
-        handler = ReactorHandler(handed.append)
+        callbacks = ReactorCallbacks(handed.append)
         called: list[str] = []
-        handler.start()
-        self.assertTrue(handler.running)
-        handler.dispatch_callback(Callback("watch", called.append, ("watch",)))
-        result = handler.async_result()
+        callbacks.start()
+        self.assertTrue(callbacks.running)
+        callbacks.dispatch_callback(Callback("watch", called.append, ("watch",)))
+        result = callbacks.async_result()
         result.rawlink(lambda found: called.append(found.value))
         result.set("answer")
-        self.assertEqual((called, handler._workers), ([], []))
+        self.assertEqual((called, callbacks._workers), ([], []))
         for call in handed:
             call()
         self.assertEqual(called, ["watch", "answer"])
-        handler.stop()
-        self.assertFalse(handler.running)
+        callbacks.stop()
+        self.assertFalse(callbacks.running)
