@@ -35,7 +35,7 @@ class ConsumerConnectorTests(TestCase):
 
     timeout = 60
 
-    async def setUp(self) -> None:
+    async def setUp(self) -> None:  # type: ignore[override]
         self.zookeeper = ZookeeperDouble(reactor)
         self.admin = self.zookeeper.client()
         await self.admin.connect()
