@@ -47,8 +47,9 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.changes: list[tuple[int, Broker | None]] = []
         self.discovery.listen(lambda number, broker: self.changes.append((number, broker)))
         self.events: list[str] = []
-        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
-        globalLogPublisher.addObserver(self.observe)
+        observer: Any = self.observe
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        globalLogPublisher.addObserver(observer)
 
     def observe(self, event: Any) -> None:
         if event.get("log_namespace", "").endswith("discovery") and event["log_level"].name == "warn":

@@ -562,7 +562,12 @@ class CloseTests(Case):
         """A reactor can be asked to close it before it stops, and to wait for that; a producer that is closed earlier needs it no more."""
         triggers: list[Any] = []
         reactor: Any = self.clock
-        reactor.addSystemEventTrigger = lambda phase, event, call: triggers.append((phase, event, call)) or call
+
+        def addTrigger(phase: str, event: str, call: Any) -> Any:
+            triggers.append((phase, event, call))
+            return call
+
+        reactor.addSystemEventTrigger = addTrigger
         reactor.removeSystemEventTrigger = lambda call: triggers.clear()
         producer = self.producer()
         producer.closeBeforeStop()
@@ -1157,7 +1162,7 @@ class WholeTests(TestCase):
         self.addCleanup(broker.stop)
         sendings += [producer.send("t", b"%d" % number) for number in range(60, 90)]
         await producer.close()
-        results = await DeferredList(sendings, consumeErrors=True)
+        results: list[tuple[bool, Any]] = await DeferredList(sendings, consumeErrors=True)
         consumer = SimpleConsumer(reactor, broker.endpoint)
         self.addCleanup(consumer.close)
         there = set(self.payloads([await consumer.fetch("t", 0, 0, 100_000)]))

@@ -61,5 +61,5 @@ class RouterTests(SynchronousTestCase):
 
     def test_static(self) -> None:
         """ProducerTest.testSendSingleMessage: with a list of brokers a key means nothing, and the partition is -1."""
-        router = Router(StaticDiscovery([(0, "a", 1), (7, "b", 1)]), self.fail, lambda: 0.9)
+        router = Router(StaticDiscovery([(0, "a", 1), (7, "b", 1)]), lambda key, count: self.fail("asked"), lambda: 0.9)
         self.assertEqual(router.choose("t", "key"), BrokerPartition(7, -1))
