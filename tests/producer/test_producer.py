@@ -18,6 +18,8 @@ from twisted.internet.interfaces import IConsumer
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface.verify import verifyObject
 
+import pylogbroker.zookeeper.client
+from pylogbroker.client.discovery import StaticDiscovery
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.producersettings import STRING_ENCODER
 from pylogbroker.errors import (
@@ -34,10 +36,12 @@ from pylogbroker.errors import (
     QueueFullError,
     TimedOutError,
     UnknownOutcomeError,
+    ZookeeperError,
     ZookeeperTimeoutException,
 )
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.interfaces import EPHEMERAL
+from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.batching import QueueItem
 from pylogbroker.producer.hooks import Hooks
 from pylogbroker.producer.producer import Producer, ProducerData
@@ -1052,6 +1056,86 @@ class ZookeeperTests(Case):
             self.books()
             self.failureResultOf(producer.start(), ClosedError)
 
+    def test_ownZookeeper(self) -> None:
+        """Without a client one is made as zk.connect says; it goes with the producer, and at once when the start fails."""
+        made: list[Any] = []
+
+        def make(_reactor: Any, servers: str, _timeout: int) -> Any:
+            self.assertEqual(servers, "z:2181")
+            made.append(self.server.client())
+            return made[-1]
+
+        self.patch(pylogbroker.zookeeper.client, "ZookeeperClient", make)
+        self.register(0, "a:1")
+        given = {"broker.list": None, "zk.connect": "z:2181"}
+        producer = self.producer(given)
+        starting, again = producer.start(), producer.start()
+        self.done(starting)
+        self.successResultOf(again)
+        self.assertTrue(made[0].connected)
+        self.close(producer)
+        self.assertTrue(made[0].isClosed)
+        self.server.latency = 0.1
+        starting = self.producer(given).start()
+        self.cluster.pass_(0.4)
+        self.server.disconnect(made[1])
+        self.turn()
+        self.failureResultOf(starting, ZookeeperError)
+        self.assertTrue(made[1].isClosed)
+
+    def test_allBrokersVanish(self) -> None:
+        """When the last broker vanishes, what waited for it fails, with the topic's name."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "zk.read.num.retries": 0})
+        sendings = [producer.send("t", b"1"), producer.send("t", b"2", "key")]
+        self.settle()
+        self.unregister(0)
+        for sending in sendings:
+            self.assertIn("topic t", str(self.failureResultOf(sending, NoBrokersError).value))
+        self.close(producer)
+
+    def test_vanishesBadly(self) -> None:
+        """A connection to a broker that has vanished may break instead of ending."""
+        self.register(0, "a:1")
+        producer = self.clustered()
+        self.done(producer.send("t", b"1"))
+        lines = list(self.a.lines)
+        self.a.lines.clear()
+        self.registrar.delete("/brokers/ids/0")
+        self.settle()
+        lines[0].cut()
+        self.close(producer)
+
+    def test_foreignDiscovery(self) -> None:
+        """A discovery of one's own may fail in its own way, or name brokers that are not there."""
+
+        class Strange(StaticDiscovery):
+            isStatic = False
+            places: list[BrokerPartition] = []
+
+            def partitions(self, name: str) -> list[BrokerPartition]:
+                return self.places
+
+            def lookUp(self, name: str) -> Any:
+                if name == "broken":
+                    raise ZeroDivisionError
+                return super().lookUp(name)
+
+        strange = Strange([])
+        for mode in ("sync", "async"):
+            strange.places = []
+            producer = self.clustered({"producer.type": mode}, discovery=strange)
+            for topic in ("broken", "t"):
+                sending = producer.send(topic, b"x")
+                self.settle()
+                self.failureResultOf(sending, NoBrokersError)
+            strange.places = [BrokerPartition(5, 0)]
+            sending = producer.send("t", b"x")
+            self.settle()
+            self.failureResultOf(sending, NoBrokersError)
+            self.close(producer)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
 
 class FaultTests(SynchronousTestCase):
     """Whatever happens: what was sent is in the log, or was reported."""
@@ -1086,7 +1170,7 @@ class FaultTests(SynchronousTestCase):
                 if at == step:
                     for broker in cluster.brokers.values():
                         for line in broker.lines:
-                            line.flow(size % 200)
+                            line.flow(size % 500)
             for _message in range(random.randrange(8)):
                 payload = b"%d" % sentCount
                 sentCount += 1
