@@ -40,7 +40,8 @@ def modules() -> list[Path]:
 
 
 TXZOOKEEPERS = {
-    "add_auth", "add_session_listener", "exists_and_watch", "get_and_watch", "get_children", "get_children_and_watch", "session_timeout", "set_session_callback",
+    "add_auth", "add_session_listener", "exists_and_watch", "get_and_watch", "get_children", "get_children_and_watch", "session_timeout",
+    "set_session_callback",
 }  # fmt: skip
 """Names that applications written for txzookeeper know, and what stands beside them."""
 

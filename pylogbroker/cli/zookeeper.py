@@ -20,7 +20,8 @@ examples:
   pylogbroker zookeeper --data /tmp/zookeeper
   pylogbroker zookeeper --data /tmp/zookeeper --port 0
 
-The second takes a free port, and prints it. It is one server for one machine. A cluster that must survive a machine needs three or five, installed as ZooKeeper's own documentation says.
+The second takes a free port, and prints it. It is one server for one machine. A cluster that must survive a machine
+needs three or five, installed as ZooKeeper's own documentation says.
 """
 
 

@@ -346,7 +346,8 @@ class ZookeeperContract(ZookeeperCase):
         self.assertRegex(await inner.create("/s-", flags=SEQUENCE), r"^/s-\d{10}$")
         await inner.delete("/" + (await inner.get_children("/"))[1])
         self.assertEqual(await client.get_children("/root"), ["a"])
-        _result, watch = inner.get_and_watch("/a")
+        result, watch = inner.get_and_watch("/a")
+        await result
         await client.set("/root/a", b"x")
         self.assertEqual(await watch, WatchEvent("changed", "/a"))
 
@@ -446,8 +447,8 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual(await result, ["b"])
         await other.delete("/p/b")
         self.assertEqual(await watch, WatchEvent("child", "/p"))
-        _result, watch = client.get_children_and_watch("/p")
-        await _result
+        result, watch = client.get_children_and_watch("/p")
+        await result
         await other.delete("/p")
         self.assertEqual(await watch, WatchEvent("deleted", "/p"))
 
