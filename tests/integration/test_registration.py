@@ -99,7 +99,7 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_fastRestart(self) -> None:
         """A broker that was killed and is started at once waits for its old session to end, and is then registered for good, with its topics."""
-        broker = self.broker(self.mktemp()).start()
+        broker = self.broker(self.mktemp(), zk_sessiontimeout_ms="8000").start()  # longer than a start takes on a busy machine
         self.produce(broker, "alpha")
         until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
         broker.kill()
