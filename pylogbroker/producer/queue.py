@@ -149,7 +149,7 @@ class Queue:
 
     def look(self) -> None:
         """Tell those who wait for room, or for nothing to be under way."""
-        if self._readers and self.isReady:
+        if self._readers and self.isReady and self.count <= self._countMax // 2 and self.size <= self._sizeMax // 2:
             readers, self._readers = self._readers, []
             for reader in readers:
                 reader.callback(None)
@@ -169,7 +169,7 @@ class Queue:
         return not self.count and not self._outside
 
     def whenReady(self) -> Deferred[None]:
-        """Fires when there is room."""
+        """Fires when there is room: at once if there is any, and else when half of it is free, so that who comes back need not wait again soon."""
         return self._wait(self._readers, self.isReady)
 
     def whenIdle(self) -> Deferred[None]:
