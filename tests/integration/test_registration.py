@@ -104,7 +104,7 @@ class RegistrationTests(SynchronousTestCase):
         until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
         broker.kill()
         self.assertIsNotNone(self.kazoo.exists("/brokers/ids/0"))
-        again = self.broker(broker.directory).start()
+        again = self.broker(broker.directory, zk_sessiontimeout_ms="8000").start()
         again.waitForLine("/brokers/ids/0 is taken by a broker at")
         until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
         data, stat = self.kazoo.get("/brokers/ids/0")
