@@ -817,7 +817,7 @@ class Producer:
 
     def whenReady(self) -> Deferred[None]:
         """
-        @return: fires when a message would go into the queue at once. (C{send} fires when it is through, which is later.)
+        @return: fires when there is room: at once if there is any, and else when half the queue is free. (C{send} fires when it is through, which is later.)
         """
         return self._queue.whenReady()
 
