@@ -68,6 +68,7 @@ TEST = [
     "mypy-zope>=1.0.9",
     "pytest>=8",
     "ruff>=0.8",
+    "setuptools>=70.1",
 ]
 
 setup(
