@@ -125,7 +125,10 @@ class FlushTests(UpkeepTestCase):
         self.assertEqual((self.lead.counters.flushes.count, self.lead.upkeep.unflushedSize), (1, 0))
 
     def test_byTime(self) -> None:
-        """At a tick of the scheduler everything that has waited long enough is flushed; topics may have times of their own (LogManagerTest.testTimeBasedFlush)."""
+        """
+        At a tick of the scheduler everything that has waited long enough is flushed; topics may have times of their own
+        (LogManagerTest.testTimeBasedFlush).
+        """
         self.create("quick")
         self.lead.advance(1)
         self.peer.send(produce(b"a"), produce(b"b", topic="quick"))
@@ -604,7 +607,10 @@ class RetentionTests(UpkeepTestCase):
         return sorted(self.lead.fileSystem.list(f"{ROOT}/t-0"))
 
     def test_bySize(self) -> None:
-        """1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments exactly 6 are left (row 36, LogManagerTest.testCleanupSegmentsToMaintainSize)."""
+        """
+        1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments exactly 6 are left (row 36,
+        LogManagerTest.testCleanupSegmentsToMaintainSize).
+        """
         self.lead = self.broker({**self.properties, "log.retention.size": "710"})
         self.peer = self.lead.connect()
         self.fill(1000)
