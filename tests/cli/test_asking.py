@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.asking import checkPartition
+from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.errors import ConnectionError  # noqa: A004
 from tests.cli.commands import CommandCase, reactor
 
 
@@ -20,9 +24,33 @@ class CheckPartitionTests(CommandCase):
         for topic in ("old", "new"):
             for partition in (0, 1):
                 await checkPartition(consumer, topic, partition)
-            try:
-                await checkPartition(consumer, topic, 2)
-            except CommandError as error:
-                self.assertEqual(str(error), f"the broker has no partition 2 of topic {topic}")
-            else:
-                self.fail("no error")
+            error = await self.refused(checkPartition(consumer, topic, 2), CommandError)
+            self.assertEqual(str(error), f"the broker has no partition 2 of topic {topic}")
+
+
+class ClosedTests(SynchronousTestCase):
+    """Waiting for what closes."""
+
+    def test_all(self) -> None:
+        """It waits for all, and does not care how they end."""
+        first: Deferred[None] = Deferred()
+        second: Deferred[None] = Deferred()
+        waiting = Deferred.fromCoroutine(closed(first, second))
+        second.errback(ConnectionError("lost"))
+        self.assertNoResult(waiting)
+        first.callback(None)
+        self.assertIs(self.successResultOf(waiting), None)
+
+    def test_cancelled(self) -> None:
+        """Who is cancelled, once or twice, waits to the end, and learns it then."""
+        closing: Deferred[None] = Deferred()
+        waiting = Deferred.fromCoroutine(closed(closing))
+        for _ in range(2):
+            waiting.cancel()
+            self.assertNoResult(waiting)
+        closing.callback(None)
+        self.failureResultOf(waiting, CancelledError)
+
+    def test_closedAlready(self) -> None:
+        """What is closed already is not waited for."""
+        self.assertIs(self.successResultOf(Deferred.fromCoroutine(closed(succeed(None)))), None)
