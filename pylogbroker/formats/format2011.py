@@ -91,6 +91,8 @@ class Scan:
             self.reason = f"{left} bytes are left, less than a size field"
             return None
         at = self._have(SIZE_FIELD_SIZE)
+        if at is None:
+            return None
         size = int.from_bytes(self._window[at : at + SIZE_FIELD_SIZE], "big", signed=True)
         if size < HEADER_SIZE_0:
             self.reason = f"size field is {size}"
@@ -99,22 +101,24 @@ class Scan:
             self.reason = f"size field is {size} and {left - SIZE_FIELD_SIZE} bytes follow"
             return None
         at = self._have(SIZE_FIELD_SIZE + size)
+        if at is None:
+            return None
         try:
-            found = readEntry(self._window, at, len(self._window), True)
+            readEntry(self._window, at, len(self._window), True)
         except FormatError as error:
             self.reason = error.reason
-            return None
-        if found is None:
-            self.reason = "the file is shorter than it was"
             return None
         self.position += SIZE_FIELD_SIZE + size
         return SIZE_FIELD_SIZE + size
 
-    def _have(self, size: int) -> int:
-        """See to it that the window has so many bytes from the position on, as far as the file has them. Returns where in the window."""
+    def _have(self, size: int) -> int | None:
+        """See to it that the window has so many bytes from the position on. Returns where in the window; L{None} if the file no longer has them."""
         at = self.position - self._windowStart
         if at + size > len(self._window):
             self._window = self._read(self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position))
             self._windowStart = self.position
-            return 0
+            at = 0
+            if size > len(self._window):
+                self.reason = "the file is shorter than it was"
+                return None
         return at
