@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -10,15 +11,17 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from pylogbroker.blocking.calls import Call
 from pylogbroker.client import connections
-from pylogbroker.client.connection import BrokerConnection
+from pylogbroker.client.connection import BrokerConnection, ConnectionLimits
 from pylogbroker.client.connections import BrokerLink, Connections
 from pylogbroker.errors import BusyError, ClosedError, ConfigurationError, ConnectionError, TimedOutError, WireError  # noqa: A004
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
+from pylogbroker.wire.framing import FrameDecoder
 
 
 def framed(body: bytes) -> bytes:
@@ -588,3 +591,99 @@ class ConnectionsTests(SynchronousTestCase):
         """A wrong endpoint is an error, and is not kept."""
         self.assertRaises(ConfigurationError, self.connections.to, "nonsense")
         self.assertEqual(len(self.connections), 0)
+
+
+class RandomTests(SynchronousTestCase):
+    """A broker, a network and callers who do anything at any time."""
+
+    def test_answers(self) -> None:
+        """Whatever happens: every call comes to an end, with its own answer or an error of ours; nothing is left on the clock, and no connection open."""
+        for seed in range(300):
+            _RandomRun(self, Random(seed), f"seed {seed}").run()
+
+
+class _RandomRun:
+    """One of them."""
+
+    def __init__(self, case: SynchronousTestCase, random: Random, name: str) -> None:
+        self.case, self.random, self.name = case, random, name
+        self.clock = Clock()
+        self.network = PuppetNetwork(self.clock)
+        limits = ConnectionLimits(inFlightCountMax=3, waitingCountMax=5, abandonedMs=500, stallMs=800, closeMs=700)
+        self.link = BrokerLink(self.clock, self.network.endpoint(), random=random.random, limits=limits)
+        self.lines: list[tuple[PuppetLine, FrameDecoder, bytearray]] = []
+        self.calls: list[Deferred[Any]] = []
+        self.results: dict[int, object] = {}
+
+    def run(self) -> None:
+        steps = [self.ask, self.ask, self.ask, self.cancel, self.wait, self.connect, self.connect, self.serve, self.serve, self.serve, self.serve]
+        for _ in range(self.random.randrange(5, 60)):
+            self.random.choice([*steps, self.breakLine, self.stall, self.letGo])()
+        self.pass_(20)
+        self.link.close(flush=False).addErrback(lambda _reason: None)
+        self.pass_(20)
+        self.case.assertEqual([line for line, _, _ in self.lines if line.reason is None], [], self.name)
+        self.case.assertEqual(sorted(self.results), list(range(len(self.calls))), self.name)
+        for number, result in self.results.items():
+            if isinstance(result, Failure):
+                result.trap(ConnectionError, BusyError, CancelledError)
+            else:
+                self.case.assertEqual(result, b"%d" % number, self.name)
+        self.case.assertEqual(self.clock.getDelayedCalls(), [], self.name)
+
+    def pass_(self, seconds: int) -> None:
+        for _ in range(seconds * 10):
+            self.clock.advance(0.1)
+
+    def ask(self) -> None:
+        number = len(self.calls)
+        question = framed(b"%d" % number + b"x" * self.random.choice([0, 0, 0, 300_000]))
+        asking = self.link.ask(Call(question, bytes), self.random.choice([50, 500, 5000]))
+        self.calls.append(asking)
+        asking.addBoth(lambda result: self.results.update({number: result}))
+        if self.random.random() < 0.2:
+            asking.addBoth(lambda _result: self.link.ask(Call(framed(b"again"), bytes), 100).addErrback(lambda _reason: None))
+
+    def cancel(self) -> None:
+        if self.calls:
+            self.random.choice(self.calls).cancel()
+
+    def wait(self) -> None:
+        self.clock.advance(self.random.choice([0, 0.005, 0.05, 0.5, 1.5]))
+
+    def connect(self) -> None:
+        if self.network.waiting:
+            if self.random.random() < 0.8:
+                self.lines.append((self.network.accept(), FrameDecoder(1 << 20), bytearray()))
+            else:
+                self.network.refuse()
+
+    def live(self) -> list[tuple[PuppetLine, FrameDecoder, bytearray]]:
+        return [each for each in self.lines if each[0].reason is None]
+
+    def serve(self) -> None:
+        """Read what has come, and let a part of the answers through, cut anywhere."""
+        self.network.turn()
+        for line, decoder, answers in self.live():
+            decoder.feed(line.take())
+            while (body := decoder.take()) is not None:
+                answers += framed(body.rstrip(b"x"))
+            size = self.random.choice([len(answers), len(answers), self.random.randrange(len(answers) + 1)])
+            if size:
+                line.deliver(bytes(answers[:size]))
+                del answers[:size]
+
+    def breakLine(self) -> None:
+        if self.live():
+            self.random.choice([PuppetLine.end, PuppetLine.cut])(self.random.choice(self.live())[0])
+
+    def stall(self) -> None:
+        if self.live():
+            self.random.choice([PuppetLine.stall, PuppetLine.flow])(self.random.choice(self.live())[0])
+
+    def letGo(self) -> None:
+        chance = self.random.random()
+        if chance < 0.2:
+            self.link.close(flush=chance < 0.1, final=False).addErrback(lambda _reason: None)
+        elif chance < 0.5:
+            self.link.replace().addErrback(lambda _reason: None)
