@@ -59,25 +59,19 @@ class TopicCounters(_Counted):
 
 class RequestCounters(_Counted):
     """
-    What came over the wire (C{kafka.SocketServerStats}).
+    What came over the wire (C{kafka.SocketServerStats}). How long requests take is not counted: that would be two looks at a clock for each.
 
     @ivar produceCount: PRODUCE and MULTIPRODUCE requests (C{NumProduceRequests}).
     @ivar fetchCount: FETCH and MULTIFETCH requests (C{NumFetchRequests}).
     @ivar offsetsCount: OFFSETS requests, which 0.7.2 does not count.
-    @ivar produceNs: nanoseconds spent on produce requests (C{TotalProduceRequestMs}, which are nanoseconds there, too).
-    @ivar fetchNs: nanoseconds spent on fetch requests, without the sending (C{TotalFetchRequestMs}).
-    @ivar readSize: bytes received, size fields included (C{TotalBytesRead}, without them).
     @ivar writtenSize: bytes sent (C{TotalBytesWritten}).
     """
 
-    __slots__ = ("fetchCount", "fetchNs", "offsetsCount", "produceCount", "produceNs", "readSize", "writtenSize")
+    __slots__ = ("fetchCount", "offsetsCount", "produceCount", "writtenSize")
 
     produceCount: int
     fetchCount: int
     offsetsCount: int
-    produceNs: int
-    fetchNs: int
-    readSize: int
     writtenSize: int
 
 
