@@ -8,5 +8,4 @@ import sys
 
 from pylogbroker.config.settings import brokerPage
 
-if __name__ == "__main__":
-    sys.stdout.write(brokerPage())
+sys.stdout.write(brokerPage())
