@@ -10,7 +10,7 @@ producer itself before it replaces a connection (C{reconnectIntervalCount}). For
     would answer just as well. So the producer remembers which sends are not proven, and the next C{confirm} or C{close} after such
     a loss fails, whatever a new connection says.
   - A connection that is replaced is closed to the end; only then is the next one made. So nothing overtakes.
-  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.connections}.
+  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.link}.
 
 Rejected: to take the broker's closing of its side, after we closed ours, for the proof. It may have closed a moment before, for a reason of
 its own, and thrown away what it had not read; our end looks the same.
@@ -39,7 +39,7 @@ from pylogbroker.blocking.calls import (
 )
 from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
-from pylogbroker.client.connections import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
+from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, WireError  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
