@@ -211,11 +211,11 @@ class LargeRequestTests(HostileCase):
                 ready = waiting.select(30)
                 self.assertTrue(ready, "the broker takes no more")
                 for key, _events in ready:
-                    sender = key.fileobj
-                    assert isinstance(sender, socket.socket)
-                    sent[sender] = self.push(sender, data[: sent[sender] + MIB], sent[sender])
-                    if sent[sender] == len(data):
-                        waiting.unregister(sender)
+                    writable = key.fileobj
+                    assert isinstance(writable, socket.socket)
+                    sent[writable] = self.push(writable, data[: sent[writable] + MIB], sent[writable])
+                    if sent[writable] == len(data):
+                        waiting.unregister(writable)
             self.assertOthersAreServed()
         end = clientCount * count * len(entry)
         until(lambda: self.other.end("large") == end, "all is stored", 60)
