@@ -13,12 +13,11 @@ import platform
 import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from random import SystemRandom
 from time import monotonic
 
-from twisted import __version__ as twistedVersion
-
-from pylogbroker import __version__ as version
+from pylogbroker import __version__
 from pylogbroker.formats.checksum import CRC32_NAME
 from tests.integration.kills import PROPERTIES, KillTrial, LostError
 
@@ -32,7 +31,7 @@ def main() -> int:
     seed = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     out = sys.stdout
     out.write(f"seed {seed}, {options.rounds} rounds\n")
-    out.write(f"pylogbroker {version}, Twisted {twistedVersion}, Python {platform.python_version()}, CRC by {CRC32_NAME}, ")
+    out.write(f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, CRC by {CRC32_NAME}, ")
     out.write(f"{platform.system()} {platform.release()}\n")
     out.write("".join(f"{key}={value}\n" for key, value in PROPERTIES.items()))
     out.flush()
