@@ -56,7 +56,7 @@ class BuildWithSample(build_py):
         return outputs if self.editable_mode else [*outputs, self.samplePath()]
 
 
-FAST = ["isal>=1.6"]
+FAST = ["zlib-ng>=0.5"]
 TLS = ["twisted[tls]"]
 TEST = [
     *FAST,

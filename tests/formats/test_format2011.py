@@ -200,11 +200,25 @@ class WindowTests(SynchronousTestCase):
             self.assertTrue(all(size <= SCAN_WINDOW_SIZE and position + size <= len(data) for position, size in file.reads))
 
     def test_largeEntry(self) -> None:
-        """An entry larger than a window is read whole, once more than its beginning."""
-        data = HELLO + encodeMessage(bytes(3 * SCAN_WINDOW_SIZE)) + HELLO
-        file = ReadFile(data)
-        self.assertEqual(Format2011().scan(file, 0, 0, len(data)).skipToEnd(), len(data))
-        self.assertEqual([size for _, size in file.reads], [SCAN_WINDOW_SIZE, 3 * SCAN_WINDOW_SIZE + 10, len(HELLO)])
+        """An entry larger than a window is read in pieces of a window, once more than its beginning."""
+        for magic in (0, 1):
+            data = HELLO + encodeMessage(bytes(3 * SCAN_WINDOW_SIZE), magic) + HELLO
+            file = ReadFile(data)
+            self.assertEqual(Format2011().scan(file, 0, 0, len(data)).skipToEnd(), len(data))
+            self.assertEqual([size for _, size in file.reads], [SCAN_WINDOW_SIZE, 10, *[SCAN_WINDOW_SIZE] * 3, len(HELLO)])
+
+    def test_largeEntryBad(self) -> None:
+        """A large entry with another checksum or magic, or whose file has become shorter, ends the walk, and the reason says which."""
+        large = encodeMessage(bytes(2 * SCAN_WINDOW_SIZE))
+        for data, reason in (
+            (large[:-1] + b"x", "checksum"),
+            (large[:4] + b"\x02" + large[5:], "magic byte is 2"),
+            (large[:-1], "the file is shorter"),
+        ):
+            file = ReadFile(HELLO + data)
+            scan = Format2011().scan(file, 0, 0, len(HELLO + large))
+            self.assertEqual(scan.skipToEnd(), len(HELLO))
+            self.assertIn(reason, str(scan.reason))
 
     def test_announcedSizesAllocateNothing(self) -> None:
         """A size field of up to 2 GiB in a small file allocates no more than the file's bytes, and a little."""
