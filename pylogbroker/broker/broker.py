@@ -194,12 +194,7 @@ class Broker:
         if len(self._directory.logs) + len(self._creations) > self._partitionCountMax:
             raise StorageError(self._directory.path, f"create {topicPartition} in", f"there are {self._partitionCountMax} partitions already (max.partitions)")
         job = self._directory.beginCreate(*topicPartition)
-        error: StorageError | None = None
-        try:
-            await self._upkeep.do(job.run)
-        except StorageError as failure:
-            error = failure
-        log = self._directory.finishCreate(job, error)
+        log = self._directory.finishCreate(job, await self._upkeep.perform(job))
         self._log.info("Created {topicPartition}", topicPartition=topicPartition)
         return log
 

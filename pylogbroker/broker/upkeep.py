@@ -410,9 +410,19 @@ class Upkeep:
             self._busy[log].append(lambda done=done: done.callback(None))  # type: ignore[misc] # mypy: a lambda with a default
             await done
 
-    async def do(self, work: Callable[[], Any]) -> Any:
-        """Blocking work that belongs to no single partition."""
-        return await self._worker.do(work)
+    async def perform(self, job: Job) -> StorageError | None:
+        """
+        Carry out a job that belongs to no partition that is there yet.
+
+        @return: why it failed, whatever that was.
+        """
+        try:
+            result: object = await self._worker.do(job.run)
+        except Exception:
+            result = Failure()
+        for report in job.reports:
+            self.report(report)
+        return self._errorIn(result)
 
 
 def _fire(waiting: Any) -> None:
