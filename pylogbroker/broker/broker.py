@@ -236,8 +236,8 @@ class Broker:
         return found
 
     async def _due(self, log: PartitionLog) -> None:
-        """Wait until what is due by count now is visible, or for too long, or for the partition's failure."""
-        if log.dueOffset <= log.visibleOffset:
+        """Wait until what is due by count now is visible, or for too long, or for the partition's failure; not for room on a full disk."""
+        if log.dueOffset <= log.visibleOffset or log.blocked is not None:
             return
         waiting: Deferred[None] = Deferred()
 
