@@ -81,7 +81,7 @@ def raiseDescriptorLimit() -> int:
 
 class BrokerService(Service):
     """
-    One broker.
+    One broker, started once and stopped once.
 
     @ivar counters: what it counts.
     @ivar ports: what it listens on, once it does.
@@ -123,6 +123,7 @@ class BrokerService(Service):
         self.factory = BrokerFactory(dialect, self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
         self._stalledLook = LoopingCall(self.factory.cutStalled)
         self._stalledLook.clock = reactor
+        self._wasStopped = False
 
     @staticmethod
     def _report(quietLog: QuietLog) -> Callable[[str, PylogbrokerError], None]:
@@ -189,6 +190,8 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(self._listenAll())
 
     async def _listenAll(self) -> None:
+        if self._wasStopped:
+            raise RuntimeError("a broker that was stopped cannot be started again: make another one")
         for description in self._settings.listeners:
             try:
                 endpoint = serverFromString(self._reactor, description)
@@ -248,6 +251,7 @@ class BrokerService(Service):
         await self._closePorts()
         if not self.directory.isOpen:
             return
+        self._wasStopped = True
         self.upkeep.stopTicking()
         if self._stalledLook.running:
             self._stalledLook.stop()
