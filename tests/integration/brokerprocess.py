@@ -41,6 +41,7 @@ class BrokerProcess:
     @ivar directory: C{log.dir}.
     @ivar port: where it listens, once C{start} has returned.
     @ivar lines: its log so far.
+    @ivar fileSizeMax: how large a file the next process may write; 0: any.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class BrokerProcess:
         self.directory = directory
         self.lines: list[str] = []
         self.port = 0
+        self.fileSizeMax = 0
         self._changes = {"log.dir": directory, **(properties or {})}
         self._config = config
         self._descriptorCounts = descriptorCounts
@@ -98,14 +100,16 @@ class BrokerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            preexec_fn=self._limit if self._descriptorCounts else None,
+            preexec_fn=self._limit,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
     def _limit(self) -> None:
-        assert self._descriptorCounts is not None
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptorCounts)
+        if self._descriptorCounts is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptorCounts)
+        if self.fileSizeMax:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.fileSizeMax, self.fileSizeMax))
 
     def kill(self) -> None:
         """C{kill -9}; it may have ended already."""
