@@ -257,6 +257,8 @@ class DescriptorTests(SynchronousTestCase):
         for _time in range(3):
             waiting.produce("served", 0, data)
             sent += data
+        broker.waitForLine("served-0 waits for .*Too many open files")
+        self.assertEqual(old.readAll("served"), sent[: -2 * len(data)])
         for each in crowd[20:]:
             each.close()
         waiting.processed()
