@@ -160,7 +160,7 @@ def main() -> int:
         if options.checks:
             announce("coverage")
             tally.check("coverage", coverageFaults(environment))
-        if not options.names and (ROOT / "tests" / "benchmarks" / "__init__.py").exists():
+        if not options.names and any((ROOT / "tests" / "benchmarks").glob("test_*.py")):
             announce("benchmarks, the short form")
             more, moreFaults = runTrial([BENCHMARKS], 1, ["-m", "twisted.trial"], folder, dict(os.environ))
             outcomes.update(more)
