@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import sys
 from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import Any
@@ -45,6 +46,7 @@ from pylogbroker.metrics.counters import BrokerCounters
 
 STOP_GRACE_MS = 5_000
 _STOP_LOOK_MS = 20
+_OTHER_DESCRIPTOR_COUNT = 64
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
@@ -77,6 +79,18 @@ def raiseDescriptorLimit() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def connectionRoom(descriptorCount: int, segmentCount: int) -> int:
+    """
+    How many clients may be connected so that the log always finds descriptors for its files; half of all at least.
+
+    @param descriptorCount: those that the process may have; negative for any number.
+    @param segmentCount: segment files that are kept open.
+    """
+    if descriptorCount < 0:
+        return sys.maxsize
+    return max(descriptorCount - segmentCount - _OTHER_DESCRIPTOR_COUNT, descriptorCount // 2)
 
 
 class BrokerService(Service):
@@ -138,7 +152,8 @@ class BrokerService(Service):
         @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had.
         @raise StorageError: the directory cannot be used.
         """
-        raiseDescriptorLimit()
+        room = connectionRoom(raiseDescriptorLimit(), self._settings.openSegmentCountMax)
+        self.factory.connectionCountMax = min(self.factory.connectionCountMax or room, room)
         outcomes: list[Any] = []
         self._listen().addBoth(outcomes.append)
         if not outcomes:
