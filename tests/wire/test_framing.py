@@ -243,3 +243,33 @@ class CostTests(SynchronousTestCase):
         finally:
             tracemalloc.stop()
         self.assertLess(held, 4096)
+
+    def test_takenFramesAreLetGoBeforeTheirNeighbours(self) -> None:
+        """A frame of 1 MiB that was taken is let go, though the beginning of the next one has come behind it; and that one is read as ever."""
+        stream = framed(bytes(1 << 20)) + framed(b"next") + framed(b"last")
+        for size in range(len(stream) - 15, len(stream) + 1):
+            decoder = FrameDecoder(SIZE_MAX)
+            tracemalloc.start()
+            try:
+                frames: bytes | None = None
+                piece = b""
+                for piece in cut(stream[:size], range(0, size, 64 << 10)):
+                    decoder.feed(piece)
+                    frames = decoder.take()
+                assert frames is not None
+                self.assertEqual(len(frames), 1 << 20)
+                del frames, piece
+                held, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            self.assertLess(held, 4096)
+            decoder.feed(stream[size:])
+            self.assertEqual(taken(decoder), [b"next", b"last"])
+
+    def test_buffersAreNotCutForLittle(self) -> None:
+        """Many small frames that come at once are not copied to the front each time one is taken."""
+        decoder = FrameDecoder(SIZE_MAX)
+        stream = framed(bytes(996)) * 1000
+        cost = allocated([lambda: decoder.feed(stream), *(decoder.take for _ in range(1000))])
+        self.assertEqual(decoder.heldSize, 0)
+        self.assertLess(cost, 2.5 * len(stream))
