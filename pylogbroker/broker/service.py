@@ -47,6 +47,7 @@ from pylogbroker.metrics.counters import BrokerCounters
 STOP_GRACE_MS = 5_000
 _STOP_LOOK_MS = 20
 _OTHER_DESCRIPTOR_COUNT = 64
+_SEGMENT_COUNT_LEAST = 4
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
@@ -81,16 +82,19 @@ def raiseDescriptorLimit() -> int:
     return hard
 
 
-def connectionRoom(descriptorCount: int, segmentCount: int) -> int:
+def shareDescriptors(descriptorCount: int, segmentCountMax: int) -> tuple[int, int]:
     """
-    How many clients may be connected so that the log always finds descriptors for its files; half of all at least.
+    Deal out descriptors, so that clients do not take those that the log needs.
 
     @param descriptorCount: those that the process may have; negative for any number.
-    @param segmentCount: segment files that are kept open.
+    @param segmentCountMax: segment files that may be kept open without need.
+    @return: how many clients may be connected, at least half of all; how many segment files may be kept open then.
     """
     if descriptorCount < 0:
-        return sys.maxsize
-    return max(descriptorCount - segmentCount - _OTHER_DESCRIPTOR_COUNT, descriptorCount // 2)
+        return sys.maxsize, segmentCountMax
+    left = descriptorCount - _OTHER_DESCRIPTOR_COUNT
+    connectionCount = max(left - segmentCountMax, descriptorCount // 2)
+    return connectionCount, min(segmentCountMax, max(left - connectionCount, _SEGMENT_COUNT_LEAST))
 
 
 class BrokerService(Service):
@@ -152,7 +156,7 @@ class BrokerService(Service):
         @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had.
         @raise StorageError: the directory cannot be used.
         """
-        room = connectionRoom(raiseDescriptorLimit(), self._settings.openSegmentCountMax)
+        room, self.directory.cache.descriptorCountMax = shareDescriptors(raiseDescriptorLimit(), self._settings.openSegmentCountMax)
         self.factory.connectionCountMax = min(self.factory.connectionCountMax or room, room)
         outcomes: list[Any] = []
         self._listen().addBoth(outcomes.append)

@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.broker import service
-from pylogbroker.broker.service import BrokerService, logSettings, raiseDescriptorLimit
+from pylogbroker.broker.service import BrokerService, logSettings, raiseDescriptorLimit, shareDescriptors
 from pylogbroker.broker.transfer import SliceServer
 from pylogbroker.config.settings import BrokerSettings
 from pylogbroker.errors import ConfigurationError, DirectoryLockedError, StorageError
@@ -93,6 +93,14 @@ class SettingsTests(LeadTestCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
         self.assertEqual(raiseDescriptorLimit(), before[1])
         self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE), (before[1], before[1]))
+
+    def test_shareDescriptors(self) -> None:
+        """Clients leave descriptors for segments and a few other things, but half of all are theirs; without a limit there is none."""
+        self.assertEqual(shareDescriptors(20_000, 512), (20_000 - 512 - 64, 512))
+        self.assertEqual(shareDescriptors(1024, 512), (512, 1024 - 512 - 64))
+        self.assertEqual(shareDescriptors(64, 512), (32, 4))
+        self.assertEqual(shareDescriptors(64, 2), (32, 2))
+        self.assertGreater(shareDescriptors(resource.RLIM_INFINITY, 512)[0], 1 << 30)
 
 
 class LifeTests(LeadTestCase):

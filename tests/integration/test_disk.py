@@ -229,14 +229,18 @@ class DescriptorTests(SynchronousTestCase):
 
     DESCRIPTOR_COUNT = 64
 
-    def test_outOfDescriptors(self) -> None:
-        """Without a descriptor left clients that are there are served, rolls included; new ones are when some have gone."""
+    def serve(self, properties: dict[str, str]) -> BrokerProcess:
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        broker = BrokerProcess(folder + "/logs", {**RETRY, "log.file.size": "300"}, descriptorCounts=(self.DESCRIPTOR_COUNT, self.DESCRIPTOR_COUNT))
+        broker = BrokerProcess(folder + "/logs", {**RETRY, **properties}, descriptorCounts=(32, self.DESCRIPTOR_COUNT))
         self.addCleanup(broker.kill)
         broker.start()
         self.assertEqual(broker.descriptorLimit(), self.DESCRIPTOR_COUNT)
+        return broker
+
+    def test_tooManyClients(self) -> None:
+        """A crowd of clients leaves descriptors for the log: those that are there are served, more are turned away until some have gone."""
+        broker = self.serve({"log.file.size": "300"})
         old = broker.client()
         self.addCleanup(old.close)
         old.roundTrip("served", b"before")
@@ -244,26 +248,48 @@ class DescriptorTests(SynchronousTestCase):
         for _each in range(self.DESCRIPTOR_COUNT + 20):
             crowd.append(broker.client())
             self.addCleanup(crowd[-1].close)
-        until(lambda: broker.descriptorCount() >= self.DESCRIPTOR_COUNT - 1, "there are no descriptors left")
+        broker.waitForLine("There are 32 connections already: .* was turned away")
+        self.assertTrue(crowd[-1].isClosed())
         sent = encodeSet([b"before"])
-        for number in range(10):
+        for number in range(100):
             data = encodeSet([b"%d" % number])
-            old.produce("served", 0, data)
+            crowd[number % 20].produce("served", 0, data)
+            crowd[number % 20].processed()
             sent += data
         self.assertEqual(old.readAll("served"), sent)
-        # A segment that is full needs a descriptor for the next one: it waits for it, and so does its producer.
-        waiting = crowd[0]
-        data = encodeSet([bytes(50)] * 100)
-        for _time in range(3):
-            waiting.produce("served", 0, data)
-            sent += data
-        broker.waitForLine("served-0 waits for .*Too many open files")
-        self.assertEqual(old.readAll("served"), sent[: -2 * len(data)])
+        self.assertGreater(broker.log.count("Rolled"), 2)
         for each in crowd[20:]:
             each.close()
-        waiting.processed()
-        self.assertEqual(old.readAll("served"), sent)
+
+        def served() -> bool:
+            try:
+                with broker.client() as client:
+                    client.roundTrip("new", b"after")
+            except (ClosedByBrokerError, ConnectionError):
+                return False
+            return True
+
+        until(served, "a new client is served")
+        # One line for all who were turned away in a moment.
+        self.assertLessEqual(broker.log.count("turned away"), 2)
+        self.assertNotIn("EMFILE", broker.log)
+        self.assertEqual(broker.stop(), 0)
+
+    def test_tooManyPartitions(self) -> None:
+        """More partitions with something to flush than there are descriptors: what is produced waits for one, and is there in the end."""
+        broker = self.serve({"log.flush.interval": "1000000", "log.default.flush.scheduler.interval.ms": "300", "num.partitions": "200"})
+        data = encodeSet([b"some message"])
         with broker.client() as client:
-            client.roundTrip("new", b"after")
+            for number in range(3 * self.DESCRIPTOR_COUNT):
+                client.produce("many", number, data)
+                if number % 20 == 19:  # a partition that cannot be made is refused, and its client told so; let them be made
+                    until(lambda number=number: client.end("many", number) == len(data), f"partition {number} is visible")  # type: ignore[misc]
+            self.assertNotIn("Too many open files", broker.log)
+            client.send(b"".join(encodeProduce("many", number, data) for number in range(3 * self.DESCRIPTOR_COUNT)))
+            client.processed()
+            # A fetch that finds no descriptor is answered -1, for the time being.
+            for number in range(3 * self.DESCRIPTOR_COUNT):
+                until(lambda number=number: client.fetch("many", number, 0) == (0, 2 * data), f"partition {number} is whole")  # type: ignore[misc]
+        self.assertIn("Too many open files", broker.log)
         self.assertNotIn("out of service", broker.log)
         self.assertEqual(broker.stop(), 0)
