@@ -5,3 +5,8 @@ L{pylogbroker.client.simpleconsumer.SimpleConsumer} reads, L{pylogbroker.client.
 L{pylogbroker.client.link.BrokerLink}, which keeps one L{pylogbroker.client.connection.BrokerConnection} to a broker. For threads, see
 L{pylogbroker.blocking}.
 """
+
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.syncproducer import SyncProducer
+
+__all__ = ["SimpleConsumer", "SyncProducer"]
