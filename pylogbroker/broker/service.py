@@ -226,7 +226,8 @@ class BrokerService(Service):
         if isinstance(port, Port):
             port.stopReading()
             # Twisted's backlog of 50 makes the rest of a burst (all clients, after a restart) try again a second later.
-            port.socket.listen(max(port.backlog, socket.SOMAXCONN))
+            if port.backlog:  # a socket of systemd's has what its unit says
+                port.socket.listen(max(port.backlog, socket.SOMAXCONN))
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
                 self._sizeBuffers(port.socket)
                 if port.factory is self.factory:  # and not TLS's around it
