@@ -28,7 +28,7 @@ from pylogbroker.formats.compression import GZIP, SNAPPY
 from pylogbroker.formats.messageset import encodeMessage, encodeSet, wrap
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.model import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
-from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase
+from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, capture
 
 BAD = encodeMessage(b"a")[:-1] + b"?"
 TOO_LARGE = encodeMessage(b"x" * 1_000_001)
@@ -271,6 +271,16 @@ class CreationTests(BrokerTestCase):
             self.put(encodeSet([b"c"]), topic=topic)
             self.assertEqual(self.lead.contents(topic), encodeSet([b"c"]))
             self.refusals.clear()
+
+    def test_leftBehind(self) -> None:
+        """What an attempt that was cut short has left is taken in as after a crash, and an operator told what was cut."""
+        self.lead.fileSystem.makeDirectories(f"{ROOT}/t-0")
+        segment = self.lead.fileSystem.open(f"{ROOT}/t-0/00000000000000000000.kafka", create=True)
+        segment.writeAt(0, [encodeSet([b"a"]), b"torn"])
+        lines = capture(self)
+        self.put(encodeSet([b"b"]))
+        self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b"]))
+        self.assertTrue(any("from 15 to 11 bytes" in line for line in lines()), lines())
 
     def test_partitionsMax(self) -> None:
         """There may be only so many; those that are there go on."""

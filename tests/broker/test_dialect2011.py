@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 import struct
 
+import cramjam
+
 from pylogbroker.broker.dialect2011 import codeFor
 from pylogbroker.errors import (
     InvalidTopicError,
@@ -15,7 +17,7 @@ from pylogbroker.errors import (
     PartitionOutOfRangeError,
     PylogbrokerError,
 )
-from pylogbroker.formats.compression import GZIP
+from pylogbroker.formats.compression import GZIP, SNAPPY
 from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet, wrap
 from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.wire.responses import fetchHeader, multiFetchHeader
@@ -457,6 +459,17 @@ class RoundTripTests(DialectTestCase):
             self.ask(encodeProduce("t", 0, data))
         answer, _ = self.ask(encodeFetch("t", 0, 0, 10_000))
         self.assertEqual([payload for payload, _ in MessageSet(answer[6:]).payloads()], [b"a", b"x", b"y", b"a", b"b", b"c"])
+
+    def test_snappy(self) -> None:
+        """Snappy is taken as snappy-java's stream and as one raw block, kept as it came, and read back (row 12)."""
+        stream = encodeSet([b"x", b"y"], SNAPPY)
+        block = encodeMessage(bytes(cramjam.snappy.compress_raw(B + C)), codec=SNAPPY)
+        self.assertNotIn(b"SNAPPY", block)
+        for data in (stream, block):
+            self.assertEqual(self.ask(encodeProduce("t", 0, data)), (b"", False))
+        self.assertEqual((self.stored(), self.counts()["messageCount"]), (stream + block, 4))
+        answer, _ = self.ask(encodeFetch("t", 0, 0, 10_000))
+        self.assertEqual([payload for payload, _ in MessageSet(answer[6:]).payloads()], [b"x", b"y", b"b", b"c"])
 
     def test_decodersShareRuns(self) -> None:
         """Connections share what they have learnt about topics; a thousand topics later all still works."""

@@ -757,6 +757,13 @@ class EndTests(UpkeepTestCase):
         again = self.broker(fileSystem=self.lead.fileSystem)
         self.assertEqual(again.log().visibleOffset, 11)
 
+    def test_nothingLeftInTheReactor(self) -> None:
+        """After the end nothing is done by the clock, not even the end of a turn."""
+        self.lead.upkeep.appended(self.lead.log(), 0)
+        self.lead.upkeep.stop()
+        self.lead.service._stalledLook.stop()
+        self.assertEqual(self.lead.reactor.getDelayedCalls(), [])
+
     def test_lastFlushFails(self) -> None:
         """A last flush that fails leaves no mark."""
         self.peer.send(produce(b"a"))
