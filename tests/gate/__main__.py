@@ -89,7 +89,7 @@ def runTrial(names: list[str], jobCount: int, prefix: list[str], folder: Path, e
     report = folder / "report.jsonl"
     report.unlink(missing_ok=True)
     plugin = str(ROOT / "tests" / "gate" / "plugin")
-    environment = {**environment, REPORT_VARIABLE: str(report), "PYTHONPATH": plugin, "PYTHONHASHSEED": environment.get("PYTHONHASHSEED", "0")}
+    environment = {**environment, REPORT_VARIABLE: str(report), "PYTHONPATH": plugin}
     arguments = [sys.executable, *prefix, "--reporter=record", f"--temp-directory={folder / 'trial'}"]
     if jobCount > 1:
         arguments.append(f"--jobs={jobCount}")
