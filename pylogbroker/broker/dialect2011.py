@@ -142,13 +142,17 @@ class Dialect2011:
         try:
             for fetch in request.fetches:
                 parts.append(await self._fetchPart(fetch))
-            pieces: list[Piece] = [multiFetchHeader([found.size for _code, found in parts])]
+            headers = [multiFetchHeader([found.size for _code, found in parts])]
         except PylogbrokerError:
             letGo([found for _code, found in parts])
             raise
+        pieces: list[Piece] = []
         for code, found in parts:
-            pieces += self._fetchAnswer(code, found)
-        return pieces
+            headers.append(fetchHeader(code, found.size))
+            if found.size:  # the headers of empty sets leave together with the next one that is not
+                pieces += (b"".join(headers), found)
+                headers.clear()
+        return [*pieces, b"".join(headers)] if headers else pieces
 
     async def _fetchPart(self, fetch: Fetch) -> tuple[int, Slice]:
         try:
