@@ -487,16 +487,24 @@ class PartitionLog:
         return InspectJob(self._cache, self._list.view.segments)
 
     def finishInspect(self, job: InspectJob, error: StorageError | None) -> None:
-        """Take the times in. An error means that those not seen stay as they were."""
+        """
+        Take the times in. An error means that those not seen stay as they were. So does the last segment's if it was written to meanwhile: the file may
+        have been looked at before, and retention would then delete what has just come.
+        """
         for segment, modifiedMs in job.times:
-            segment.modifiedMs = modifiedMs
+            if segment is not job.last or segment.writtenSize == job.lastWrittenSize:
+                segment.modifiedMs = modifiedMs
 
     def expired(self, nowMs: int) -> tuple[Segment, ...]:
-        """What retention would delete now: some of the oldest segments, perhaps all."""
+        """
+        What retention would delete now: some of the oldest segments, perhaps all. Not the last while something is pending: its time is that of the last
+        write, and what has just come would go with it.
+        """
         if self.failure is not None or self.closed:
             return ()
         segments = self._list.view.segments
-        return segments[: self.settings.retention(segments, nowMs)]
+        count = self.settings.retention(segments, nowMs)
+        return segments[: min(count, len(segments) - 1) if self._pending else count]
 
     def needsRoll(self, segments: Sequence[Segment]) -> bool:
         """

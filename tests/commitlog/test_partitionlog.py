@@ -863,6 +863,27 @@ class RetentionTests(LogCase):
         putFlushed(log, TWELVE)
         self.assertEqual(readAll(log), TWELVE)
 
+    def test_whatHasJustComeIsNotOld(self) -> None:
+        """
+        What is appended to a partition that was idle for long, while its files are looked at, is not deleted with them: neither what is still pending when
+        it is decided, nor what was written after the look.
+        """
+        log = self.start(retentionAgeMs=HOUR_MS)
+        putFlushed(log, TWELVE)
+        self.site.clock.nowMs = later = START_MS + 2 * HOUR_MS
+        self.site.files.setModified(log.segments[0].path, START_MS)
+        log.append([TWELVE], 12, 1)
+        self.assertEqual(log.expired(later), ())
+        inspection = log.beginInspect()
+        assert inspection is not None
+        self.assertIsNone(run(inspection))
+        log.write()
+        flush(log, later)
+        log.finishInspect(inspection, None)
+        self.assertEqual(log.segments[0].modifiedMs, later)
+        self.assertEqual(clean(log, later), 0)
+        self.assertEqual(readAll(log), TWELVE * 2)
+
     def test_cleanupSegmentsToMaintainSize(self) -> None:
         """LogManagerTest.testCleanupSegmentsToMaintainSize: 1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments, 6 stay."""
         log = self.start(segmentSizeMax=130, retentionSize=710)
