@@ -106,6 +106,15 @@ class FetchTests(DialectTestCase):
         self.assertIsNone(self.stored("unknown"))
         self.assertIsNone(self.stored("t", 1))
 
+    def test_moreThanAFrame(self) -> None:
+        """Of a segment that is larger than a frame can be, a fetch of all that can be asked for gets as much as fits in one; several must fit together."""
+        log = self.lead.log()
+        log.segments[0].size = log.segments[0].writtenSize = log.flushedOffset = log.visibleOffset = log.endOffset = 2**31 + 100  # but not on the disk
+        answer, closed = self.ask(encodeFetch("t", 0, 0, 2**31 - 1))
+        self.assertEqual(answer, struct.pack(">ih", 2**31 - 1, 0) + A + B + C)
+        self.assertTrue(closed)  # where the file ends
+        self.assertEqual(self.ask(encodeMultiFetch([("t", 1, 0, 1), ("t", 0, 0, 2**31 - 1)])), (b"", True))
+
     def test_negativeSize(self) -> None:
         """
         A negative size inside the log closes the connection. 0.7.2 sends a broken header first, from which no client could go on (gotcha 17).
