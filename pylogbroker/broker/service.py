@@ -15,12 +15,12 @@ from __future__ import annotations
 import resource
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random, SystemRandom
 from typing import Any
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.internet.tcp import Port
@@ -142,6 +142,7 @@ class BrokerService(Service):
         self._stalledLook = LoopingCall(self.factory.cutStalled)
         self._stalledLook.clock = reactor
         self._wasStopped = False
+        self._turn = DeferredLock()  # starting and stopping, one after the other
 
     @staticmethod
     def _report(quietLog: QuietLog) -> Callable[[str, PylogbrokerError], None]:
@@ -179,10 +180,9 @@ class BrokerService(Service):
         """
         Stop in order.
 
-        @return: fires with L{None} when everything is flushed and closed; never fails.
+        @return: fires with L{None} when everything is flushed and closed; never fails. While a L{start} is under way, that comes to its end first.
         """
-        super().stopService()
-        return self.stop()
+        return Deferred.fromCoroutine(self._inTurn(self._stop))
 
     # -- starting in a running reactor
 
@@ -190,9 +190,17 @@ class BrokerService(Service):
         """
         Listen, open the directory, serve.
 
-        @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, and then nothing is left behind.
+        @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, or because it was cancelled, and then nothing is
+            left behind.
         """
-        return Deferred.fromCoroutine(self._start())
+        return Deferred.fromCoroutine(self._inTurn(self._start))
+
+    async def _inTurn(self, act: Callable[[], Awaitable[None]]) -> None:
+        await self._turn.acquire()
+        try:
+            await act()
+        finally:
+            self._turn.release()
 
     async def _start(self) -> None:
         await self._listen()
@@ -201,6 +209,7 @@ class BrokerService(Service):
             await self._flushWorker.do(lambda: self.directory.open(self.upkeep.report))
         except BaseException:
             self._flushWorker.stop()
+            self.directory.close()  # whoever cancels does not keep the worker from opening it
             await self._closePorts()
             raise
         self.startService()
@@ -265,9 +274,10 @@ class BrokerService(Service):
 
     def stop(self) -> Deferred[None]:
         """See L{stopService}; a service that was not started has nothing to stop."""
-        return Deferred.fromCoroutine(self._stop())
+        return self.stopService()
 
     async def _stop(self) -> None:
+        super().stopService()
         await self._closePorts()
         if not self.directory.isOpen:
             return

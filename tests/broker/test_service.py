@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
@@ -395,6 +395,26 @@ class PortTests(TestCase):
         worker: Any = broker._flushWorker
         self.assertFalse(any(thread.is_alive() for thread in worker._pool.threads))
         await broker.stop()
+
+    async def test_stoppedWhileStarting(self) -> None:
+        """A stop that comes while the directory is being opened has an effect: what was being started is stopped, however often that is asked for."""
+        broker = BrokerService(reactor, self.settings())
+        started, stopped, again = broker.start(), broker.stop(), broker.stop()
+        await started
+        await stopped
+        await again
+        self.assertEqual((broker.running, broker.ports, broker.directory.isOpen), (False, [], False))
+        self.assertEqual(set(os.listdir(self.directory)), {MARK, ".lock"})
+
+    async def test_startCancelled(self) -> None:
+        """So has cancelling the start: the directory that a worker opens meanwhile is let go, and there is nothing to stop."""
+        broker = BrokerService(reactor, self.settings())
+        started = broker.start()
+        started.cancel()
+        with self.assertRaises(CancelledError):
+            await started
+        await broker.stop()
+        self.assertEqual((broker.running, broker.ports, broker.directory.isOpen), (False, [], False))
 
     async def test_nobodyTooEarly(self) -> None:
         """Who connects while the directory is being opened is accepted when it is, and answered then."""
