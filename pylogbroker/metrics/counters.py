@@ -2,7 +2,8 @@
 What a broker counts.
 
 What must be true: counting costs the hot path one look-up of the topic for each run of requests and an addition per fact, so a counter is an
-C{int} in a slot; the number of topics that are counted one by one has a limit, and so have their names; a picture (L{BrokerCounters.snapshot}) is made of plain values.
+C{int} in a slot; the number of topics that are counted one by one has a limit, and so have their names; a
+picture (L{BrokerCounters.snapshot}) is made of plain values.
 
 Chosen: running totals since the start, never reset. Rates and averages over a time are differences between two pictures, which the reader
 takes as far apart as it likes. Rejected: 0.7's windows of ten minutes (spec-0.7 metrics §1), which show nothing for the first ten
@@ -15,7 +16,6 @@ Everything here is used from one thread.
 from __future__ import annotations
 
 from typing import Self
-
 
 NAME_LENGTH_MAX = 255
 """Of a topic that is counted by itself. No directory holds a longer one; but who asks for it may send names of 32 KiB, thousands of them."""
