@@ -172,6 +172,8 @@ class Upkeep:
             if not log.pendingSize and self._heldUp.pop(log, 0) is None:
                 self._log.info("{topicPartition} is tried again", topicPartition=log.topicPartition)
                 self._relieve(log)
+                if log in self._relief:  # more than half of the limit was held up: relief comes when that is flushed
+                    self._flush(log)
 
     def _failed(self, log: PartitionLog) -> None:
         self._log.critical("{topicPartition} is out of service: {reason}", topicPartition=log.topicPartition, reason=log.failure)

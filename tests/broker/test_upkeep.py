@@ -312,6 +312,25 @@ class FullDiskTests(UpkeepTestCase):
         self.assertEqual(self.fetch(0), (0, self.lead.contents()))
         self.assertEqual(self.lead.pinCounts(), [0])
 
+    def test_muchWasHeldUp(self) -> None:
+        """
+        Who waited goes on when there is room again, and not only with the next flush by the clock, also when what was held up is more than half of what
+        a partition may have unflushed.
+        """
+        properties = {"log.flush.interval": "1000", "log.default.flush.interval.ms": "3600000", "max.unflushed.bytes.per.partition": "100"}
+        self.lead = self.broker({**self.properties, **properties})
+        self.peer = self.lead.connect()
+        self.create("t")
+        self.full()
+        self.peer.send(produce(b"x" * 80))
+        self.peer.send(produce(b"a"))
+        self.assertEqual(self.lead.upkeep.waitingCount, 1)
+        self.lead.fileSystem.mend()
+        self.lead.advance(0.5)
+        self.lead.settle()
+        self.assertEqual(self.lead.upkeep.waitingCount, 0)
+        self.assertEqual(self.lead.contents(), encodeSet([b"x" * 80]) + encodeSet([b"a"]))
+
     def test_reallyFull(self) -> None:
         """A disk that takes a part of a write keeps whole sets only; the rest follows when there is room (row 46)."""
         lines = capture(self)
