@@ -56,7 +56,7 @@ class BuildWithSample(build_py):
         return outputs if self.editable_mode else [*outputs, self.samplePath()]
 
 
-FAST = ["isal>=1.6"]
+FAST = ["zlib-ng>=0.5"]
 TLS = ["twisted[tls]"]
 TEST = [
     *FAST,
@@ -68,6 +68,7 @@ TEST = [
     "mypy-zope>=1.0.9",
     "pytest>=8",
     "ruff>=0.8",
+    "setuptools>=70.1",
 ]
 
 setup(

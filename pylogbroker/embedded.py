@@ -60,5 +60,5 @@ class EmbeddedBroker:
     @property
     def endpoint(self) -> str:
         """A client endpoint string for the first listener."""
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host).replace(":", "\\:")
         return f"tcp:{host}:{self.port}"

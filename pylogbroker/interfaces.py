@@ -203,7 +203,7 @@ class ISegmentFile(Protocol):
     path: str
 
     def pin(self) -> bool:
-        """Hold the descriptor. L{False} when the file is not open now: C{open} it first, on a worker."""
+        """Hold the descriptor. L{False} when the file is not open now: then C{openPinned}, on a worker."""
         ...
 
     def unpin(self) -> None: ...

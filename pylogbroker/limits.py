@@ -23,17 +23,16 @@ class Grant:
     @ivar granted: whether they are ours yet.
     """
 
-    __slots__ = ("_budget", "_notify", "granted", "size")
+    __slots__ = ("_budget", "granted", "size")
 
-    def __init__(self, budget: Budget, size: int, notify: Callable[[], None]) -> None:
+    def __init__(self, budget: Budget, size: int) -> None:
         self._budget: Budget | None = budget
-        self._notify: Callable[[], None] | None = notify
         self.size = size
         self.granted = False
 
     def release(self) -> None:
         """Give the bytes back, or stop waiting for them. Twice does nothing."""
-        budget, self._budget, self._notify = self._budget, None, None
+        budget, self._budget = self._budget, None
         if budget is not None:
             budget._release(self)
 
@@ -49,7 +48,7 @@ class Budget:
     def __init__(self, sizeMax: int) -> None:
         self.sizeMax = sizeMax
         self.size = 0
-        self._waiting: OrderedDict[Grant, None] = OrderedDict()
+        self._waiting: OrderedDict[Grant, Callable[[], None]] = OrderedDict()
 
     @property
     def waitingCount(self) -> int:
@@ -66,11 +65,11 @@ class Budget:
         """
         if size > self.sizeMax:
             raise ValueError(f"{size} bytes asked of a budget of {self.sizeMax}")
-        grant = Grant(self, size, notify)
+        grant = Grant(self, size)
         if not self._waiting and self.size + size <= self.sizeMax:
             self._give(grant)
         else:
-            self._waiting[grant] = None
+            self._waiting[grant] = notify
         return grant
 
     def _give(self, grant: Grant) -> None:
@@ -83,11 +82,9 @@ class Budget:
         else:
             del self._waiting[grant]
         while self._waiting:
-            first = next(iter(self._waiting))
+            first, notify = next(iter(self._waiting.items()))
             if self.size + first.size > self.sizeMax:
                 return
             del self._waiting[first]
             self._give(first)
-            notify, first._notify = first._notify, None
-            if notify is not None:
-                notify()
+            notify()

@@ -52,15 +52,24 @@ def _warn(sentence: str) -> None:
     sys.stderr.write(f"pylogbroker: {sentence}\n")
 
 
+def _sayWhy(kind: type[BaseException], error: BaseException, traceback: object) -> None:
+    """One line, in the log (which twistd has put in the place of standard error) and on standard error."""
+    for stream in {sys.stderr, sys.__stderr__}:
+        if stream is not None:
+            stream.write(f"pylogbroker: {error}\n")
+
+
 class TwistdBrokerService(BrokerService):
     """A broker whose start fails in one line, and whose process ends with 0 when it was asked to end."""
 
     def privilegedStartService(self) -> None:
         try:
             super().privilegedStartService()
-        except PylogbrokerError as error:
-            # twistd would print a traceback; this is for people, on standard error (of the parent, too, when it detaches).
-            raise SystemExit(f"pylogbroker: {error}") from error
+        except PylogbrokerError:
+            # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
+            # of the first two for a SystemExit.) What Python prints then is for people, not for us.
+            sys.excepthook = _sayWhy
+            raise
 
     def startService(self) -> None:
         super().startService()

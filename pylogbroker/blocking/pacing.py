@@ -27,7 +27,8 @@ class Backoff:
     back in the same instant.
 
     0.7.2 waits 1, 10, 100 … up to 60,000 ms, begins anew with every call, and gives up when the next wait would end too late (spec-0.7
-    producer §4): a broker that needs two seconds to start is then tried for one. So ours grows by halves of that, and stays short enough for a second try.
+    producer §4): a broker that needs two seconds to start is then tried for one. Ours doubles from 10 ms up to 2 s, so that a caller who has five
+    seconds tries several times, up to the end of them.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from typing import overload
 from pylogbroker.blocking.calls import (
     PAYLOAD_SIZE_MAX,
     RESPONSE_SIZE_MAX,
+    Call,
     Messages,
     ProducePart,
     checkedPartition,
@@ -55,7 +56,7 @@ class SyncProducer:
         @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
         @param timeoutMs: how long the broker may take nothing of what is sent, and how long a C{confirm} may take.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
-        @param closeMs: how long C{close}, and the end of a connection that is replaced, may take.
+        @param closeMs: how long the answer to the last question may take, and then the end of the connection, when that is closed or replaced.
         @param reconnectIntervalCount: requests after which the connection is closed, and the next call makes a new one.
         @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
@@ -72,6 +73,7 @@ class SyncProducer:
         self._closeMs = closeMs
         self._serial = 0  # of the connection that was used last
         self._unprovenCount = 0  # of requests sent over it
+        self._question = ("", 0)  # about a partition to which was sent
         self._doubt: ConnectionError | None = None
         self._refusal: ClosedError | None = None
         self._lock = Lock()
@@ -107,7 +109,8 @@ class SyncProducer:
         @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
         @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
         """
-        self._send(produceFrame(*destination(topic, partition, messages), codec, self._payloadSizeMax))
+        part = destination(topic, partition, messages)
+        self._send(produceFrame(*part, codec, self._payloadSizeMax), part[:2])
 
     def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> None:
         """
@@ -118,12 +121,15 @@ class SyncProducer:
         @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
         @raise ValueError: there are too many.
         """
-        self._send(multiProduceFrame(parts, codec, self._payloadSizeMax))
+        parts = list(parts)
+        self._send(multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None)
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, frame: bytes, where: tuple[str, int] | None) -> None:
         with self._lock:
             self._connect()
-            self._unprovenCount += 1
+            if where is not None:  # what has no parts leaves nothing to prove
+                self._unprovenCount += 1
+                self._question = where
             self._socket.write(frame, self._timeoutMs)
             if self._rule.sent(self._socket.nowMs()):
                 self._end()
@@ -149,12 +155,30 @@ class SyncProducer:
         return unknown
 
     def _end(self) -> None:
-        """Close in order, which is a proof."""
+        """Find out what there is to find out, and close."""
+        if self._unprovenCount and not self._socket.isConnected:
+            self._leave(None)
+        elif self._unprovenCount:
+            topic, partition = self._question
+            try:
+                self._prove(offsetsCall(topic, max(partition, 0), LATEST, 1), self._closeMs)
+            except (ConnectionError, WireError) as error:
+                self._leave(error)
         try:
             self._socket.close(self._closeMs)
-        except ConnectionError as error:
-            self._leave(error)
+        except ConnectionError:
+            pass  # what matters is what was proven before
+
+    def _prove(self, call: Call[list[int]], timeoutMs: float) -> int:
+        """Ask, behind all that was sent. Returns the offset, as far as that is wanted."""
+        self._socket.write(call.frame, timeoutMs)
+        try:
+            (offset,) = call.decode(self._socket.read(timeoutMs))
+        except (WireError, ValueError) as error:
+            self._socket.drop()
+            raise WireError(f"{self._socket.name} did not answer with an offset: {error}") from error
         self._unprovenCount = 0
+        return offset
 
     def confirm(self, topic: str, partition: int) -> int:
         """
@@ -174,26 +198,22 @@ class SyncProducer:
             if doubt is not None:
                 raise doubt
             try:
-                self._socket.write(call.frame, self._timeoutMs)
-                (offset,) = call.decode(self._socket.read(self._timeoutMs))
+                return self._prove(call, self._timeoutMs)
             except ConnectionError as error:
                 if not self._unprovenCount:
                     raise
                 unknown, self._unprovenCount = self._unknown(error), 0
                 raise unknown from error
-            except (WireError, ValueError) as error:
-                self._socket.drop()
-                raise WireError(f"{self._socket.name} did not answer with an offset: {error}") from error
-            self._unprovenCount = 0
-            return offset
 
     def close(self) -> None:
         """
-        Close, after the call that is under way. No call is taken any more.
+        Find out whether the broker is done with all that was sent, and close, after the call that is under way. No call is taken any more.
 
-        @raise pylogbroker.errors.ConnectionError: the broker did not close its side within C{closeMs} after it saw the end of ours; what it has
-            taken is unknown.
+        @raise pylogbroker.errors.ConnectionError: there was no answer within C{closeMs}, or an earlier connection was lost with something on it that
+            was not confirmed: whether the broker took that is unknown.
         """
         with self._lock:
             self._refusal = ClosedError(f"the producer for {self._socket.name} was closed")
-            self._socket.close(self._closeMs)
+            self._end()
+            if self._doubt is not None:
+                raise self._doubt

@@ -199,12 +199,7 @@ class Broker:
         if len(self._directory.logs) + len(self._creations) > self._partitionCountMax:
             raise StorageError(self._directory.path, f"create {topicPartition} in", f"there are {self._partitionCountMax} partitions already (max.partitions)")
         job = self._directory.beginCreate(*topicPartition)
-        error: StorageError | None = None
-        try:
-            await self._upkeep.do(job.run)
-        except StorageError as failure:
-            error = failure
-        log = self._directory.finishCreate(job, error)
+        log = self._directory.finishCreate(job, await self._upkeep.perform(job))
         self._log.info("Created {topicPartition}", topicPartition=topicPartition)
         self._announce(topicPartition.topic)
         return log
@@ -247,8 +242,8 @@ class Broker:
         return found
 
     async def _due(self, log: PartitionLog) -> None:
-        """Wait until what is due by count now is visible, or for too long, or for the partition's failure."""
-        if log.dueOffset <= log.visibleOffset:
+        """Wait until what is due by count now is visible, or for too long, or for the partition's failure; not for room on a full disk."""
+        if log.dueOffset <= log.visibleOffset or log.blocked is not None:
             return
         waiting: Deferred[None] = Deferred()
 

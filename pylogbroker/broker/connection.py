@@ -87,6 +87,11 @@ class BrokerConnection(TwistedProtocol):
     def __init__(self, factory: BrokerFactory) -> None:
         self.factory: BrokerFactory = factory
         self._decoder: IDecoder = factory.dialect.newDecoder()
+        # Attributes that an instance gets later cost it a dictionary of its own: 800 bytes a connection, instead of 8 for each of these.
+        self.busy = self._advancing = self._paused = self._finishing = self._unheard = False
+        self._outgoing = self._grant = None
+        self._greeting = b""
+        self._sentBefore = -1
 
     @property
     def receiveSize(self) -> int:

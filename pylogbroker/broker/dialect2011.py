@@ -32,7 +32,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.wire.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, RequestDecoder
-from pylogbroker.wire.responses import encodeOffsets, fetchHeader, multiFetchHeader
+from pylogbroker.wire.responses import SET_SIZE_MAX, encodeOffsets, fetchHeader, multiFetchHeader
 
 Answer = list[Piece] | None
 """Pieces to send, or that there is nothing to say."""
@@ -45,6 +45,11 @@ def codeFor(error: PylogbrokerError) -> int:
     if isinstance(error, PartitionOutOfRangeError):
         return RemotePartitionError.code
     return RemoteUnknownError.code
+
+
+def _thatFits(fetch: Fetch) -> Fetch:
+    """A fetch of no more than fits in a frame; a segment can be larger."""
+    return fetch if fetch.sizeMax <= SET_SIZE_MAX else fetch._replace(sizeMax=SET_SIZE_MAX)
 
 
 class Dialect2011:
@@ -78,7 +83,7 @@ class Dialect2011:
             return self._broker.produce(request.topic, request.partition, request.sets, self._refused)  # type: ignore[return-value] # a Deferred is invariant
         if isinstance(request, Fetch):
             counters.fetchCount += 1
-            return self._fetch(*request)
+            return self._fetch(*_thatFits(request))
         if isinstance(request, MultiFetch):
             counters.fetchCount += 1
             return Deferred.fromCoroutine(self._multiFetch(request))
@@ -142,17 +147,21 @@ class Dialect2011:
         try:
             for fetch in request.fetches:
                 parts.append(await self._fetchPart(fetch))
-            pieces: list[Piece] = [multiFetchHeader([found.size for _code, found in parts])]
+            headers = [multiFetchHeader([found.size for _code, found in parts])]
         except PylogbrokerError:
             letGo([found for _code, found in parts])
             raise
+        pieces: list[Piece] = []
         for code, found in parts:
-            pieces += self._fetchAnswer(code, found)
-        return pieces
+            headers.append(fetchHeader(code, found.size))
+            if found.size:  # the headers of empty sets leave together with the next one that is not
+                pieces += (b"".join(headers), found)
+                headers.clear()
+        return [*pieces, b"".join(headers)] if headers else pieces
 
     async def _fetchPart(self, fetch: Fetch) -> tuple[int, Slice]:
         try:
-            found = self._broker.fetch(*fetch)
+            found = self._broker.fetch(*_thatFits(fetch))
             if isinstance(found, Deferred):
                 found = await found
         except PylogbrokerError as error:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable
 from random import Random, SystemRandom
 from typing import Any
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.internet.tcp import Port
@@ -42,7 +43,7 @@ from pylogbroker.broker.workers import IWorker, ThreadWorker
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.commitlog.logdirectory import LogDirectory, LogSettings
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, StorageError
+from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, StorageError, ZookeeperError
 from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
@@ -51,6 +52,8 @@ from pylogbroker.zookeeper.client import ZookeeperClient
 STOP_GRACE_MS = 5_000
 _STOP_LOOK_MS = 20
 _TURN_SECONDS = 0.05
+_OTHER_DESCRIPTOR_COUNT = 64
+_SEGMENT_COUNT_LEAST = 4
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
@@ -85,9 +88,24 @@ def raiseDescriptorLimit() -> int:
     return hard
 
 
+def shareDescriptors(descriptorCount: int, segmentCountMax: int) -> tuple[int, int]:
+    """
+    Deal out descriptors, so that clients do not take those that the log needs.
+
+    @param descriptorCount: those that the process may have; negative for any number.
+    @param segmentCountMax: segment files that may be kept open without need.
+    @return: how many clients may be connected, at least half of all; how many segment files may be kept open then.
+    """
+    if descriptorCount < 0:
+        return sys.maxsize, segmentCountMax
+    left = descriptorCount - _OTHER_DESCRIPTOR_COUNT
+    connectionCount = max(left - segmentCountMax, descriptorCount // 2)
+    return connectionCount, min(segmentCountMax, max(left - connectionCount, _SEGMENT_COUNT_LEAST))
+
+
 class BrokerService(Service):
     """
-    One broker.
+    One broker, started once and stopped once.
 
     @ivar counters: what it counts.
     @ivar ports: what it listens on, once it does.
@@ -122,7 +140,7 @@ class BrokerService(Service):
         self.registration: Registration | None = None
         self._zookeeper: IZookeeper | None = None
         self._makeZookeeper = zookeeper or self._client
-        self._stopping: list[Deferred[None]] | None = None
+        self._isRegistering = self._wasInterrupted = False
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreadCount)
         self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreadCount)
         warmth = Warmth(settings.warmSize // PIECE_SIZE)
@@ -137,6 +155,8 @@ class BrokerService(Service):
         self.factory = BrokerFactory(dialect, self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
         self._stalledLook = LoopingCall(self.factory.cutStalled)
         self._stalledLook.clock = reactor
+        self._wasStopped = False
+        self._turn = DeferredLock()  # starting and stopping, one after the other
 
     @staticmethod
     def _report(quietLog: QuietLog) -> Callable[[str, PylogbrokerError], None]:
@@ -152,7 +172,8 @@ class BrokerService(Service):
         @raise StorageError: the directory cannot be used.
         @raise ZookeeperError: ZooKeeper cannot be reached, or refuses.
         """
-        raiseDescriptorLimit()
+        room, self.directory.cache.descriptorCountMax = shareDescriptors(raiseDescriptorLimit(), self._settings.openSegmentCountMax)
+        self.factory.connectionCountMax = min(self.factory.connectionCountMax or room, room)
         outcomes: list[Any] = []
         self._listen().addBoth(outcomes.append)
         if not outcomes:
@@ -190,10 +211,14 @@ class BrokerService(Service):
         """
         Stop in order.
 
-        @return: fires with L{None} when everything is flushed and closed; never fails.
+        @return: fires with L{None} when everything is flushed and closed; never fails. While a L{start} is under way, that comes to its end first; it does
+            not wait for ZooKeeper any longer.
         """
-        super().stopService()
-        return self.stop()
+        if self._isRegistering:
+            self._wasInterrupted = True
+            if self._zookeeper is not None:
+                self._zookeeper.close()
+        return Deferred.fromCoroutine(self._inTurn(self._stop))
 
     # -- starting in a running reactor
 
@@ -201,9 +226,17 @@ class BrokerService(Service):
         """
         Listen, open the directory, register, serve.
 
-        @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, and then nothing is left behind.
+        @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, or because it was cancelled, and then nothing is
+            left behind.
         """
-        return Deferred.fromCoroutine(self._start())
+        return Deferred.fromCoroutine(self._inTurn(self._start))
+
+    async def _inTurn(self, act: Callable[[], Awaitable[None]]) -> None:
+        await self._turn.acquire()
+        try:
+            await act()
+        finally:
+            self._turn.release()
 
     async def _start(self) -> None:
         await self._listen()
@@ -212,13 +245,14 @@ class BrokerService(Service):
             await self._flushWorker.do(lambda: self.directory.open(self.upkeep.report))
         except BaseException:
             self._flushWorker.stop()
+            self.directory.close()  # whoever cancels does not keep the worker from opening it
             await self._closePorts()
             raise
         if self._settings.enableZookeeper:
             try:
                 await self._register()
             except BaseException:
-                await self.stop()
+                await self._stop()
                 raise
         self.startService()
 
@@ -228,7 +262,20 @@ class BrokerService(Service):
         return ZookeeperClient(self._reactor, self._settings.zookeeperServers, self._settings.zookeeperSessionTimeoutMs)
 
     async def _register(self) -> None:
-        """Connect, and enter the broker and what it has. All that can be wrong with the settings is found before anybody is asked."""
+        """Connect, and enter the broker and what it has."""
+        self._isRegistering = True
+        try:
+            await self._enter()
+        except ZookeeperError:
+            if not self._wasInterrupted:
+                raise
+        finally:
+            self._isRegistering = False
+        if self._wasInterrupted:
+            raise ClosedError(f"broker {self._settings.brokerId} was stopped while it started")
+
+    async def _enter(self) -> None:
+        """All that can be wrong with the settings is found before anybody is asked."""
         settings = self._settings
         host = advertisedHost(settings, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
         self._zookeeper = zookeeper = self._makeZookeeper()
@@ -238,8 +285,6 @@ class BrokerService(Service):
         await zookeeper.connect(settings.zookeeperConnectionTimeoutMs)
         self.registration = registration
         await registration.start(sorted({topicPartition.topic for topicPartition in (*self.directory.logs, *self.directory.failures)}))
-        if self._stopping is not None:
-            raise ClosedError(f"broker {settings.brokerId} was stopped while it started")
         self._log.info("Broker {brokerId} is registered as {host}:{port}", brokerId=settings.brokerId, host=host, port=self._advertisedPort())
 
     def _advertisedPort(self) -> int:
@@ -269,6 +314,8 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(self._listenAll())
 
     async def _listenAll(self) -> None:
+        if self._wasStopped:
+            raise RuntimeError("a broker that was stopped cannot be started again: make another one")
         for description in self._settings.listeners:
             try:
                 endpoint = serverFromString(self._reactor, description)
@@ -284,7 +331,8 @@ class BrokerService(Service):
         if isinstance(port, Port):
             port.stopReading()
             # Twisted's backlog of 50 makes the rest of a burst (all clients, after a restart) try again a second later.
-            port.socket.listen(max(port.backlog, socket.SOMAXCONN))
+            if port.backlog:  # a socket of systemd's has what its unit says
+                port.socket.listen(max(port.backlog, socket.SOMAXCONN))
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
                 self._sizeBuffers(port.socket)
                 if port.factory is self.factory:  # and not TLS's around it
@@ -321,25 +369,16 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(_stopAll(ports))
 
     def stop(self) -> Deferred[None]:
-        """See L{stopService}; a service that was not started has nothing to stop. Once more, while it stops, waits for the same end."""
-        stopped: Deferred[None] = Deferred()
-        if self._stopping is None:
-            self._stopping = [stopped]
-            Deferred.fromCoroutine(self._stop()).addBoth(self._stopped)
-        else:
-            self._stopping.append(stopped)
-        return stopped
-
-    def _stopped(self, result: Any) -> None:
-        waiting, self._stopping = self._stopping or [], None
-        for each in waiting:
-            each.callback(result)  # a Failure is passed on as one
+        """See L{stopService}; a service that was not started has nothing to stop."""
+        return self.stopService()
 
     async def _stop(self) -> None:
+        super().stopService()
         await self._unregister()
         await self._closePorts()
         if not self.directory.isOpen:
             return
+        self._wasStopped = True
         self.upkeep.stopTicking()
         if self._stalledLook.running:
             self._stalledLook.stop()

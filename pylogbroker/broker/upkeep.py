@@ -172,6 +172,8 @@ class Upkeep:
             if not log.pendingSize and self._heldUp.pop(log, 0) is None:
                 self._log.info("{topicPartition} is tried again", topicPartition=log.topicPartition)
                 self._relieve(log)
+                if log in self._relief:  # more than half of the limit was held up: relief comes when that is flushed
+                    self._flush(log)
 
     def _failed(self, log: PartitionLog) -> None:
         self._log.critical("{topicPartition} is out of service: {reason}", topicPartition=log.topicPartition, reason=log.failure)
@@ -410,9 +412,19 @@ class Upkeep:
             self._busy[log].append(lambda done=done: done.callback(None))  # type: ignore[misc] # mypy: a lambda with a default
             await done
 
-    async def do(self, work: Callable[[], Any]) -> Any:
-        """Blocking work that belongs to no single partition."""
-        return await self._worker.do(work)
+    async def perform(self, job: Job) -> StorageError | None:
+        """
+        Carry out a job that belongs to no partition that is there yet.
+
+        @return: why it failed, whatever that was.
+        """
+        try:
+            result: object = await self._worker.do(job.run)
+        except Exception:
+            result = Failure()
+        for report in job.reports:
+            self.report(report)
+        return self._errorIn(result)
 
 
 def _fire(waiting: Any) -> None:

@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import LONG_MAX, addBroker, addTopic, whole
-from pylogbroker.cli.asking import checkPartition
+from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
@@ -68,7 +68,7 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
     except BrokenPipeError:
         pass
     finally:
-        await consumer.close()
+        await closed(consumer.close())
         if reading.isUnderWay:
             streams.say(f"read {reading.count:,} messages; the next offset is {reading.offset}")
     return 0

@@ -23,6 +23,7 @@ from twisted.internet.task import deferLater
 from pylogbroker import __version__
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, whole
+from pylogbroker.cli.asking import closed
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import amount
 from pylogbroker.cli.publishing import Publisher
@@ -74,7 +75,10 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
     lasting = readProperties(config, lambda sentence: streams.say(f"pylogbroker: {sentence}")).overlaid(options.changes)
     path = options.file or findLog()
     data, isWhole = readFile(path)
-    directory = tempfile.mkdtemp(prefix="pylogbroker-demo-")
+    try:
+        directory = tempfile.mkdtemp(prefix="pylogbroker-demo-")
+    except OSError as error:
+        raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
     try:
         # The port and the directory are the demo's own: it must neither meet a broker that runs, nor leave anything behind.
         properties = lasting.overlaid(
@@ -89,9 +93,7 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
             await show.row("file", f"{path}: {amount(len(data))}" + ("" if isWhole else f", the first of more than {amount(SIZE_MAX)}"))
             await show.run(path, data)
         finally:
-            await broker.stop()
-    except OSError as error:
-        raise CommandError(f"{error.filename or directory}: {error.strerror}") from error
+            await closed(broker.stop())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     await show.row("broker", "stopped, data removed\n")
@@ -176,7 +178,7 @@ class _Show:
                 else:
                     seconds += self._reactor.seconds() - begin
         finally:
-            await consumer.close()
+            await closed(consumer.close())
         await self.row("read back", f"{rates(len(found), size, seconds)}, after {waited:.2f} s of waiting for the flush")
         return found
 

@@ -136,7 +136,7 @@ def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Cal
     for entry in _entries(file, os.fstat(file.fileno()).st_size):
         if isinstance(entry, str):
             found(offset - base, entry)
-            break
+            continue
         if entry.error is not None:
             found(entry.position, entry.error.reason)
         text = _shown(entry, base, options.isPrinted)

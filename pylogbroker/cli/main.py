@@ -116,15 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> None:
     """Under L{react}: a command, which signals may end."""
-    signals: list[tuple[int, float]] = []
+    signals: list[tuple[int, float]] = []  # which, and when
     running: Deferred[int] = Deferred()
 
     def end(number: int, _frame: object) -> None:
-        if signals and reactor.seconds() - signals[0][1] > IMPATIENCE_SECONDS:
+        now = reactor.seconds()
+        if not signals:
+            reactor.callFromThread(running.cancel)
+        elif now - signals[0][1] > IMPATIENCE_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        signals.append((number, reactor.seconds()))
-        reactor.callFromThread(running.cancel)
+        signals.append((number, now))
 
     def begin() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):

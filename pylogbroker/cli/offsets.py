@@ -8,7 +8,7 @@ import argparse
 from typing import Any
 
 from pylogbroker.cli.arguments import INT_MAX, addBroker, addTopic, time, whole
-from pylogbroker.cli.asking import checkPartition
+from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 
@@ -46,7 +46,7 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
         found = await consumer.getOffsetsBefore(options.topic, options.partition, options.time, options.count)
         await write(reactor, streams.output, "".join(f"{offset}\n" for offset in found).encode())
     finally:
-        await consumer.close()
+        await closed(consumer.close())
     if not found:
         streams.say("no segment file is that old")
     return 0

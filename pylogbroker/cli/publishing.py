@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.asking import checkPartition
+from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
@@ -80,7 +80,6 @@ class Publisher:
         @raise PylogbrokerError: it is not, or has not.
         """
         await checkPartition(self._consumer, self._topic, max(self._partition, 0))
-        await self._consumer.close()
 
     async def add(self, payloads: Sequence[bytes]) -> None:
         """
@@ -135,12 +134,8 @@ class Publisher:
         self._unconfirmedSize = 0
 
     async def close(self) -> None:
-        """Let go of the connection. Does not fail: what has arrived is C{confirm}'s to say."""
-        await self._consumer.close()
-        try:
-            await self._producer.close()
-        except PylogbrokerError:
-            pass
+        """Let go of the connections. Does not fail: what has arrived is C{confirm}'s to say."""
+        await closed(self._consumer.close(), self._producer.close())
 
     def failed(self, error: PylogbrokerError, what: str) -> CommandError:
         """

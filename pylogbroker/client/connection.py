@@ -17,8 +17,8 @@ The rule chosen for frames larger than L{PIECE_SIZE}: they are handed over piece
 line shows that it moves, and is not taken for a stall; Twisted would send no larger pieces anyway. A frame whose first piece has
 left cannot be withdrawn.
 
-Closing half-closes first where the transport can (TCP, not TLS) and waits for the broker to close its side: a broker reads to the end
-before it does (§11), so that this is a better proof than having handed the bytes to the kernel, and no reset can overtake them.
+Closing half-closes first where the transport can (TCP, not TLS) and waits for the broker to close its side, so that no reset overtakes what was
+written: a broker reads to the end before it closes (§11). A proof that it did is this not, since it may have closed for another reason a moment before.
 
 The life cycle is a table, at the end of this module. Frames do not pass through it.
 """
@@ -222,15 +222,19 @@ class BrokerConnection(Protocol):
             exchange.timer.start(timeoutMs, self._expire, exchange, timeoutMs)
         return waiter
 
+    def canTake(self, size: int) -> bool:
+        """Whether a frame of so many bytes would be taken, and not refused with L{BusyError}, while the connection is open."""
+        limits = self.limits
+        return not self._waiting or (len(self._waiting) < limits.waitingCountMax and self._waitingSize + size <= limits.waitingSizeMax)
+
     def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
         """Put a frame in the line, and write what can be written."""
         if self.refusal is not None:
             return fail(self.refusal)
-        size, limits = len(exchange.frame), self.limits
-        if self._waiting and (len(self._waiting) >= limits.waitingCountMax or self._waitingSize + size > limits.waitingSizeMax):
+        if not self.canTake(len(exchange.frame)):
             return fail(BusyError(f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"))
         self._waiting.append(exchange)
-        self._waitingSize += size
+        self._waitingSize += len(exchange.frame)
         waiter = self._awaited(exchange)
         self._pump()
         return waiter

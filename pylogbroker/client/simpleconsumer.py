@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 
 from pylogbroker.blocking.calls import FetchRange, fetchCall, multiFetchCall, offsetsCall
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
-from pylogbroker.client.connections import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
+from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
 from pylogbroker.formats.messageset import MessageSet
 
 

@@ -2,16 +2,18 @@
 Writing to one broker, which never answers (spec-0.7 producer §4, wire-protocol §3).
 
 What a success means is the hard part of this module. C{send} succeeds when the bytes have left this program; whether the broker took, dropped or
-never saw them cannot be known from that, and a 0.7 client leaves it there. L{SyncProducer.confirm} finds out more: requests on one connection are
-carried out in order, so the answer to an OFFSETS request says that the broker is done with all that was sent before it. For this to be
-true, three things must be:
+never saw them cannot be known from that, and a 0.7 client leaves it there. But requests on one connection are carried out in order, so the answer to an OFFSETS
+request says that the broker is done with all that was sent before it. That is what L{SyncProducer.confirm} asks, and C{close}, and the
+producer itself before it replaces a connection (C{reconnectIntervalCount}). For the answer to prove anything:
 
   - The question goes over the connection over which the messages went. Should that have been lost in between, a new connection
-    would answer just as well, and prove nothing. So the producer remembers which sends are not proven, and the next C{confirm} after such
+    would answer just as well. So the producer remembers which sends are not proven, and the next C{confirm} or C{close} after such
     a loss fails, whatever a new connection says.
-  - A connection that is replaced (C{reconnectIntervalCount}) is closed first, to the end; only then is the next one made. So nothing overtakes, and
-    its end is a proof, too, since a broker reads to the end before it closes.
-  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.connections}.
+  - A connection that is replaced is closed to the end; only then is the next one made. So nothing overtakes.
+  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.link}.
+
+Rejected: to take the broker's closing of its side, after we closed ours, for the proof. It may have closed a moment before, for a reason of
+its own, and thrown away what it had not read; our end looks the same.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ from pylogbroker.blocking.calls import (
 )
 from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
-from pylogbroker.client.connections import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
+from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, WireError  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 
 T = TypeVar("T")
+
+QUESTION_SIZE_MAX = 65_536
+"""Bytes that an OFFSETS request has at most."""
 
 
 class _Trail:
@@ -50,15 +55,22 @@ class _Trail:
     What went over one connection.
 
     @ivar sentCount: requests.
-    @ivar provenCount: how many of them, from the first on, the broker is done with.
+    @ivar settledCount: how many of them, from the first on, the broker is known to be done with, or were said to be unknown.
+    @ivar question: what to ask for a proof: about a partition to which was sent.
     """
 
-    __slots__ = ("connection", "provenCount", "sentCount")
+    __slots__ = ("connection", "question", "sentCount", "settledCount")
 
     def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
         self.sentCount = 0
-        self.provenCount = 0
+        self.settledCount = 0
+        self.question: tuple[str, int] = ("", 0)
+
+    @property
+    def unprovenCount(self) -> int:
+        """How many requests may come into doubt."""
+        return self.sentCount - self.settledCount
 
 
 class SyncProducer:
@@ -132,7 +144,8 @@ class SyncProducer:
         @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
         @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
         """
-        return self._send(produceFrame(*destination(topic, partition, messages), codec, self._payloadSizeMax))
+        part = destination(topic, partition, messages)
+        return self._send(produceFrame(*part, codec, self._payloadSizeMax), part[:2])
 
     def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> Deferred[None]:
         """
@@ -144,18 +157,19 @@ class SyncProducer:
         @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
         @raise ValueError: there are too many.
         """
-        return self._send(multiProduceFrame(parts, codec, self._payloadSizeMax))
+        parts = list(parts)
+        return self._send(multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None)
 
-    def _send(self, frame: bytes) -> Deferred[None]:
+    def _send(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         if self._refusal is not None:
             return fail(self._refusal)
         connection = self._link.current
         if connection is None:
-            return self._pending(self._sendLater(frame))
-        sending = self._sendOver(connection, frame)
+            return self._pending(self._sendLater(frame, where))
+        sending = self._sendOver(connection, frame, where)
         return sending if sending.called else self._pending(sending)
 
-    def _sendLater(self, frame: bytes) -> Deferred[None]:
+    def _sendLater(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         """There is no connection yet."""
         size = len(frame)
         if self._waitingSize and self._waitingSize + size > self._waitingSizeMax:
@@ -164,15 +178,18 @@ class SyncProducer:
 
         def connected(result: Any) -> Any:
             self._waitingSize -= size
-            return self._sendOver(result, frame) if isinstance(result, BrokerConnection) else result
+            return self._sendOver(result, frame, where) if isinstance(result, BrokerConnection) else result
 
         return self._link.connection().addBoth(connected)
 
-    def _sendOver(self, connection: BrokerConnection, frame: bytes) -> Deferred[None]:
-        self._trailOf(connection).sentCount += 1
+    def _sendOver(self, connection: BrokerConnection, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
+        trail = self._trailOf(connection)
+        if where is not None:  # what has no parts leaves nothing to prove
+            trail.sentCount += 1
+            trail.question = where
         sending = connection.send(frame)
-        if self._rule.sent(self._nowMs()):
-            self._replace()
+        if self._rule.sent(self._nowMs()) and connection.canTake(QUESTION_SIZE_MAX):
+            self._replace(trail)
         return sending
 
     def _pending(self, result: Deferred[T]) -> Deferred[T]:
@@ -202,24 +219,19 @@ class SyncProducer:
     def _leave(self) -> None:
         """The connection over which was sent is not there any more."""
         trail, self._trail = self._trail, None
-        if trail is not None and trail.provenCount < trail.sentCount:
-            self._doubt = self._unknown(trail.sentCount - trail.provenCount, trail.connection.refusal)
+        if trail is not None and trail.unprovenCount:
+            self._doubt = self._unknown(trail, trail.connection.refusal)
 
-    def _unknown(self, count: int, cause: BaseException | None) -> ConnectionError:
-        unknown = ConnectionError(f"whether {self._link.name} took the last {count} requests is unknown: {cause}")
+    def _unknown(self, trail: _Trail, cause: BaseException | None) -> ConnectionError:
+        unknown = ConnectionError(f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: {cause}")
         unknown.__cause__ = cause
         return unknown
 
-    def _replace(self) -> None:
-        """The connection is old. An orderly end of it is a proof for all that went over it."""
-        trail, self._trail = self._trail, None
-        assert trail is not None  # something was just sent over it
-        count = trail.sentCount - trail.provenCount
-
-        def failed(reason: Failure) -> None:
-            self._doubt = self._unknown(count, reason.value)
-
-        self._link.replace().addErrback(failed)
+    def _replace(self, trail: _Trail) -> None:
+        """The connection is old."""
+        self._trail = None
+        self._proveOrDoubt(trail)
+        self._link.replace().addErrback(lambda _reason: None)
 
     # -- knowing ------------------------------------------------------------------------------------------------------
 
@@ -249,28 +261,42 @@ class SyncProducer:
             raise doubt
         count = trail.sentCount
         try:
-            (offset,) = call.decode(await connection.request(call.frame, self._timeoutMs))
+            return await self._prove(trail, call)
         except ConnectionError as error:
-            unprovenCount = trail.sentCount - trail.provenCount
-            if connection.refusal is None or not unprovenCount:
+            if connection.refusal is None or not trail.unprovenCount:
                 raise
-            if self._trail is trail:
-                self._trail = None
-            raise self._unknown(unprovenCount, error) from error
+            unknown = self._unknown(trail, error)
+            trail.settledCount = max(trail.settledCount, count)  # what was sent after this question is for the next one to tell
+            raise unknown from error
+
+    async def _prove(self, trail: _Trail, call: Call[list[int]]) -> int:
+        """Ask, behind all that was sent. Returns the offset, as far as that is wanted."""
+        count = trail.sentCount
+        try:
+            (offset,) = call.decode(await trail.connection.request(call.frame, self._timeoutMs))
         except (WireError, ValueError) as error:
             reason = WireError(f"{self._link.name} did not answer with an offset: {error}")
-            connection.drop(reason)
+            trail.connection.drop(reason)
             raise reason from error
-        trail.provenCount = max(trail.provenCount, count)
+        trail.settledCount = max(trail.settledCount, count)
         return offset
+
+    def _proveOrDoubt(self, trail: _Trail) -> None:
+        """Ask, and remember it when there is no answer. The question is written at once; who closes the connection then waits for the answer."""
+
+        def failed(reason: Failure) -> None:
+            self._doubt = self._unknown(trail, reason.value)
+
+        topic, partition = trail.question
+        Deferred.fromCoroutine(self._prove(trail, offsetsCall(topic, max(partition, 0), LATEST, 1))).addErrback(failed)
 
     def close(self) -> Deferred[None]:
         """
-        Send what was given to C{send}, wait for the end of it, close. No call is taken any more.
+        Send what was given to C{send}, find out whether the broker is done with it, close. No call is taken any more.
 
-        @return: fires when the connection is gone and the broker had read all, as far as can be known: it closed its side after it saw the end
-            of ours. Fails with L{pylogbroker.errors.ConnectionError} when that was not so within the connection's C{closeMs}. (What was
-            written before an earlier loss is not looked at: C{confirm} tells.)
+        @return: fires when the broker is done with all that was sent, and the connection is gone. Fails with
+            L{pylogbroker.errors.ConnectionError} when that was not so within the connection's C{closeMs}, or when an earlier connection was lost with
+            something on it that was not confirmed: whether the broker took that is then unknown.
         """
         self._refusal = ClosedError(f"the producer for {self._link.name} was closed")
         idle: Deferred[None] = Deferred()
@@ -278,4 +304,18 @@ class SyncProducer:
             self._idlers.append(idle)
         else:
             idle.callback(None)
-        return idle.addCallback(lambda _nothing: self._link.close())
+        return idle.addCallback(self._finish)
+
+    def _finish(self, _nothing: None) -> Deferred[None]:
+        trail = self._trail
+        if trail is not None and trail.unprovenCount and trail.connection.refusal is None:
+            self._trail = None
+            self._proveOrDoubt(trail)
+        else:
+            self._leave()
+        return self._link.close().addBoth(self._closed)
+
+    def _closed(self, _result: object) -> None:
+        """The connection is gone, one way or another; what matters is what was proven before."""
+        if self._doubt is not None:
+            raise self._doubt

@@ -169,11 +169,15 @@ class InspectJob:
     Ask the file system for the modification times: retention and offsets-before-time go by them, and somebody may have set them (C{touch -d}).
 
     @ivar times: (segment, milliseconds since the epoch).
+    @ivar last: the last segment.
+    @ivar lastWrittenSize: of that one, when the job was made: if it has grown since, its time here is an old one.
     """
 
     def __init__(self, cache: DescriptorCache, segments: Sequence[Segment]) -> None:
         self.reports: list[Report] = []
         self.times: list[tuple[Segment, int]] = []
+        self.last = segments[-1]
+        self.lastWrittenSize = self.last.writtenSize
         self._cache = cache
         self._segments = segments
 

@@ -36,6 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pylogbroker.commitlog.descriptors import OUT_OF_DESCRIPTORS, DescriptorCache
+from pylogbroker.commitlog.gatherwrite import writeWhole
 from pylogbroker.commitlog.jobs import CloseJob, FlushJob, InspectJob, RetireJob, RollJob
 from pylogbroker.commitlog.notices import NoticeCallback, Notices
 from pylogbroker.commitlog.retention import RetentionPolicy, keepAll
@@ -49,9 +50,6 @@ from pylogbroker.model import EARLIEST, LATEST, TopicPartition
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PASSING = DISK_FULL | OUT_OF_DESCRIPTORS
 """Failures that may pass, and for which nothing accepted is given up."""
-
-BUFFER_COUNT_MAX = 1024
-"""Of one gather-write: IOV_MAX on Linux."""
 
 HOUR_MS = 3_600_000
 _NEVER = 1 << 63
@@ -251,38 +249,21 @@ class PartitionLog:
                 self._stop(error)
                 return
             self._pinned = True
-        file = active.file.file
-        done = 0
-        problem: StorageError | None = None
-        while problem is None and done < len(pending):
-            batch = pending[done : done + BUFFER_COUNT_MAX] if done or len(pending) > BUFFER_COUNT_MAX else pending
-            count = len(batch)
-            size = self.pendingSize if done + count == len(pending) else sum(map(len, batch))
-            written = 0
-            try:
-                written = file.writeAt(active.writtenSize, batch)
-            except StorageError as error:
-                problem = error
-            if written != size:
-                count, size = _wholePrefix(batch, written)
-                if problem is None and count == 0:
-                    problem = StorageError(active.path, "write", f"only {written} bytes of {len(batch[0])} were taken, as on a full disk", errno.ENOSPC)
-                try:
-                    file.truncate(active.writtenSize + size)
-                except StorageError as error:
-                    # The torn end stays, and nothing may be written behind it.
-                    self._fail(error)
-                    return
-            done += count
-            self.pendingSize -= size
-            active.writtenSize += size
-            self._writtenOffset = self._nextOffset(self._writtenOffset, size)
+        try:
+            bufferCount, size, problem = writeWhole(active.file.file, active.writtenSize, pending, self.pendingSize)
+        except StorageError as error:
+            # The torn end stays, and nothing may be written behind it.
+            self._fail(error)
+            return
+        self.pendingSize -= size
+        active.writtenSize += size
         active.modifiedMs = self._clock()
+        self._writtenOffset = self._nextOffset(self._writtenOffset, size)
         if problem is None:
             self._pending = []
             self.blocked = None
         else:
-            del pending[:done]
+            del pending[:bufferCount]
             self._stop(problem)
 
     def _stop(self, problem: StorageError) -> None:
@@ -506,16 +487,24 @@ class PartitionLog:
         return InspectJob(self._cache, self._list.view.segments)
 
     def finishInspect(self, job: InspectJob, error: StorageError | None) -> None:
-        """Take the times in. An error means that those not seen stay as they were."""
+        """
+        Take the times in. An error means that those not seen stay as they were. So does the last segment's if it was written to meanwhile: the file may
+        have been looked at before, and retention would then delete what has just come.
+        """
         for segment, modifiedMs in job.times:
-            segment.modifiedMs = modifiedMs
+            if segment is not job.last or segment.writtenSize == job.lastWrittenSize:
+                segment.modifiedMs = modifiedMs
 
     def expired(self, nowMs: int) -> tuple[Segment, ...]:
-        """What retention would delete now: some of the oldest segments, perhaps all."""
+        """
+        What retention would delete now: some of the oldest segments, perhaps all. Not the last while something is pending: its time is that of the last
+        write, and what has just come would go with it.
+        """
         if self.failure is not None or self.closed:
             return ()
         segments = self._list.view.segments
-        return segments[: self.settings.retention(segments, nowMs)]
+        count = self.settings.retention(segments, nowMs)
+        return segments[: min(count, len(segments) - 1) if self._pending else count]
 
     def needsRoll(self, segments: Sequence[Segment]) -> bool:
         """
@@ -639,16 +628,6 @@ class PartitionLog:
             self._flushed(job.segment, job.position, job.offset)
             self.closed = True
             self._letGo()
-
-
-def _wholePrefix(batch: Sequence[bytes], written: int) -> tuple[int, int]:
-    """How many of the buffers are whole in so many bytes, and their size."""
-    size = 0
-    for count, buffer in enumerate(batch):
-        if size + len(buffer) > written:
-            return count, size
-        size += len(buffer)
-    return len(batch), size
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Text, TextList, TopicMap
-from pylogbroker.config.table import Row, readSettings
+from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
 
 _HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     Row("brokerid", "brokerId", Integer(0), None, "The broker's number, unique in its cluster.", required=True),
     Row(
         "hostname", "hostName", Text(), None,
-        "The name or address that others are told to reach this broker by (it is not what it listens on).",
+        "The name or address that others are told to reach this broker by; it is not what it listens on.",
         derived="`listen.interface`, or the address of the host's name",
     ),
     Row(
@@ -130,7 +130,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     # -- the log
     Row("log.dir", "logDirectory", Text(empty=False), None, "The directory of the data; made if it is missing.", required=True),
     Row("num.partitions", "partitionCount", _POSITIVE, "1", "Partitions of a topic on this broker."),
-    Row("topic.partition.count.map", "partitionCountByTopic", TopicMap(), "", "The same for some topics: `topic1:3,topic2:4`."),
+    Row("topic.partition.count.map", "partitionCountByTopic", TopicMap(), "", "`num.partitions` for some topics: `topic1:3,topic2:4`."),
     _ours(
         "max.partitions", "partitionCountMax", _POSITIVE, "10000",
         "How many partitions producers may bring into being on this broker; a request that would add one more is refused. What "
@@ -140,12 +140,12 @@ BROKER_ROWS: tuple[Row, ...] = (
         "log.file.size", "segmentSizeMax", Integer(5), "1073741824",
         "The size in bytes above which a partition begins a new segment file.",
     ),
-    Row("topic.log.file.size", "segmentSizeMaxByTopic", TopicMap(), "", "The same for some topics: `topic1:1048576`."),
+    Row("topic.log.file.size", "segmentSizeMaxByTopic", TopicMap(), "", "`log.file.size` for some topics: `topic1:1048576`."),
     Row(
         "log.roll.hours", "rollMs", Integer(1, factor=_HOUR_MS), "168",
         "The age in hours, counted from its first message, above which a partition begins a new segment file.",
     ),
-    Row("topic.log.roll.hours", "rollMsByTopic", TopicMap(factor=_HOUR_MS), "", "The same for some topics: `topic1:24`."),
+    Row("topic.log.roll.hours", "rollMsByTopic", TopicMap(factor=_HOUR_MS), "", "`log.roll.hours` for some topics: `topic1:24`."),
     # -- flushing
     Row(
         "log.flush.interval", "flushMessageCount", _POSITIVE, "500",
@@ -160,7 +160,7 @@ BROKER_ROWS: tuple[Row, ...] = (
         "How long a message may wait for its flush, in milliseconds, rounded up to the next look.",
         derived="`log.default.flush.scheduler.interval.ms`",
     ),
-    Row("topic.flush.intervals.ms", "flushIntervalMsByTopic", TopicMap(), "", "The same for some topics: `topic1:1000,topic2:3000`."),
+    Row("topic.flush.intervals.ms", "flushIntervalMsByTopic", TopicMap(), "", "`log.default.flush.interval.ms` for some topics: `topic1:1000,topic2:3000`."),
     _ours(
         "flush.threads", "flushThreadCount", Integer(1, 256), "4",
         "Threads that flush, begin segment files and delete them: how many partitions can wait for the disk at a time.",
@@ -170,7 +170,7 @@ BROKER_ROWS: tuple[Row, ...] = (
         "Bytes in one partition that are not flushed yet; above it a flush is begun at once and its producers wait until half "
         "of it is done.",
     ),
-    _ours("max.unflushed.bytes", "unflushedSizeMax", _SIZE, "268435456", "The same for all partitions together."),
+    _ours("max.unflushed.bytes", "unflushedSizeMax", _SIZE, "268435456", "`max.unflushed.bytes.per.partition` for all partitions together."),
     _ours(
         "disk.full.retry.ms", "diskFullRetryMs", _POSITIVE, "1000",
         "How often the broker tries again to write what a full disk has refused; nothing that was accepted is lost meanwhile, "
@@ -194,7 +194,7 @@ BROKER_ROWS: tuple[Row, ...] = (
         "log.retention.hours", "retentionMs", Integer(1, factor=_HOUR_MS), "168",
         "How many hours after its last message a segment file is deleted.",
     ),
-    Row("topic.log.retention.hours", "retentionMsByTopic", TopicMap(factor=_HOUR_MS), "", "The same for some topics: `topic1:24`."),
+    Row("topic.log.retention.hours", "retentionMsByTopic", TopicMap(factor=_HOUR_MS), "", "`log.retention.hours` for some topics: `topic1:24`."),
     Row(
         "log.retention.size", "retentionSize", Integer(-LONG_MAX - 1, LONG_MAX), "-1",
         "Bytes that a partition may hold before its oldest segment files are deleted (it never falls below it); negative: as "
@@ -202,7 +202,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "topic.log.retention.size", "retentionSizeByTopic", TopicMap(LONG_MAX), "",
-        "The same for some topics: `topic1:1073741824`. 0.7.2 fell over this key; here it works.",
+        "`log.retention.size` for some topics: `topic1:1073741824`. 0.7.2 fell over this key; here it works.",
     ),
     Row(
         "log.cleanup.interval.mins", "retentionIntervalMs", Integer(1, factor=_MINUTE_MS), "10",
@@ -325,3 +325,33 @@ def _listener(port: int, interface: str) -> str:
         return f"tcp:{port}"
     quoted = interface.replace("\\", "\\\\").replace(":", "\\:")
     return f"{'tcp6' if ':' in interface else 'tcp'}:{port}:interface={quoted}"
+
+
+_PAGE_HEAD = """\
+# Settings
+
+A broker reads one file of Java properties (`twistd pylogbroker --config FILE`); `--set KEY=VALUE` overrides it.
+[`etc/broker.properties`](../etc/broker.properties) has every key that has an effect, with its sentence.
+
+<!-- made by `python -m pylogbroker.config` from pylogbroker/config/settings.py; a test compares them -->
+
+How values are written, as in Kafka 0.7:
+
+| type | |
+|---|---|
+| int, long | a whole number of 32, or 64, bits. White space at its end is part of the value, and an error |
+| bool | exactly `true` or `false` |
+| topic map | `topic1:5,topic2:7`. White space before a topic is part of its name. What is no such pair is skipped with a warning; 0 and less are errors |
+| list | texts with `\\|` between |
+
+A key that nobody knows is reported with the one that it resembles, and has no effect. A key that comes twice is reported; the last one counts.
+Wrong values are named all at once, each with its line. The file is UTF-8, or else ISO 8859-1.
+
+## Broker
+
+"""
+
+
+def brokerPage() -> str:
+    """The reference page of L{BROKER_ROWS}, as Markdown."""
+    return _PAGE_HEAD + asMarkdown(BROKER_ROWS)

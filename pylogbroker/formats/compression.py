@@ -6,21 +6,18 @@ what Java's readers accept is accepted. gzip is therefore decoded in bounded ste
 snappy, whose blocks announce their size, every announcement is read and added up before the block is opened. Java's gzip reader takes concatenated
 members and ignores junk behind the last: so do we, up to a number of members, since each costs a copy of what is left.
 
-gzip is written at level 6 by C{zlib}, as Java does, or at level 1 by C{isal}, which packs as well, ten times as fast, where it is installed.
+gzip is written at level 6, as Java does.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Any
 
 import cramjam
 
 from pylogbroker.errors import CorruptCompressionError, DecompressionLimitError, UnknownCodecError
-from pylogbroker.formats.checksum import firstModule
-
-_deflater, _GZIP_LEVEL = firstModule(("isal.isal_zlib", 1), ("zlib", 6))
+from pylogbroker.formats.checksum import zlib
 
 NONE = 0
 GZIP = 1
@@ -28,6 +25,7 @@ SNAPPY = 2
 
 CODEC_NAMES = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy"}
 
+_GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # 15 bits, and 16 for the gzip header
 _STREAM_MAGIC = b"\x82SNAPPY\x00"
 _STREAM_HEADER = struct.Struct(">8sii")
@@ -59,7 +57,7 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == NONE:
         return data
     if codec == GZIP:
-        deflate = _deflater.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+        deflate = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
         return bytes(deflate.compress(data) + deflate.flush())
     if codec == SNAPPY:
         pieces = [_STREAM_HEADER.pack(_STREAM_MAGIC, _STREAM_VERSION, _STREAM_VERSION)]

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pylogbroker.errors import FormatError
 from pylogbroker.formats.checksum import crc32
-from pylogbroker.formats.messageset import HEADER_SIZE_0, SIZE_FIELD_SIZE, checkPlain, checkSet, readEntry
+from pylogbroker.formats.messageset import HEADER_SIZE_0, HEADER_SIZE_1, SIZE_FIELD_SIZE, checkPlain, checkSet, readEntry
 from pylogbroker.interfaces import Checked, CheckLimits, Entry
 
 SCAN_WINDOW_SIZE = 1 << 20
+HEADER_SIZES = {0: HEADER_SIZE_0, 1: HEADER_SIZE_1}
+CHECKSUM_SIZE = 4
+SHORTER = "the file is shorter than it was"
 
 
 class Format2011:
@@ -47,7 +50,8 @@ class Scan:
     A walk over a segment that ends, without raising, at the first entry that spec-0.7 log-storage §8 would cut off; gotcha 3 mended: an unknown
     magic byte and a magic-1 entry too short for its header end it, too. Wrappers are not opened.
 
-    The file is read in windows of L{SCAN_WINDOW_SIZE}, or of one entry where that is larger.
+    The file is read in windows of L{SCAN_WINDOW_SIZE}; of an entry that is larger the checksum is taken piece by piece, since a corrupt size field may
+    claim a gigabyte.
 
     @ivar position: byte behind the last good entry.
     @ivar reason: why the walk stopped; L{None} when it ended exactly at C{end}, and until it has ended.
@@ -91,6 +95,8 @@ class Scan:
             self.reason = f"{left} bytes are left, less than a size field"
             return None
         at = self._have(SIZE_FIELD_SIZE)
+        if at is None:
+            return None
         size = int.from_bytes(self._window[at : at + SIZE_FIELD_SIZE], "big", signed=True)
         if size < HEADER_SIZE_0:
             self.reason = f"size field is {size}"
@@ -98,23 +104,54 @@ class Scan:
         if size > left - SIZE_FIELD_SIZE:
             self.reason = f"size field is {size} and {left - SIZE_FIELD_SIZE} bytes follow"
             return None
-        at = self._have(SIZE_FIELD_SIZE + size)
-        try:
-            found = readEntry(self._window, at, len(self._window), True)
-        except FormatError as error:
-            self.reason = error.reason
-            return None
-        if found is None:
-            self.reason = "the file is shorter than it was"
+        isGood = self._isGood(size) if SIZE_FIELD_SIZE + size <= SCAN_WINDOW_SIZE else self._isGoodLarge(size)
+        if not isGood:
             return None
         self.position += SIZE_FIELD_SIZE + size
         return SIZE_FIELD_SIZE + size
 
-    def _have(self, size: int) -> int:
-        """See to it that the window has so many bytes from the position on, as far as the file has them. Returns where in the window."""
+    def _isGood(self, size: int) -> bool:
+        """Whether the entry of so many bytes behind its size field is valid; it fits in a window."""
+        at = self._have(SIZE_FIELD_SIZE + size)
+        if at is None:
+            return False
+        try:
+            readEntry(self._window, at, len(self._window), True)
+        except FormatError as error:
+            self.reason = error.reason
+            return False
+        return True
+
+    def _isGoodLarge(self, size: int) -> bool:
+        """The same for one that does not fit."""
+        header = self._read(self.position, SIZE_FIELD_SIZE + HEADER_SIZE_1)
+        magic = int.from_bytes(header[SIZE_FIELD_SIZE : SIZE_FIELD_SIZE + 1], "big")
+        if magic not in HEADER_SIZES:
+            self.reason = f"magic byte is {magic}"
+            return False
+        start = SIZE_FIELD_SIZE + HEADER_SIZES[magic]
+        checksum, expected = 0, int.from_bytes(header[start - CHECKSUM_SIZE : start], "big")
+        position, end = self.position + start, self.position + SIZE_FIELD_SIZE + size
+        while position < end:
+            piece = self._read(position, min(SCAN_WINDOW_SIZE, end - position))
+            if not piece:
+                self.reason = SHORTER
+                return False
+            checksum = crc32(piece, checksum)
+            position += len(piece)
+        if checksum != expected:
+            self.reason = f"checksum is {expected:08x}, the payload's is {checksum:08x}"
+            return False
+        return True
+
+    def _have(self, size: int) -> int | None:
+        """See to it that the window has so many bytes from the position on. Returns where in the window; L{None} if the file no longer has them."""
         at = self.position - self._windowStart
         if at + size > len(self._window):
             self._window = self._read(self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position))
             self._windowStart = self.position
-            return 0
+            at = 0
+            if size > len(self._window):
+                self.reason = SHORTER
+                return None
         return at

@@ -248,6 +248,7 @@ def _countInside(message: Message, allowance: _Allowance, position: int) -> int:
     done, count = checkPlain((inner,), PAYLOAD_SIZE_MAX)
     if done:
         return count
+    del inner  # or it would be there twice
     allowance.size = before  # _innerMessages opens it again; only wrappers of wrappers and bad sets pay for that
     return sum(1 for _ in _innerMessages(message, allowance, 0, position))
 

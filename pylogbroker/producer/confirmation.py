@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from pylogbroker.blocking.calls import offsetsCall
 from pylogbroker.blocking.pacing import ReconnectRule
 from pylogbroker.client.connection import BrokerConnection
-from pylogbroker.client.connections import BrokerLink
+from pylogbroker.client.link import BrokerLink
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, RemoteError, UnknownOutcomeError, WireError  # noqa: A004
 from pylogbroker.model import LATEST
 from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProduce

@@ -263,15 +263,20 @@ class PowerCutFileSystem:
         """
         with self._lock:
             self._root = self._root.survivor(random, self.pageSize)
+            self.cutAt = None
             self.kill()
 
     def kill(self) -> None:
-        """As C{kill -9}: files that were open are useless, locks are free, but what was written is there, synced or not."""
+        """
+        As C{kill -9}: files that were open are useless, locks are free, but what was written is there, synced or not. If the power had failed at
+        C{cutAt}, it had not: the process died there.
+        """
         with self._lock:
             self.generation += 1
             self._locks.clear()
-            self._isOff = False
-            self.cutAt = None
+            if self._isOff:
+                self._isOff = False
+                self.cutAt = None
 
     def fail(self, action: str, pathEnd: str, code: int, count: int = 1) -> None:
         """
@@ -309,7 +314,7 @@ class PowerCutFileSystem:
         if self._isOff or (generation is not None and generation != self.generation):
             raise PowerLostError(f"{action} {path}: the power is off")
         if changes:
-            if self.operationCount == self.cutAt:
+            if self.cutAt is not None and self.operationCount >= self.cutAt:
                 self._isOff = True
                 raise PowerLostError(f"{action} {path}: the power fails here")
             self.operationCount += 1

@@ -5,6 +5,9 @@ One buffer, and a position in it. What must be true: the cost of a frame is line
 in 64 KiB pieces, or byte by byte); a size over the limit is refused when its four bytes are there, before anything is
 allocated for it; frames that nobody takes stay in the buffer, which is how a connection holds requests back.
 
+A frame that was taken must not stay in memory because of a byte that came behind it, since nobody counts it any more: what is left is copied when it is
+smaller than what stands before it, and that is more than L{SLACK_SIZE_MAX}.
+
 So bytes that come while others are held are kept in a list, and joined once, when somebody asks for a frame and it is whole. A list of very small
 pieces would be many times as large as what is in it (two bytes are an object of forty), so that those are joined early: never are there more
 pieces than one for each L{PIECE_SIZE_MIN} bytes held, and a few. Rejected: a C{bytearray} that grows and is cut at the front (every slice of it
@@ -20,6 +23,7 @@ from pylogbroker.errors import FrameSizeError
 SIZE_FIELD_SIZE = 4
 PIECE_SIZE_MIN = 512
 PIECE_COUNT_MIN = 16
+SLACK_SIZE_MAX = 4 << 10
 _SIZE = struct.Struct(">i")
 
 
@@ -96,6 +100,8 @@ class FrameDecoder:
         self._neededSize = SIZE_FIELD_SIZE
         if not self._heldSize:
             self._buffer, self._position = b"", 0
+        elif position - self._heldSize > SLACK_SIZE_MAX:
+            self._buffer, self._position = self._buffer[position:], 0
 
     @property
     def heldSize(self) -> int:

@@ -15,6 +15,8 @@ _CODE = struct.Struct(">h")
 _OFFSETS_HEAD = struct.Struct(">hi")
 _CODE_SIZE = 2
 SIZE_MAX = 2**31 - 1
+SET_SIZE_MAX = SIZE_MAX - _CODE_SIZE
+"""Bytes of a message set behind a L{fetchHeader} at most."""
 
 
 # -- the broker's side ------------------------------------------------------------------------------------------------
@@ -25,6 +27,7 @@ def fetchHeader(code: int, size: int) -> bytes:
     What stands before C{size} bytes of message set in a FETCH response, and before each set in a MULTIFETCH response.
 
     @param code: error code.
+    @param size: at most L{SET_SIZE_MAX}.
     """
     return _HEAD.pack(_CODE_SIZE + size, code)
 

@@ -107,13 +107,19 @@ class SendTests(ProducerCase):
 class ReconnectTests(ProducerCase):
     """A connection is used so often, or so long."""
 
+    def answer(self, far: Connection) -> None:
+        """Answer the producer's last question, and end."""
+        far.write(offsetsAnswer([1]))
+        self.assertTrue(far.isEnded())
+        far.close()
+
     def test_byCount(self) -> None:
-        """After so many requests the connection is ended in order, which is a proof; the next call makes a new one."""
+        """After so many requests the producer asks for a proof, and closes the connection; the next call makes a new one, and nothing is in doubt."""
         self.producer = self.build(reconnectIntervalCount=2)
         far = self.connected()
         sending = self.start(self.send, b"2")
-        self.assertEqual(far.read(1000), produced(b"2"))
-        far.close()
+        self.assertEqual(far.readFrame() + far.readFrame(), produced(b"2") + QUESTION)
+        self.answer(far)
         self.result(sending)
         self.assertFalse(self.producer._socket.isConnected)
         confirming = self.start(self.producer.confirm, "topic", 0)
@@ -123,7 +129,7 @@ class ReconnectTests(ProducerCase):
         self.assertEqual(self.result(confirming), 26)
 
     def test_byTime(self) -> None:
-        """So it is after so long a time."""
+        """So it does after so long a time."""
         self.producer = self.build(reconnectTimeIntervalMs=10_000)
         far = self.connected()
         self.time.seconds += 9.9
@@ -131,20 +137,59 @@ class ReconnectTests(ProducerCase):
         self.assertTrue(self.producer._socket.isConnected)
         self.time.seconds += 0.1
         sending = self.start(self.send, b"3")
-        self.assertEqual(far.read(1000), produced(b"2") + produced(b"3"))
-        far.close()
+        self.assertEqual(far.readFrame() + far.readFrame() + far.readFrame(), produced(b"2") + produced(b"3") + QUESTION)
+        self.answer(far)
         self.result(sending)
         self.assertFalse(self.producer._socket.isConnected)
 
-    def test_disorderlyEnd(self) -> None:
-        """An end that is none puts what went over the connection in doubt; the send itself has not failed."""
+    def test_partitionOfTheQuestion(self) -> None:
+        """The question is about a partition to which was sent; where the broker picked one, about the first, which is always there."""
+        self.producer = self.build(reconnectIntervalCount=1)
+        for sending, topic, partition in (
+            (self.start(self.producer.send, "picked", [b"x"]), "picked", 0),
+            (self.start(self.producer.multiSend, [("one", 1, [b"x"]), ("two", 2, [b"x"])]), "two", 2),
+        ):
+            far = self.accept()
+            far.readFrame()
+            self.assertEqual(far.readFrame(), encodeOffsets(topic, partition, -1, 1))
+            self.answer(far)
+            self.result(sending)
+
+    def test_nothingToAsk(self) -> None:
+        """A request without parts leaves nothing to prove."""
+        self.producer = self.build(reconnectIntervalCount=1)
+        sending = self.start(self.producer.multiSend, [])
+        far = self.accept()
+        self.assertEqual(far.readFrame(), encodeMultiProduce([]))
+        self.assertTrue(far.isEnded())
+        far.close()
+        self.result(sending)
+
+    def test_provenAndReset(self) -> None:
+        """With the proof it does not matter how the connection ends."""
         self.producer = self.build(reconnectIntervalCount=2, closeMs=60_000)
         far = self.connected()
         sending = self.start(self.send, b"2")
-        far.read(1)
+        far.readFrame()
+        far.readFrame()
+        far.write(offsetsAnswer([26]))
+        self.assertTrue(far.isEnded())
         far.reset()
         self.result(sending)
-        self.assertIn("last 2 requests is unknown", str(self.assertRaises(ConnectionError, self.producer.confirm, "topic", 0)))
+        self.assertIsNone(self.producer._doubt)
+
+    def test_noProof(self) -> None:
+        """An end without an answer puts what went over the connection in doubt; the send itself has not failed."""
+        for end in (Connection.close, Connection.reset):
+            self.producer = self.build(reconnectIntervalCount=2, closeMs=60_000)
+            far = self.connected()
+            sending = self.start(self.send, b"2")
+            far.readFrame()
+            far.readFrame()
+            end(far)
+            self.result(sending)
+            self.assertIn("last 2 requests is unknown", str(self.assertRaises(ConnectionError, self.producer.confirm, "topic", 0)))
+            self.accept()
 
 
 class ConfirmTests(ProducerCase):
@@ -222,9 +267,11 @@ class CloseTests(ProducerCase):
     """The end."""
 
     def test_close(self) -> None:
-        """It ends its side, waits for the broker to end its own, and takes nothing any more."""
+        """It asks for a proof, ends its side, waits for the broker to end its own, and takes nothing any more."""
         far = self.connected()
         closing = self.start(self.producer.close)
+        self.assertEqual(far.readFrame(), QUESTION)
+        far.write(offsetsAnswer([15]))
         self.assertTrue(far.isEnded())
         far.close()
         self.result(closing)
@@ -232,19 +279,43 @@ class CloseTests(ProducerCase):
         self.assertRaises(ClosedError, self.producer.confirm, "topic", 0)
         self.producer.close()
 
+    def test_confirmedBefore(self) -> None:
+        """What was confirmed need not be asked for again."""
+        far = self.connected()
+        confirming = self.start(self.producer.confirm, "topic", 0)
+        far.readFrame()
+        far.write(offsetsAnswer([15]))
+        self.result(confirming)
+        closing = self.start(self.producer.close)
+        self.assertTrue(far.isEnded())
+        far.close()
+        self.result(closing)
+
+    def test_noProof(self) -> None:
+        """Without an answer it fails, also a second time."""
+        far = self.connected()
+        closing = self.start(self.producer.close)
+        far.readFrame()
+        far.close()
+        self.assertIn("unknown", self.failure(closing, ConnectionError))
+        self.assertRaises(ConnectionError, self.producer.close)
+
+    def test_lostBefore(self) -> None:
+        """It fails when what was not confirmed was on a connection that is gone."""
+        self.connected()
+        self.producer._socket.drop()
+        self.assertIn("unknown", str(self.assertRaises(ConnectionError, self.producer.close)))
+
     def test_contextManager(self) -> None:
         """Leaving it closes it; a failure of that is raised, unless something else is."""
 
         def leave(error: Exception | None) -> None:
             with self.build(closeMs=20) as producer:
-                producer.send("topic", 0, [b"x"])
+                producer.multiSend([("topic", 0, [b"x"])])
                 if error is not None:
                     raise error
 
-        sending = self.start(leave, None)
-        far = self.accept()
-        self.assertEqual(far.readFrame(), produced(b"x"))
-        far.close()
-        self.result(sending)
-        self.failure(self.start(leave, None), TimedOutError)
+        self.failure(self.start(leave, None), ConnectionError)
         self.failure(self.start(leave, KeyError("mine")), KeyError)
+        with self.build():
+            pass

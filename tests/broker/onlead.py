@@ -61,15 +61,22 @@ class LeadReactor(MemoryReactorClock):
         raise RuntimeError(f"the reactor is still busy after {countMax} rounds")
 
     def _serve(self) -> bool:
-        readers, writers = self.getReaders(), self.getWriters()
-        readable, writable, _ = select.select(readers, writers, (), 0)
-        for each in readable:
-            if each in self.getReaders():
+        """Read from, and write to, every socket that is ready, once. Returns whether one was."""
+        poll = select.poll()
+        descriptors = {each.fileno(): each for each in (*self.readers, *self.writers)}
+        for fileno, each in descriptors.items():
+            poll.register(fileno, select.POLLIN * (each in self.readers) | select.POLLOUT * (each in self.writers))
+        served = False
+        for fileno, events in poll.poll(0):
+            each = descriptors[fileno]
+            ends = events & (select.POLLHUP | select.POLLERR)
+            if (events & select.POLLIN or ends) and each in self.readers:
                 self._end(each, each.doRead(), True)
-        for each in writable:
-            if each in self.getWriters():
+                served = True
+            if (events & select.POLLOUT or ends) and each in self.writers:
                 self._end(each, each.doWrite(), False)
-        return bool(readable or writable)
+                served = True
+        return served
 
     def _end(self, each: Any, why: Any, isRead: bool) -> None:
         """What C{PosixReactorBase._disconnectSelectable} does."""

@@ -44,7 +44,7 @@ class ReceiveSizeTests(SynchronousTestCase):
         self.assertEqual((self.admission.connectionCount, self.admission.receiveSize), (1, RECEIVE_SIZE_MAX))
 
     def test_heldByEarlierOnes(self) -> None:
-        """What those hold that came when there was more for each is not dealt out again: together they hold the fixed amount, and the least that each is left."""
+        """What those hold that came when there was more for each is not dealt out again: together they hold that amount, and the least that each is left."""
         held: list[int] = []
         self.admission.measure = lambda: sum(held)
         for _ in range(10_000):

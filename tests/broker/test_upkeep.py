@@ -125,7 +125,10 @@ class FlushTests(UpkeepTestCase):
         self.assertEqual((self.lead.counters.flushes.count, self.lead.upkeep.unflushedSize), (1, 0))
 
     def test_byTime(self) -> None:
-        """At a tick of the scheduler everything that has waited long enough is flushed; topics may have times of their own (LogManagerTest.testTimeBasedFlush)."""
+        """
+        At a tick of the scheduler everything that has waited long enough is flushed; topics may have times of their own
+        (LogManagerTest.testTimeBasedFlush).
+        """
         self.create("quick")
         self.lead.advance(1)
         self.peer.send(produce(b"a"), produce(b"b", topic="quick"))
@@ -308,6 +311,25 @@ class FullDiskTests(UpkeepTestCase):
         self.assertEqual((self.lead.upkeep.waitingCount, len(lines())), (0, 2))
         self.assertEqual(self.fetch(0), (0, self.lead.contents()))
         self.assertEqual(self.lead.pinCounts(), [0])
+
+    def test_muchWasHeldUp(self) -> None:
+        """
+        Who waited goes on when there is room again, and not only with the next flush by the clock, also when what was held up is more than half of what
+        a partition may have unflushed.
+        """
+        properties = {"log.flush.interval": "1000", "log.default.flush.interval.ms": "3600000", "max.unflushed.bytes.per.partition": "100"}
+        self.lead = self.broker({**self.properties, **properties})
+        self.peer = self.lead.connect()
+        self.create("t")
+        self.full()
+        self.peer.send(produce(b"x" * 80))
+        self.peer.send(produce(b"a"))
+        self.assertEqual(self.lead.upkeep.waitingCount, 1)
+        self.lead.fileSystem.mend()
+        self.lead.advance(0.5)
+        self.lead.settle()
+        self.assertEqual(self.lead.upkeep.waitingCount, 0)
+        self.assertEqual(self.lead.contents(), encodeSet([b"x" * 80]) + encodeSet([b"a"]))
 
     def test_reallyFull(self) -> None:
         """A disk that takes a part of a write keeps whole sets only; the rest follows when there is room (row 46)."""
@@ -604,7 +626,10 @@ class RetentionTests(UpkeepTestCase):
         return sorted(self.lead.fileSystem.list(f"{ROOT}/t-0"))
 
     def test_bySize(self) -> None:
-        """1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments exactly 6 are left (row 36, LogManagerTest.testCleanupSegmentsToMaintainSize)."""
+        """
+        1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments exactly 6 are left (row 36,
+        LogManagerTest.testCleanupSegmentsToMaintainSize).
+        """
         self.lead = self.broker({**self.properties, "log.retention.size": "710"})
         self.peer = self.lead.connect()
         self.fill(1000)
@@ -750,6 +775,13 @@ class EndTests(UpkeepTestCase):
         self.lead.fileSystem.cutPower()
         again = self.broker(fileSystem=self.lead.fileSystem)
         self.assertEqual(again.log().visibleOffset, 11)
+
+    def test_nothingLeftInTheReactor(self) -> None:
+        """After the end nothing is done by the clock, not even the end of a turn."""
+        self.lead.upkeep.appended(self.lead.log(), 0)
+        self.lead.upkeep.stop()
+        self.lead.service._stalledLook.stop()
+        self.assertEqual(self.lead.reactor.getDelayedCalls(), [])
 
     def test_lastFlushFails(self) -> None:
         """A last flush that fails leaves no mark."""

@@ -106,6 +106,19 @@ class DemoTests(CommandCase):
             self.assertEqual(result.code, 1)
             self.assertRegex(result.errors, "^pylogbroker: line 2 of .* is too long for a message of 100 bytes: .*; try another file\n$")
 
+    async def test_noTemporaryDirectory(self) -> None:
+        """Without a place for its data there is no demo."""
+        self.patch(tempfile, "tempdir", os.path.join(self.folder, "none"))
+        self.assertEqual(await self.demo(self.write(b"a")), Outcome(1, b"", "pylogbroker: cannot make a temporary directory: No such file or directory\n"))
+
+    async def test_brokenPipe(self) -> None:
+        """When nobody reads what it shows, that is a quiet end, and nothing is left behind."""
+        source, sink = os.pipe()
+        os.close(source)
+        self.addCleanup(os.close, sink)
+        self.assertEqual(await self.perform("demo", *SOON, self.write(b"a"), output=sink), Outcome(0, b"", ""))
+        self.assertEqual(os.listdir(self.folder), [])
+
     async def test_neverVisible(self) -> None:
         """A broker that does not flush in the time that it was told is an error."""
         self.patch(demo, "FLUSH_MS_MAX", -100_000)

@@ -89,7 +89,8 @@ class ValidTests(DumpCase):
         inner = wrap(SNAPPY, encodeSet([b"one"])) + encodeMessage(b"two!", magic=0)
         path = self.segment(wrap(GZIP, inner))
         inside = ["  payloadsize: 3 magic: 1", "  payload:\tone", "  payloadsize: 4 magic: 0", "  payload:\ttwo!"]
-        self.assertEqual(self.dump("--open", path)[1][4:-1], inside)
+        # The wrapper's own payload is shown above them, and compressed bytes may look like line ends.
+        self.assertEqual(self.dump("--open", path)[1][-len(inside) - 1 : -1], inside)
         self.assertEqual(self.dump("--open", "--no-print", path)[1][3:-1], inside[::2])
 
     def test_empty(self) -> None:

@@ -226,11 +226,12 @@ class ProcessTests(CommandCase):
             self.assertEqual(await protocol.ended, Outcome(code, b"", "ended after 1 messages\n"))
 
     async def test_interruptDemo(self) -> None:
-        """A demo that is ended stops its broker and leaves nothing behind."""
+        """A demo that is ended stops its broker and leaves nothing behind, also when the signal comes twice, as from C{timeout}."""
         protocol, process = self.spawn("demo", self.write(b"one\n"), "--set", "log.flush.interval=1000", "--set", "log.default.flush.interval.ms=60000")
         await protocol.said(b"published")
         [directory] = re.findall(rb"data in (\S+)", protocol.output)
         self.assertTrue(os.path.isdir(directory))
+        process.signalProcess("INT")
         process.signalProcess("INT")
         self.assertEqual((await protocol.ended).code, 130)
         self.assertFalse(os.path.exists(directory))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, MessageTooLargeError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
-from pylogbroker.wire.requests import decodeRequest, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.framing import FrameDecoder
+from pylogbroker.wire.requests import Produce, decodeRequest, encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
 
 
@@ -168,40 +171,43 @@ class SendTests(ProducerCase):
 class ReconnectTests(ProducerCase):
     """A connection is used so often, or so long."""
 
+    def answer(self, line: PuppetLine, offset: int = 1) -> None:
+        """Answer the producer's last question, and end."""
+        line.deliver(offsetsAnswer([offset]))
+        self.network.turn()
+        self.assertTrue(line.isEnded)
+        line.end()
+
     def test_byCount(self) -> None:
-        """After so many requests the connection is closed in order, then a new one made at once; what is sent meanwhile goes over that."""
+        """After so many requests the producer asks for a proof, closes the connection in order, and makes a new one; what is sent meanwhile
+        goes over that."""
         self.producer = self.build(reconnectIntervalCount=3)
         line = self.connected()
         for each in (self.send(b"2"), self.send(b"3")):
             self.successResultOf(each)
         waits = self.send(b"4")
-        self.assertEqual(self.arrived(line), produced(b"2") + produced(b"3"))
-        self.assertTrue(line.isEnded)
+        self.assertEqual(self.arrived(line), produced(b"2") + produced(b"3") + QUESTION)
+        self.assertFalse(line.isEnded)
         self.assertNoResult(waits)
-        self.assertEqual(self.network.waiting, [])
-        line.end()
+        self.answer(line)
         line = self.network.accept()
         self.assertEqual(self.arrived(line), produced(b"4"))
         self.successResultOf(waits)
 
     def test_byTime(self) -> None:
-        """So it is after so long a time, with the first request then; the count begins anew with each connection."""
+        """So it does after so long a time, with the first request then; the count begins anew with each connection."""
         self.producer = self.build(reconnectIntervalCount=3, reconnectTimeIntervalMs=10_000)
         line = self.connected()
         self.clock.advance(9.9)
         self.successResultOf(self.send())
-        self.network.turn()
-        self.assertFalse(line.isEnded)
+        self.assertEqual(self.arrived(line), produced(b"x"))
         self.clock.advance(0.1)
         self.successResultOf(self.send())
-        self.network.turn()
-        self.assertTrue(line.isEnded)
-        line.end()
+        self.answer(line)
         line = self.network.accept()
         self.successResultOf(self.send())
         self.successResultOf(self.send())
-        self.network.turn()
-        self.assertFalse(line.isEnded)
+        self.assertEqual(self.arrived(line), produced(b"x") * 2)
 
     def test_everyRequest(self) -> None:
         """It may be each request's own."""
@@ -209,35 +215,60 @@ class ReconnectTests(ProducerCase):
         sent = [self.send(b"%d" % each) for each in range(3)]
         for each in range(3):
             line = self.network.accept()
-            self.assertEqual(self.arrived(line), produced(b"%d" % each))
+            self.assertEqual(self.arrived(line), produced(b"%d" % each) + QUESTION)
             self.successResultOf(sent[each])
-            line.end()
+            self.answer(line)
 
     def test_notPositive(self) -> None:
         """No request at all over a connection is no interval."""
         self.assertRaises(ValueError, self.build, reconnectIntervalCount=0)
 
-    def test_orderlyEndIsProof(self) -> None:
-        """A broker that closes its side has read all: what went over the replaced connection is not in doubt."""
+    def test_partitionOfTheQuestion(self) -> None:
+        """The question is about a partition to which was sent; where the broker picked one, about the first, which is always there."""
         self.producer = self.build(reconnectIntervalCount=1)
-        self.send()
-        line = self.network.accept()
-        confirming = self.producer.confirm("topic", 0)
-        self.network.turn()
-        line.end()
-        self.network.accept().deliver(offsetsAnswer([11]))
-        self.assertEqual(self.successResultOf(confirming), 11)
+        for send, topic, partition in (
+            (lambda: self.producer.send("picked", [b"x"]), "picked", 0),
+            (lambda: self.producer.multiSend([("one", 1, [b"x"]), ("two", 2, [b"x"])]), "two", 2),
+        ):
+            send()
+            line = self.network.accept()
+            self.assertTrue(self.arrived(line).endswith(encodeOffsets(topic, partition, -1, 1)))
+            self.answer(line)
 
-    def test_disorderlyEndIsNone(self) -> None:
-        """If the replaced connection is reset instead, what went over it is in doubt."""
-        self.producer = self.build(reconnectIntervalCount=1)
-        self.send()
+    def test_nothingToAsk(self) -> None:
+        """A request without parts leaves nothing to prove."""
+        self.producer.multiSend([])
         line = self.network.accept()
-        confirming = self.producer.confirm("topic", 0)
-        self.network.turn()
+        self.clock.advance(1)
         line.cut()
-        self.network.accept()
-        self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        confirming = self.producer.confirm("topic", 0)
+        self.network.accept().deliver(offsetsAnswer([0]))
+        self.assertEqual(self.successResultOf(confirming), 0)
+
+    def test_proof(self) -> None:
+        """What the broker answered for before the connection was replaced is not in doubt, however the connection then ended."""
+        for end in (PuppetLine.end, PuppetLine.cut):
+            self.producer = self.build(reconnectIntervalCount=1)
+            self.send()
+            line = self.network.accept()
+            confirming = self.producer.confirm("topic", 0)
+            line.deliver(offsetsAnswer([11]))
+            self.network.turn()
+            end(line)
+            self.network.accept().deliver(offsetsAnswer([11]))
+            self.assertEqual(self.successResultOf(confirming), 11)
+
+    def test_noProof(self) -> None:
+        """An end without an answer is none, however orderly: a broker may close for another reason, and not read what comes then."""
+        for end in (PuppetLine.end, PuppetLine.cut):
+            self.producer = self.build(reconnectIntervalCount=1)
+            self.send()
+            line = self.network.accept()
+            confirming = self.producer.confirm("topic", 0)
+            self.network.turn()
+            end(line)
+            self.network.accept()
+            self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
 
     def test_provenBefore(self) -> None:
         """What was confirmed before its connection was replaced cannot come into doubt by that; what came after it does."""
@@ -250,6 +281,17 @@ class ReconnectTests(ProducerCase):
         line.cut()
         self.network.accept()
         self.assertIn("last 2 requests is unknown", str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value))
+
+    def test_noRoomForTheQuestion(self) -> None:
+        """While so much waits that there is no room for the question, the connection stays; it is replaced with a later request."""
+        self.producer = self.build(reconnectIntervalCount=3, limits=ConnectionLimits(waitingSizeMax=100_000))
+        line = self.connected()
+        line.stall()
+        self.send(b"x" * 70_000), self.send(b"y" * 90_000)
+        line.flow()
+        self.assertNotIn(QUESTION, self.arrived(line))
+        self.send(b"z")
+        self.assertEqual(self.arrived(line), produced(b"z") + QUESTION)
 
 
 class ConfirmTests(ProducerCase):
@@ -327,7 +369,7 @@ class ConfirmTests(ProducerCase):
         self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
 
     def test_replacedBeforeTheAnswer(self) -> None:
-        """When the connection is replaced, and lost, before the answer, both this question and what was sent behind it are in doubt."""
+        """When the connection is lost before the answer, what was sent behind the question is not forgotten: the next question tells of it."""
         self.producer = self.build(reconnectIntervalCount=2)
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
@@ -386,7 +428,8 @@ class CloseTests(ProducerCase):
     """The end."""
 
     def test_flushes(self) -> None:
-        """What was given to send is written, and read by the broker, before it is closed: C{send} and then C{close} loses nothing."""
+        """What was given to send is written, and the broker asked whether it is done with it, before the end: C{send} and then C{close} loses nothing
+        without saying so."""
         sent = self.send(b"x" * 200_000)
         closing = self.producer.close()
         line = self.network.accept()
@@ -394,13 +437,57 @@ class CloseTests(ProducerCase):
         self.network.turn()
         self.assertFalse(line.isEnded)
         line.flow()
-        self.assertEqual(self.arrived(line), produced(b"x" * 200_000))
+        self.assertEqual(self.arrived(line), produced(b"x" * 200_000) + QUESTION)
         self.successResultOf(sent)
+        self.assertFalse(line.isEnded)
+        line.deliver(offsetsAnswer([200_010]))
+        self.network.turn()
         self.assertTrue(line.isEnded)
         self.assertNoResult(closing)
         line.end()
         self.successResultOf(closing)
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_proven(self) -> None:
+        """With an answer it does not matter how the connection ends; nor does it when all was confirmed before."""
+        line = self.connected()
+        closing = self.producer.close()
+        line.deliver(offsetsAnswer([15]))
+        line.cut()
+        self.successResultOf(closing)
+        self.producer = self.build()
+        line = self.connected()
+        self.producer.confirm("topic", 0)
+        line.deliver(offsetsAnswer([15]))
+        closing = self.producer.close()
+        self.assertEqual(self.arrived(line), QUESTION)
+        line.cut()
+        self.successResultOf(closing)
+
+    def test_notProven(self) -> None:
+        """Without an answer it fails, however orderly the end."""
+        for end in (PuppetLine.end, PuppetLine.cut):
+            self.producer = self.build()
+            line = self.connected()
+            closing = self.producer.close()
+            self.network.turn()
+            end(line)
+            self.assertIn("unknown", str(self.failureResultOf(closing, ConnectionError).value))
+
+    def test_lostBefore(self) -> None:
+        """It fails when something that was not confirmed was on a connection that was lost before; whether there is a new one or not."""
+        for again in (False, True):
+            self.producer = self.build()
+            line = self.connected()
+            self.clock.advance(1)
+            line.cut()
+            if again:
+                line = self.connected()
+            closing = self.producer.close()
+            if again:
+                line.deliver(offsetsAnswer([15]))
+                line.cut()
+            self.assertIn("unknown", str(self.failureResultOf(closing, ConnectionError).value))
 
     def test_answersFirst(self) -> None:
         """So is a confirmation that is under way answered."""
@@ -426,14 +513,21 @@ class CloseTests(ProducerCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_bounded(self) -> None:
-        """A broker that does not read to the end, or does not close its side, is not waited for longer than C{closeMs}."""
+        """A broker that does not answer, or does not close its side, is not waited for longer than C{closeMs}; without an answer it fails."""
         self.connected()
         closing = self.producer.close()
         self.clock.advance(9.9)
         self.assertNoResult(closing)
         self.clock.advance(0.1)
         self.clock.advance(0)
-        self.failureResultOf(closing, TimedOutError)
+        self.assertIn("within 10000 ms", str(self.failureResultOf(closing, ConnectionError).value))
+        self.producer = self.build()
+        line = self.connected()
+        closing = self.producer.close()
+        line.deliver(offsetsAnswer([15]))
+        self.clock.advance(10)
+        self.clock.advance(0)
+        self.successResultOf(closing)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_nothingTaken(self) -> None:
@@ -445,15 +539,22 @@ class CloseTests(ProducerCase):
         self.assertEqual(self.network.attempts, [])
 
     def test_twice(self) -> None:
-        """Both wait for the end."""
-        self.send()
-        first, second = self.producer.close(), self.producer.close()
-        line = self.network.accept()
-        self.network.turn()
-        self.assertNoResult(first)
-        line.end()
-        self.successResultOf(first)
-        self.successResultOf(second)
+        """Both wait for the end, and learn the same."""
+        for answered in (True, False):
+            self.producer = self.build()
+            line = self.connected()
+            first, second = self.producer.close(), self.producer.close()
+            if answered:
+                line.deliver(offsetsAnswer([15]))
+                self.network.turn()
+            self.assertNoResult(first)
+            self.assertNoResult(second)
+            line.end()
+            for closing in (first, second, self.producer.close()):
+                if answered:
+                    self.successResultOf(closing)
+                else:
+                    self.failureResultOf(closing, ConnectionError)
 
     def test_frames(self) -> None:
         """What was written is what a broker reads."""
@@ -461,3 +562,114 @@ class CloseTests(ProducerCase):
         self.producer.send("topic", 1, [b"a", b"b"])
         frame = self.arrived(line)
         self.assertEqual(decodeRequest(frame[4:])[:2], ("topic", 1))
+
+
+class RandomTests(SynchronousTestCase):
+    """A broker, a network and a caller who do anything at any time."""
+
+    def test_proofs(self) -> None:
+        """Whatever happens: requests arrive in the order in which they were sent; when a confirmation succeeds, all that was sent before it, and not said to
+        be unknown by an earlier one, has arrived; every call comes to an end, and nothing is left on the clock."""
+        for seed in range(300):
+            _RandomRun(self, Random(seed), f"seed {seed}").run()
+
+
+class _RandomRun:
+    """One of them."""
+
+    def __init__(self, case: SynchronousTestCase, random: Random, name: str) -> None:
+        self.case, self.random, self.name = case, random, name
+        self.clock = Clock()
+        self.network = PuppetNetwork(self.clock)
+        self.producer = SyncProducer(
+            self.clock,
+            self.network.endpoint(),
+            random=random.random,
+            timeoutMs=500,
+            reconnectIntervalCount=random.choice([1, 3, 1000]),
+            limits=ConnectionLimits(waitingCountMax=50, abandonedMs=500, stallMs=800, closeMs=700),
+        )
+        self.lines: list[tuple[PuppetLine, FrameDecoder]] = []
+        self.arrivals: list[int] = []
+        self.calls: list[Deferred[Any]] = []
+        self.sent: set[int] = set()  # successfully, and neither proven nor unknown
+        self.proofs = 0
+
+    def run(self) -> None:
+        steps = [self.send, self.send, self.send, self.confirm, self.cancel, self.wait, self.connect, self.connect, self.serve, self.serve, self.serve]
+        for _ in range(self.random.randrange(5, 60)):
+            self.random.choice([*steps, self.breakLine, self.stall])()
+        self.pass_(10)
+        closed: list[object] = []
+        self.producer.close().addBoth(closed.append)
+        self.pass_(20)
+        self.case.assertEqual(len(closed), 1, self.name)
+        self.case.assertTrue(all(call.called for call in self.calls), self.name)
+        self.case.assertEqual(self.arrivals, sorted(self.arrivals), self.name)
+        self.case.assertEqual(self.clock.getDelayedCalls(), [], self.name)
+
+    def pass_(self, seconds: int) -> None:
+        for _ in range(seconds * 10):
+            self.clock.advance(0.1)
+
+    def send(self) -> None:
+        number = len(self.calls)
+        sending = self.producer.send("topic", 0, [b"%d" % number + b"x" * self.random.choice([0, 0, 0, 200_000])])
+        self.calls.append(sending.addCallbacks(lambda _nothing: self.sent.add(number), lambda _reason: None))
+
+    def confirm(self) -> None:
+        before = len(self.calls)
+
+        def proven(_offset: int) -> None:
+            self.case.assertEqual({each for each in self.sent if each < before} - set(self.arrivals), set(), self.name)
+            self.sent = {each for each in self.sent if each > before}
+
+        def unproven(reason: Failure) -> None:
+            if reason.type is ConnectionError:
+                self.sent = {each for each in self.sent if each > before}
+
+        confirming = self.producer.confirm("topic", 0)
+        self.calls.append(confirming)
+        confirming.addCallbacks(proven, unproven)
+
+    def cancel(self) -> None:
+        if self.calls and self.random.random() < 0.3:
+            self.random.choice(self.calls).cancel()
+
+    def wait(self) -> None:
+        self.clock.advance(self.random.choice([0, 0.005, 0.05, 0.5, 1.5]))
+
+    def connect(self) -> None:
+        if self.network.waiting:
+            if self.random.random() < 0.8:
+                self.lines.append((self.network.accept(), FrameDecoder(1 << 20)))
+            else:
+                self.network.refuse()
+
+    def live(self) -> list[tuple[PuppetLine, FrameDecoder]]:
+        return [each for each in self.lines if each[0].reason is None]
+
+    def serve(self) -> None:
+        self.network.turn()
+        for line, decoder in self.live():
+            decoder.feed(line.take())
+            answers = b""
+            while (body := decoder.take()) is not None:
+                request = decodeRequest(body)
+                if isinstance(request, Produce):
+                    ((payload, _offset),) = MessageSet(request.sets[0]).payloads()
+                    self.arrivals.append(int(payload.rstrip(b"x")))
+                else:
+                    answers += offsetsAnswer([0])
+            if answers:
+                line.deliver(answers)
+            if line.isEnded and line.reason is None:
+                line.end()
+
+    def breakLine(self) -> None:
+        if self.live() and self.random.random() < 0.4:
+            self.random.choice([PuppetLine.end, PuppetLine.cut])(self.random.choice(self.live())[0])
+
+    def stall(self) -> None:
+        if self.live():
+            self.random.choice([PuppetLine.stall, PuppetLine.flow])(self.random.choice(self.live())[0])

@@ -5,6 +5,10 @@ Tests of one partition.
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 from hypothesis import given
@@ -17,7 +21,7 @@ from pylogbroker.commitlog.retention import byAge, keepAll
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionFailedError, StorageError
 from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.interfaces import EMPTY_SLICE
+from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from tests.commitlog.driving import START_MS, Site, bytesOf, clean, close, entry, flush, put, putFlushed, readAll, retire, roll, run
 
 TWELVE = entry(b"ab")
@@ -859,6 +863,27 @@ class RetentionTests(LogCase):
         putFlushed(log, TWELVE)
         self.assertEqual(readAll(log), TWELVE)
 
+    def test_whatHasJustComeIsNotOld(self) -> None:
+        """
+        What is appended to a partition that was idle for long, while its files are looked at, is not deleted with them: neither what is still pending when
+        it is decided, nor what was written after the look.
+        """
+        log = self.start(retentionAgeMs=HOUR_MS)
+        putFlushed(log, TWELVE)
+        self.site.clock.nowMs = later = START_MS + 2 * HOUR_MS
+        self.site.files.setModified(log.segments[0].path, START_MS)
+        log.append([TWELVE], 12, 1)
+        self.assertEqual(log.expired(later), ())
+        inspection = log.beginInspect()
+        assert inspection is not None
+        self.assertIsNone(run(inspection))
+        log.write()
+        flush(log, later)
+        log.finishInspect(inspection, None)
+        self.assertEqual(log.segments[0].modifiedMs, later)
+        self.assertEqual(clean(log, later), 0)
+        self.assertEqual(readAll(log), TWELVE * 2)
+
     def test_cleanupSegmentsToMaintainSize(self) -> None:
         """LogManagerTest.testCleanupSegmentsToMaintainSize: 1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments, 6 stay."""
         log = self.start(segmentSizeMax=130, retentionSize=710)
@@ -1136,6 +1161,81 @@ class CloseTests(LogCase):
         self.assertEqual(self.site.directory.cache.openCount, 1)
         found.file.unpin()
         self.assertEqual(self.site.directory.cache.openCount, 0)
+
+
+class ThreadsTests(SynchronousTestCase):
+    """Jobs and reads on real threads, the log on this one."""
+
+    def test_readsDuringAppendsAndDeletes(self) -> None:
+        """
+        While sets are appended, flushed, rolled and deleted, on few descriptors, every range that the log has handed out is read by other threads, and has
+        the bytes that were appended there.
+        """
+        site = Site(RealFileSystem(), self.mktemp(), segmentSizeMax=2000, flushCountMax=20, retentionSize=8000, descriptorCountMax=3)
+        site.open()
+        log = site.create()
+        random = Random(45)
+        written = bytearray()
+        workers = ThreadPoolExecutor(3)
+        self.addCleanup(workers.shutdown)
+        jobs: list[tuple[Future[StorageError | None], Callable[[StorageError | None], object]]] = []
+        reads: list[tuple[Future[bytes | None], bytes]] = []
+
+        def finishJobs(wait: bool) -> None:
+            for found in [found for found in jobs if wait or found[0].done()]:
+                jobs.remove(found)
+                found[1](found[0].result())
+
+        def start(job: Any, finish: Callable[..., object], *more: Any) -> None:
+            if job is not None:
+                jobs.append((workers.submit(run, job), lambda error: finish(job, error, *more)))
+
+        def read(part: Slice, isPinned: bool) -> bytes | None:
+            assert part.file is not None
+            if not isPinned:
+                try:
+                    part.file.openPinned()
+                except StorageError:
+                    return None  # deleted before it could be opened, which is allowed
+            try:
+                return os.pread(part.file.fileno(), part.size, part.position)
+            finally:
+                part.file.unpin()
+
+        for i in range(4000):
+            finishJobs(False)
+            if log.rollDue(START_MS):
+                start(log.beginRoll(), log.finishRoll, START_MS)
+                while log.rolling:
+                    finishJobs(True)
+            data = entry(b"%d" % i * random.randint(0, 9))
+            log.append([data], len(data), 1)
+            written += data
+            if i % 3 == 0:
+                log.write()
+            if log.flushDue(START_MS):
+                start(log.beginFlush(), log.finishFlush, START_MS)
+            if i % 100 == 0:
+                start(log.beginRetire(log.expired(START_MS)[:-1], START_MS), log.finishRetire)
+            if log.visibleOffset > log.startOffset:
+                offset = random.randrange(log.startOffset, log.visibleOffset)
+                part = log.read(offset, 300)
+                assert part.file is not None
+                reads.append((workers.submit(read, part, part.file.pin()), bytes(written[offset : offset + part.size])))
+        finishJobs(True)
+        self.assertIsNone(log.failure)
+        missed = 0
+        for future, expected in reads:
+            found = future.result()
+            missed += found is None
+            self.assertIn(found, (None, expected))
+        self.assertTrue(len(reads) > 1000 and missed < len(reads) / 2, (len(reads), missed))
+        self.assertTrue(log.startOffset > 20_000)
+        flush(log)
+        self.assertEqual(readAll(log), bytes(written[log.startOffset :]))
+        self.assertTrue(site.directory.cache.openCount <= 3)
+        self.assertTrue(site.close())
+        self.assertEqual(site.directory.cache.openCount, 0)
 
 
 class RealFileTests(SynchronousTestCase):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import subprocess
+import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.properties import parseProperties, readProperties
-from pylogbroker.config.settings import BROKER_ROWS, BrokerSettings
+from pylogbroker.config.settings import BROKER_ROWS, BrokerSettings, brokerPage
 from pylogbroker.errors import ConfigurationError
 
-SAMPLE = os.path.join(os.path.dirname(__file__), "..", "..", "etc", "broker.properties")
+ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
+SAMPLE = os.path.join(ROOT, "etc", "broker.properties")
+PAGE = os.path.join(ROOT, "docs", "settings.md")
 
 LEAST = "brokerid=3\nlog.dir=/data\nenable.zookeeper=false\n"
 
@@ -203,6 +207,22 @@ class BudgetTests(SettingsCase):
     def test_given(self) -> None:
         """A budget that suffices is taken as given."""
         self.assertEqual(self.read("max.socket.request.bytes=1000\nmax.request.memory.bytes=1000").requestMemorySizeMax, 1000)
+
+
+class PageTests(SynchronousTestCase):
+    """The reference page C{docs/settings.md}."""
+
+    def test_page(self) -> None:
+        """It is what the table says. (C{python -m pylogbroker.config > docs/settings.md} makes it anew.)"""
+        with open(PAGE, encoding="utf-8") as file:
+            self.assertEqual(file.read(), brokerPage())
+        printed = subprocess.run([sys.executable, "-m", "pylogbroker.config"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+        self.assertEqual(printed.stdout, brokerPage())
+
+    def test_everyKey(self) -> None:
+        """Every key is on it, once."""
+        for row in BROKER_ROWS:
+            self.assertEqual(brokerPage().count(f"\n| `{row.key}` |"), 1, row.key)
 
 
 class SampleTests(SettingsCase):

@@ -44,15 +44,28 @@ def frames(stream: bytes) -> list[bytes]:
     return found
 
 
-def messageSets() -> list[bytes]:
-    """The message sets of the recorded PRODUCE requests, and the segment; some are bad."""
-    found = [segment()]
-    for _, stream in requests():
-        for body in frames(stream):
-            topicSize = int.from_bytes(body[2:4], "big")
-            if body[:2] == b"\x00\x00" and topicSize < len(body):
-                found.append(body[4 + topicSize + 8 :])
+def setsIn(body: bytes) -> list[bytes]:
+    """The message sets in the body of a PRODUCE or MULTIPRODUCE request, as far as its size fields make sense."""
+    if body[:2] == b"\x00\x00":
+        count, at = 1, 2
+    elif body[:2] == b"\x00\x03":
+        count, at = int.from_bytes(body[2:4], "big", signed=True), 4
+    else:
+        return []
+    found: list[bytes] = []
+    while len(found) < count and at + 2 <= len(body):
+        at += 2 + max(int.from_bytes(body[at : at + 2], "big", signed=True), 0) + 8
+        if at > len(body):
+            break
+        size = max(int.from_bytes(body[at - 4 : at], "big", signed=True), 0)
+        found.append(body[at : at + size])
+        at += size
     return found
+
+
+def messageSets() -> list[bytes]:
+    """The message sets of the recorded requests, and the segment; some are bad."""
+    return [segment()] + [data for _, stream in requests() for body in frames(stream) for data in setsIn(body)]
 
 
 def wrapperPayloads() -> list[bytes]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import reactor, stdio
 from twisted.internet.protocol import Protocol
@@ -23,21 +24,30 @@ from pylogbroker.testing.localbroker import LocalBroker
 from tests.fuzz.record import say
 
 
-def main(directory: str, *changes: str) -> None:
-    """Run until the input ends."""
-    kinds: Counter[str] = Counter()
+def observer(kinds: Counter[str], tell: Callable[[str], None]) -> ILogObserver:
+    """
+    What says which events count against a broker.
+
+    @param kinds: warnings by their sentence, which it counts.
+    @param tell: called with a line for each error.
+    """
 
     @provider(ILogObserver)
     def observe(event: LogEvent) -> None:
         level = event.get("log_level", LogLevel.info)
-        if level >= LogLevel.error or "log_failure" in event or event.get("isError"):
-            text = formatEvent(event)
-            failure = event.get("log_failure")
-            say(f"LOGGED {level.name} {json.dumps(text + (failure.getTraceback() if failure is not None else ''))}")
+        failure = event.get("log_failure")
+        if level >= LogLevel.error or failure is not None or event.get("isError"):
+            tell(f"LOGGED {level.name} {json.dumps(formatEvent(event) + (failure.getTraceback() if failure is not None else ''))}")
         elif level >= LogLevel.warn:
             kinds[str(event.get("log_format"))] += 1
 
-    globalLogBeginner.beginLoggingTo([observe], redirectStandardIO=False, discardBuffer=True)
+    return cast("ILogObserver", observe)
+
+
+def main(directory: str, *changes: str) -> None:
+    """Run until the input ends."""
+    kinds: Counter[str] = Counter()
+    globalLogBeginner.beginLoggingTo([observer(kinds, say)], redirectStandardIO=False, discardBuffer=True)
     broker = LocalBroker(reactor, dict(change.split("=", 1) for change in changes), directory)
 
     class UntilEnd(Protocol):

@@ -197,7 +197,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._ended.wait(WATCH_PAUSE_SECONDS):
+            while True:
                 began = time.monotonic()
                 self._round(self._figures.watchCount)
                 self._figures.watchCount += 1
@@ -205,6 +205,8 @@ class Watcher(threading.Thread):
                 rss = self._broker.memory("VmRSS")
                 if rss > RSS_SIZE_MAX:
                     raise AssertionError(f"the broker has {rss >> 20} MiB in round {self._figures.watchCount}")
+                if self._ended.wait(WATCH_PAUSE_SECONDS):
+                    break
             self._readBack()
         except Exception as error:
             self._figures.faults.append(f"the watcher, in round {self._figures.watchCount}: {error!r}")

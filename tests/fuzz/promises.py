@@ -51,7 +51,8 @@ LIMITS = CheckLimits(payloadSizeMax=4096, decompressedSizeMax=1 << 16, depthMax=
 UNOPENED = (CorruptCompressionError, DecompressionLimitError)
 """A wrapper that is both corrupt and too large may be refused for either."""
 
-SCAN_WINDOW_SIZES = (1, 4, 7, 16, 64, 1024, 1 << 20)
+SCAN_WINDOW_SIZES = (16, 17, 20, 31, 64, 1024, 1 << 20)
+"""A window holds a header at least; entries that are larger than it are judged piece by piece."""
 
 
 def demand(holds: bool, *what: object) -> None:
@@ -329,7 +330,7 @@ def compression(data: bytes) -> None:
 def scan(data: bytes) -> None:
     """A walk over a segment finds what the judge would recover, by steps and in one go, with windows of every size; it never raises."""
     start = 0
-    windowSize = SCAN_WINDOW_SIZES[data[0] % len(SCAN_WINDOW_SIZES)] if data else 1
+    windowSize = SCAN_WINDOW_SIZES[data[0] % len(SCAN_WINDOW_SIZES)] if data else SCAN_WINDOW_SIZES[0]
     data = data[1:] if data and data[0] < 128 else repaired(data[1:])
     kept = judge.recoverable(data)
     before, format2011.SCAN_WINDOW_SIZE = format2011.SCAN_WINDOW_SIZE, windowSize

@@ -14,7 +14,7 @@ from pathlib import Path
 from pylogbroker.formats.checksum import CRC32_NAME
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("twisted", "cramjam", "crcmod", "isal", "zlib-ng")
+PACKAGES = ("twisted", "cramjam", "crcmod", "zlib-ng")
 
 
 def say(line: str) -> None:

@@ -89,7 +89,7 @@ def runTrial(names: list[str], jobCount: int, prefix: list[str], folder: Path, e
     report = folder / "report.jsonl"
     report.unlink(missing_ok=True)
     plugin = str(ROOT / "tests" / "gate" / "plugin")
-    environment = {**environment, REPORT_VARIABLE: str(report), "PYTHONPATH": plugin, "PYTHONHASHSEED": environment.get("PYTHONHASHSEED", "0")}
+    environment = {**environment, REPORT_VARIABLE: str(report), "PYTHONPATH": plugin}
     arguments = [sys.executable, *prefix, "--reporter=record", f"--temp-directory={folder / 'trial'}"]
     if jobCount > 1:
         arguments.append(f"--jobs={jobCount}")
@@ -160,7 +160,7 @@ def main() -> int:
         if options.checks:
             announce("coverage")
             tally.check("coverage", coverageFaults(environment))
-        if not options.names and (ROOT / "tests" / "benchmarks" / "__init__.py").exists():
+        if not options.names and any((ROOT / "tests" / "benchmarks").glob("test_*.py")):
             announce("benchmarks, the short form")
             more, moreFaults = runTrial([BENCHMARKS], 1, ["-m", "twisted.trial"], folder, dict(os.environ))
             outcomes.update(more)

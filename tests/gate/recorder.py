@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.trial.reporter import TreeReporter
+from twisted.trial.unittest import makeTodo
 
 REPORT_VARIABLE = "PYLOGBROKER_TEST_REPORT"
 """The environment variable that names the file to write."""
@@ -39,6 +40,11 @@ def readReport(path: Path) -> tuple[dict[str, str], bool]:
             elif outcomes.get(testId, PASSED) == PASSED:
                 outcomes[testId] = outcome
     return outcomes, ended
+
+
+def _todo(todo: Any) -> Any:
+    """What trial's reporters can print: a worker process sends the reason only."""
+    return makeTodo(todo) if isinstance(todo, str) else todo
 
 
 class Recorder(TreeReporter):  # type: ignore[misc, unused-ignore]  # trial's reporters are partly untyped
@@ -68,12 +74,12 @@ class Recorder(TreeReporter):  # type: ignore[misc, unused-ignore]  # trial's re
         super().addSkip(test, *args)
         self._record(test.id(), "skipped")
 
-    def addExpectedFailure(self, test: Any, *args: Any) -> None:
-        super().addExpectedFailure(test, *args)
+    def addExpectedFailure(self, test: Any, error: Any, todo: Any = None) -> None:
+        super().addExpectedFailure(test, error, _todo(todo))
         self._record(test.id(), "expected failure")
 
-    def addUnexpectedSuccess(self, test: Any, *args: Any) -> None:
-        super().addUnexpectedSuccess(test, *args)
+    def addUnexpectedSuccess(self, test: Any, todo: Any = None) -> None:
+        super().addUnexpectedSuccess(test, _todo(todo))
         self._record(test.id(), "unexpected success")
 
     def done(self) -> None:

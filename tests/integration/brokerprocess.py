@@ -41,21 +41,25 @@ class BrokerProcess:
     @ivar directory: C{log.dir}.
     @ivar port: where it listens, once C{start} has returned.
     @ivar lines: its log so far.
+    @ivar fileSizeMax: how large a file the next process may write; 0: any.
     """
 
-    def __init__(self, directory: str, properties: Mapping[str, str] | None = None, config: str | None = None, descriptorCountMax: int = 0) -> None:
+    def __init__(
+        self, directory: str, properties: Mapping[str, str] | None = None, config: str | None = None, descriptorCounts: tuple[int, int] | None = None
+    ) -> None:
         """
         @param directory: C{log.dir}; beside it, in C{<directory>.properties}, its property file is written.
         @param properties: over the L{DEFAULTS}, or over those of C{config}.
         @param config: a property file to use instead of the L{DEFAULTS}.
-        @param descriptorCountMax: the process's hard limit on descriptors; 0: the test's own.
+        @param descriptorCounts: the soft and the hard limit on descriptors that it is started with; L{None}: the test's own.
         """
         self.directory = directory
         self.lines: list[str] = []
         self.port = 0
+        self.fileSizeMax = 0
         self._changes = {"log.dir": directory, **(properties or {})}
         self._config = config
-        self._descriptorCountMax = descriptorCountMax
+        self._descriptorCounts = descriptorCounts
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._news = threading.Condition()
@@ -96,13 +100,16 @@ class BrokerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            preexec_fn=self._limit if self._descriptorCountMax else None,
+            preexec_fn=self._limit,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
     def _limit(self) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._descriptorCountMax, self._descriptorCountMax))
+        if self._descriptorCounts is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptorCounts)
+        if self.fileSizeMax:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.fileSizeMax, self.fileSizeMax))
 
     def kill(self) -> None:
         """C{kill -9}; it may have ended already."""

@@ -17,6 +17,7 @@ MACHINE = Path("/var/log")
 FILE_COUNT = 5
 LINE_COUNT = 2000
 MACHINE_FILE_SIZE_MIN = 20_000
+MACHINE_LINE_COUNT_MIN = 200
 
 
 class LogFile(NamedTuple):
@@ -58,7 +59,7 @@ def machineFiles() -> Iterator[LogFile]:
             data = path.read_bytes()
         except OSError:
             continue
-        if len(data) >= MACHINE_FILE_SIZE_MIN:
+        if len(data) >= MACHINE_FILE_SIZE_MIN and data.count(b"\n") >= MACHINE_LINE_COUNT_MIN:
             yield LogFile(path.name, str(MACHINE), b"\n".join(data.split(b"\n")[:LINE_COUNT]))
 
 

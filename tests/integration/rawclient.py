@@ -34,6 +34,13 @@ class RawClient:
         self.socket.connect(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    @classmethod
+    def over(cls, connected: socket.socket) -> Self:
+        """A client over a connection that is there already."""
+        client = cls.__new__(cls)
+        client.socket = connected
+        return client
+
     def __enter__(self) -> Self:
         return self
 

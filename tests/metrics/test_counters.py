@@ -51,6 +51,12 @@ class BrokerCountersTests(SynchronousTestCase):
         self.assertIs(counters.topic("a"), first)
         self.assertEqual(sorted(counters.topics), ["a", "b"])
 
+    def test_longNames(self) -> None:
+        """A name that no topic can have is not kept."""
+        counters = BrokerCounters()
+        self.assertIs(counters.topic("x" * 256), counters.otherTopics)
+        self.assertIsNot(counters.topic("x" * 255), counters.otherTopics)
+
     def test_sums(self) -> None:
         """The sum over all topics holds those beyond the limit, too."""
         counters = BrokerCounters(1)

@@ -10,7 +10,8 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connections import BrokerLink, Connections
+from pylogbroker.client.connections import Connections
+from pylogbroker.client.link import BrokerLink
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.requests import MultiProduce, Offsets, Produce, Request, RequestDecoder

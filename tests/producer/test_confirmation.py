@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.blocking.pacing import ReconnectRule
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connections import BrokerLink
+from pylogbroker.client.link import BrokerLink
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, UnknownOutcomeError  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.producer.confirmation import Carrier

@@ -129,6 +129,21 @@ class ForgettingTests(SynchronousTestCase):
         self.assertEqual(self.files.list("/d"), [])
         self.make("/d/a", b"1").sync()
 
+    def test_killedAtAnOperation(self) -> None:
+        """A process that died where the power was to fail loses nothing that was written, and the next one is not stopped there."""
+        self.files.cutAt = self.files.operationCount + 2
+        file = self.make("/d/a", b"1")
+        self.assertRaises(PowerLostError, file.sync)
+        self.files.kill()
+        self.assertEqual(self.found("/d/a"), b"1")
+        self.files.open("/d/a").sync()
+
+    def test_killedBeforeAnOperation(self) -> None:
+        """A process that is killed sooner leaves the cut to come."""
+        self.files.cutAt = self.files.operationCount + 1
+        self.files.kill()
+        self.assertRaises(PowerLostError, self.make, "/d/a", b"1")
+
     def test_forgottenSyncs(self) -> None:
         """With C{syncs} off, syncs do nothing."""
         self.files.syncs = False

@@ -1,0 +1,11 @@
+"""
+C{python -m pylogbroker.config} prints the reference page of the settings, C{docs/settings.md}, which a test holds against the table.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pylogbroker.config.settings import brokerPage
+
+sys.stdout.write(brokerPage())

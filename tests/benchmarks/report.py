@@ -1,0 +1,171 @@
+"""
+Figures as tables, in Markdown: what is printed is what is kept.
+
+A ratio is the median of the broker's figures over the median of the yardstick's, of one run; beside it stand the smallest and the largest ratio of a
+single round, which say how much to believe it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tests.benchmarks.scenarios import BROKER, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, Scenario, VisitScenario
+
+Results = dict[str, list[Figures]]
+"""The figures of all rounds, by side."""
+
+
+@dataclass
+class Verdicts:
+    """
+    How many targets there were.
+
+    @ivar missed: the names of scenarios that missed theirs.
+    """
+
+    count: int = 0
+    missed: tuple[str, ...] = ()
+
+    def judge(self, name: str, sentence: str, isMet: bool) -> str:
+        self.count += 1
+        if not isMet:
+            self.missed += (name,)
+        return f"{sentence}: {'met' if isMet else '**not met**'}"
+
+
+def middle(rounds: Sequence[Figures], name: str) -> float:
+    return median(figures[name] for figures in rounds)
+
+
+def ratio(results: Results, name: str) -> float:
+    """Of medians."""
+    return middle(results[BROKER], name) / middle(results[YARDSTICK], name)
+
+
+def spread(results: Results, name: str) -> str:
+    """Of single rounds."""
+    ratios = [broker[name] / yardstick[name] for broker, yardstick in zip(results[BROKER], results[YARDSTICK], strict=True)]
+    return f"{min(ratios):.2f}–{max(ratios):.2f}" if len(ratios) > 1 else "one"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown, with columns as wide as they must be, so that it can be read in a terminal, too."""
+    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in (columns, *rows)]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+
+
+def produceTable(measured: Sequence[tuple[ProduceScenario, Results]], verdicts: Verdicts) -> list[str]:
+    rows = []
+    for scenario, results in measured:
+        found = ratio(results, "cpuUs")
+        target = "" if scenario.target is None else verdicts.judge(scenario.name, f"≤ {scenario.target:g}", found <= scenario.target)
+        rows.append(
+            [
+                scenario.name,
+                f"{middle(results[YARDSTICK], 'cpuUs'):.3f}",
+                f"{middle(results[BROKER], 'cpuUs'):.3f}",
+                f"{found:.2f}",
+                spread(results, "cpuUs"),
+                target,
+                f"{middle(results[YARDSTICK], 'rate') / 1e3:.0f}",
+                f"{middle(results[BROKER], 'rate') / 1e3:.0f}",
+            ]
+        )
+    return [
+        "## Produce: messages of 200 bytes",
+        "",
+        "CPU of the server in seconds per million messages. `b` messages in a request, `c` connections, `p` partitions.",
+        "",
+        *table(["scenario", "yardstick CPU", "broker CPU", "ratio", "rounds", "target", "yardstick k/s", "broker k/s"], rows),
+    ]
+
+
+def fetchTable(measured: Sequence[tuple[FetchScenario, Results]], verdicts: Verdicts) -> list[str]:
+    rows = []
+    for scenario, results in measured:
+        share = ratio(results, "rate")
+        target = "" if scenario.target is None else verdicts.judge(scenario.name, f"≥ {scenario.target:g}", share >= scenario.target)
+        rows.append(
+            [
+                scenario.name,
+                f"{middle(results[YARDSTICK], 'rate') / 1e6:.0f}",
+                f"{middle(results[BROKER], 'rate') / 1e6:.0f}",
+                f"{share:.2f}",
+                spread(results, "rate"),
+                target,
+                f"{middle(results[YARDSTICK], 'cpuPerGB'):.3f}",
+                f"{middle(results[BROKER], 'cpuPerGB'):.3f}",
+                f"{ratio(results, 'cpuPerGB'):.2f}",
+            ]
+        )
+    return [
+        "## Fetch: cached data",
+        "",
+        "MB/s of all consumers (`c`) together; the share is the broker's of bare sendfile's. CPU of the server in seconds per GB.",
+        "",
+        *table(["scenario", "yardstick MB/s", "broker MB/s", "share", "rounds", "target", "yardstick CPU", "broker CPU", "ratio"], rows),
+    ]
+
+
+def hotTable(measured: Sequence[tuple[HotScenario, Results]], verdicts: Verdicts) -> list[str]:
+    lines = []
+    for scenario, results in measured:
+        rounds = results[BROKER]
+        alone = middle(rounds, "aloneP99")
+        rows = []
+        for neighbour, title in (("alone", "alone"), ("warm", "beside a consumer of other cached data"), ("cold", "beside a consumer of uncached data")):
+            p99 = middle(rounds, f"{neighbour}P99")
+            target = verdicts.judge(scenario.name, f"≤ {scenario.target:g}", p99 <= scenario.target * alone) if neighbour == "cold" else ""
+            rate = "" if neighbour == "alone" else f"{middle(rounds, f'{neighbour}Rate') / 1e6:.0f}"
+            figures = [f"{middle(rounds, neighbour + which):.0f}" for which in ("P50", "P99", "Worst")]
+            rows.append([title, *figures, f"{p99 / alone:.2f}", target, rate])
+        lines += [
+            "## A hot consumer beside a cold one",
+            "",
+            f"Latency in microseconds of fetches of 200 KB, with a pause of 1 ms between them. The neighbour fetches 1 MB at a time, without pauses; before "
+            f"each of its passes `posix_fadvise` dropped its file from the cache ({max(figures['cachedShare'] for figures in rounds):.0%} of it stayed).",
+            "",
+            *table(["the hot consumer", "p50", "p99", "worst", "p99 to alone", "target", "neighbour MB/s"], rows),
+        ]
+    return lines
+
+
+def visitTable(measured: Sequence[tuple[VisitScenario, Results]], verdicts: Verdicts) -> list[str]:
+    rows = [
+        [
+            f"{scenario.name}, {side}",
+            f"{middle(results[side], 'connectingMs'):.0f}",
+            f"{middle(results[side], 'ms'):.0f}",
+            f"{middle(results[side], 'cpuUs'):.1f}",
+            "" if side == YARDSTICK else f"{ratio(results, 'cpuUs'):.2f}",
+        ]
+        for scenario, results in measured
+        for side in (YARDSTICK, BROKER)
+    ]
+    return [
+        "## A thousand connections with one small request each",
+        "",
+        "All connect; then each sends one message and waits for the server to close. CPU of the server in microseconds per connection, from accept to close.",
+        "",
+        *table(["scenario", "ms to connect all", "ms in all", "CPU", "ratio"], rows),
+    ]
+
+
+TABLES = {ProduceScenario: produceTable, FetchScenario: fetchTable, HotScenario: hotTable, VisitScenario: visitTable}
+
+
+def asMarkdown(surroundings: Sequence[tuple[str, str]], roundCount: int, measured: Sequence[tuple[Scenario, Results]]) -> str:
+    """The whole report."""
+    verdicts = Verdicts()
+    lines = [*(f"- {what}: {value}" for what, value in surroundings), f"- rounds: {roundCount}, yardstick and broker in turn; medians"]
+    for kind, write in TABLES.items():
+        chosen = [(scenario, results) for scenario, results in measured if isinstance(scenario, kind)]
+        if chosen:
+            lines += ["", *write(chosen, verdicts)]  # type: ignore[operator] # each table gets its own kind
+    if verdicts.count:
+        missed = f"; missed by {', '.join(verdicts.missed)}" if verdicts.missed else ""
+        lines += ["", f"{verdicts.count - len(verdicts.missed)} of {verdicts.count} targets met{missed}."]
+    return "\n".join(lines) + "\n"

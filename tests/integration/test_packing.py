@@ -1,0 +1,77 @@
+"""
+What is in the wheel, and that it works from there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pylogbroker", "twisted", "etc")
+WITHOUT_THE_TREE = "import sys; sys.path = [{wheel!r}] + [entry for entry in sys.path[1:] if entry != {root!r}]; "
+
+
+class WheelTests(SynchronousTestCase):
+    """C{pip wheel} of a copy of the sources."""
+
+    def setUp(self) -> None:
+        folder = Path(self.mktemp()).absolute()
+        tree = folder / "tree"
+        for name in SOURCES:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache"))
+            else:
+                tree.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, tree / name)
+        # What an earlier build has left must not come along.
+        stale = tree / "build" / "lib" / "pylogbroker"
+        stale.mkdir(parents=True)
+        (stale / "stale.py").touch()
+        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(tree)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        [wheel] = folder.glob("*.whl")
+        self.unpacked = folder / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            self.names = {name for name in archive.namelist() if ".dist-info/" not in name}
+            archive.extractall(self.unpacked)
+
+    def test_contents(self) -> None:
+        """Every module, the plugin, the sample configuration, the mark that types are there; no tests, no C{__init__.py} of Twisted's, nothing stale."""
+        modules = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker").rglob("*.py")}
+        others = {"twisted/plugins/pylogbroker_plugin.py", "pylogbroker/config/broker.properties", "pylogbroker/py.typed"}
+        self.assertEqual(self.names, modules | others)
+
+    def runWheel(self, code: str) -> str:
+        """Run code that finds the wheel's contents and not this tree."""
+        code = WITHOUT_THE_TREE.format(wheel=str(self.unpacked), root=str(ROOT)) + code
+        return subprocess.run([sys.executable, "-c", code], cwd=self.unpacked.parent, capture_output=True, text=True, check=True).stdout
+
+    def test_plugin(self) -> None:
+        """C{twistd --help} shows it."""
+        self.assertIn(" pylogbroker ", self.runWheel("sys.argv = ['twistd', '--help']; from twisted.scripts.twistd import run; run()"))
+
+    def test_sample(self) -> None:
+        """The sample configuration is found beside its module, and is the one of the tree."""
+        found = self.runWheel("from pylogbroker.config.sample import samplePath; print(samplePath())").strip()
+        self.assertEqual(found, str(self.unpacked / "pylogbroker" / "config" / "broker.properties"))
+        self.assertEqual(Path(found).read_bytes(), (ROOT / "etc" / "broker.properties").read_bytes())
+
+
+class EditableTests(SynchronousTestCase):
+    """This environment, into which the tests' installation has put the tree itself."""
+
+    def test_plugin(self) -> None:
+        """C{twistd --help} shows it, from any folder."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        twistd = Path(sys.executable).with_name("twistd")
+        out = subprocess.run([str(twistd), "--help"], cwd=folder, capture_output=True, text=True, check=True).stdout
+        self.assertIn(" pylogbroker ", out)

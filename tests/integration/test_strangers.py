@@ -1,0 +1,93 @@
+"""
+Clients of another kind on the broker's port: today's Kafka, a browser, TLS. Each is sent away with one line in the log that names it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import struct
+import tempfile
+import urllib.error
+import urllib.request
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.integration.brokerprocess import BrokerProcess
+
+SECONDS_MAX = 10
+
+
+def apiVersions() -> bytes:
+    """What a client of Kafka 2.4 and later sends first: ApiVersions 3, with a header of version 2 (a tag buffer behind the client's name)."""
+    header = struct.pack(">hhih", 18, 3, 1, 7) + b"rdkafka" + b"\x00"
+    body = b"\x0blibrdkafka" + b"\x062.3.0" + b"\x00"  # compact strings: one more than their size, then the bytes; a tag buffer
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def metadata() -> bytes:
+    """What an older one sends first: Metadata 1 for all topics. Its key, 3, is MULTIPRODUCE in 0.7."""
+    body = struct.pack(">hhih", 3, 1, 1, 8) + b"producer" + struct.pack(">i", -1)
+    return struct.pack(">i", len(body)) + body
+
+
+class StrangerTests(SynchronousTestCase):
+    """C{twistd pylogbroker}, and programs that mean somebody else."""
+
+    def setUp(self) -> None:
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        self.broker = BrokerProcess(folder + "/logs")
+        self.addCleanup(self.broker.kill)
+        self.broker.start()
+        self.friend = self.broker.client()
+        self.addCleanup(self.friend.close)
+        self.friend.roundTrip("friends", b"before")
+
+    def assertNamed(self, name: str) -> None:
+        """One line of the log names it; those who speak the protocol are served, over their old connections and over new ones."""
+        self.broker.waitForLine(f"127.0.0.1:[0-9]+ seems to speak {name}, not the protocol of Kafka 0.7: closed")
+        self.friend.roundTrip("friends", b"old connection")
+        with self.broker.client() as friend:
+            friend.roundTrip("friends", b"new connection")
+        self.assertEqual(self.broker.log.count("seems to speak"), 1)
+        self.assertNotIn("Traceback", self.broker.log)
+
+    def assertSentAway(self, greeting: bytes) -> None:
+        with self.broker.client(SECONDS_MAX) as client:
+            client.send(greeting)
+            self.assertTrue(client.isClosed())
+
+    def test_todaysKafka(self) -> None:
+        """A client of today's Kafka asks for the versions, and is closed."""
+        self.assertSentAway(apiVersions())
+        self.assertNamed("the protocol of Kafka 0.8 or later")
+
+    def test_olderKafka(self) -> None:
+        """One of Kafka 0.10 asks for metadata, and is closed."""
+        self.assertSentAway(metadata())
+        self.assertNamed("the protocol of Kafka 0.8 or later")
+
+    def test_http(self) -> None:
+        """C{urllib} asks for a page, and is closed without one."""
+        with self.assertRaises((urllib.error.URLError, OSError)) as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.broker.port}/metrics", timeout=SECONDS_MAX)
+        self.assertNotIsInstance(caught.exception, TimeoutError)
+        self.assertNamed("HTTP")
+
+    def test_tls(self) -> None:
+        """C{ssl} begins a handshake, and is closed."""
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with socket.create_connection(("127.0.0.1", self.broker.port), SECONDS_MAX) as plain, self.assertRaises(OSError) as caught:
+            context.wrap_socket(plain)
+        self.assertNotIsInstance(caught.exception, TimeoutError)
+        self.assertNamed("TLS")
+
+    def test_manyTimes(self) -> None:
+        """A scanner that comes a hundred times fills no log: one line, for now."""
+        for _time in range(100):
+            self.assertSentAway(apiVersions())
+        self.assertNamed("the protocol of Kafka 0.8 or later")

@@ -1,0 +1,107 @@
+"""
+Tests of the tree of errors.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker import errors
+from pylogbroker.errors import (
+    ERRORS_BY_CODE,
+    FormatError,
+    OffsetOutOfRangeError,
+    PartitionOutOfRangeError,
+    PylogbrokerError,
+    RemoteError,
+    RemoteFetchSizeError,
+    RemoteInvalidMessageError,
+    RemoteOffsetOutOfRangeError,
+    RemotePartitionError,
+    RemoteUnknownError,
+    StorageError,
+    errorForCode,
+)
+
+CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
+
+
+class TreeTests(SynchronousTestCase):
+    """One tree, whose branches say whose fault it was."""
+
+    def test_oneRoot(self) -> None:
+        """Every error of ours is a PylogbrokerError, and its name ends in Error."""
+        self.assertGreater(len(CLASSES), 20)
+        for each in CLASSES:
+            self.assertTrue(issubclass(each, PylogbrokerError), each)
+            self.assertTrue(each.__name__.endswith("Error"), each)
+
+    def test_everyErrorIsExplained(self) -> None:
+        """Every error has a docstring of its own."""
+        self.assertEqual([each for each in CLASSES if not each.__dict__.get("__doc__")], [])
+
+    def test_notTheBuiltIn(self) -> None:
+        """Our ConnectionError is no OSError: what catches the one does not catch the other."""
+        self.assertFalse(issubclass(errors.ConnectionError, OSError))
+
+    def test_remoteIsTheSameAsLocal(self) -> None:
+        """An offset or partition that the broker refuses can be caught by the word that the broker itself uses."""
+        self.assertTrue(issubclass(RemoteOffsetOutOfRangeError, OffsetOutOfRangeError))
+        self.assertTrue(issubclass(RemotePartitionError, PartitionOutOfRangeError))
+
+
+class FormatErrorTests(SynchronousTestCase):
+    """Bytes that are no message set."""
+
+    def test_whyAndWhere(self) -> None:
+        """Reason and position are there to look at, and in the text; without a position it is 0."""
+        for each in CLASSES:
+            if issubclass(each, FormatError):
+                error = each("magic byte is 7", 120)
+                self.assertEqual((error.reason, error.position, str(error)), ("magic byte is 7", 120, "magic byte is 7 (entry at byte 120)"))
+                self.assertEqual(each("why").position, 0)
+
+
+class StorageErrorTests(SynchronousTestCase):
+    """A file operation that failed."""
+
+    def test_whatAndWhere(self) -> None:
+        """The text names action, file and reason; the system's number is there if there was one."""
+        for each in CLASSES:
+            if issubclass(each, StorageError):
+                error = each("logs/t-0", "fsync", "no space", errno.ENOSPC)
+                self.assertEqual(str(error), "cannot fsync logs/t-0: no space")
+                self.assertEqual((error.path, error.action, error.reason, error.errno), ("logs/t-0", "fsync", "no space", errno.ENOSPC))
+                self.assertIs(each("logs", "open", "why").errno, None)
+
+
+class CodeTests(SynchronousTestCase):
+    """The error codes of spec-0.7 wire-protocol §8, in one table."""
+
+    def test_table(self) -> None:
+        """-1, 1, 2, 3 and 4 have a class each, which has its code."""
+        expected = {-1: RemoteUnknownError, 1: RemoteOffsetOutOfRangeError, 2: RemoteInvalidMessageError, 3: RemotePartitionError, 4: RemoteFetchSizeError}
+        self.assertEqual(ERRORS_BY_CODE, expected)
+        for code, each in expected.items():
+            self.assertIs(type(errorForCode(code)), each)
+            self.assertEqual((errorForCode(code).code, each().code), (code, code))
+
+    def test_unrecognised(self) -> None:
+        """Any other code is "unknown", as in 0.7's clients, and is kept to look at."""
+        for code in (5, 100, -2, -32768):
+            error = errorForCode(code)
+            self.assertEqual((type(error), error.code), (RemoteUnknownError, code))
+
+    def test_text(self) -> None:
+        """The text says what the code means, and what was asked for."""
+        self.assertEqual(str(errorForCode(3, "of t-7")), "The partition number is not one of the topic's (code 3). of t-7")
+        self.assertEqual(str(errorForCode(3)), "The partition number is not one of the topic's (code 3).")
+
+    def test_remoteError(self) -> None:
+        """A remote error without words says what its class says; with words, those; its code can be given."""
+        self.assertEqual(str(RemoteFetchSizeError()), "The fetch size is invalid (code 4).")
+        self.assertEqual(str(RemoteFetchSizeError("too small")), "too small")
+        self.assertEqual((RemoteError().code, RemoteError("x", 9).code), (-1, 9))

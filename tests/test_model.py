@@ -1,0 +1,37 @@
+"""
+Tests of the values that every floor shares.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.model import EARLIEST, LATEST, NO_TIMESTAMP, RANDOM_PARTITION, Message, MessageAndOffset, TopicPartition
+
+
+class ValueTests(SynchronousTestCase):
+    """Topic-partitions, messages, constants."""
+
+    def test_topicPartition(self) -> None:
+        """It is written as its directory is named, is equal to a plain tuple, and hashes like one."""
+        self.assertEqual(str(TopicPartition("my-topic", 3)), "my-topic-3")
+        self.assertEqual({("t", 0): 1}.get(TopicPartition("t", 0)), 1)
+
+    def test_codec(self) -> None:
+        """The codec is the two lowest bits of the attributes, whatever the others are."""
+        self.assertEqual([Message(b"", 1, attributes).codec for attributes in (0, 1, 2, 3, 0xFC, 0xFE)], [0, 1, 2, 3, 0, 2])
+
+    def test_messageDefaults(self) -> None:
+        """A message made of a payload alone is plain and of magic 1."""
+        message = Message(b"payload")
+        self.assertEqual((message.payload, message.magic, message.attributes, message.checksum, message.codec), (b"payload", 1, 0, 0, 0))
+
+    def test_unpacking(self) -> None:
+        """A message and its offset can be taken apart by name and by place."""
+        both = MessageAndOffset(Message(b"m"), 15)
+        message, nextOffset = both
+        self.assertEqual((message, nextOffset), (both.message, both.nextOffset))
+
+    def test_constants(self) -> None:
+        """The wire's special numbers (spec-0.7 wire-protocol §3.1, §3.5)."""
+        self.assertEqual((RANDOM_PARTITION, LATEST, EARLIEST, NO_TIMESTAMP), (-1, -1, -2, -1))
