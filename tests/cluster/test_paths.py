@@ -27,7 +27,7 @@ class PathTests(SynchronousTestCase):
         partition = BrokerPartition(0, 1)
         self.assertEqual(
             [group.root, group.consumer("c"), group.topicOwners("t"), group.owner("t", partition), group.topicOffsets("t"), group.offset("t", partition)],
-            ["/consumers/g", "/consumers/g/ids/c", "/consumers/g/owners/t", "/consumers/g/owners/t/0-1", "/consumers/g/offsets/t", "/consumers/g/offsets/t/0-1"],
+            ["/consumers/g", *(f"/consumers/g/{path}" for path in ("ids/c", "owners/t", "owners/t/0-1", "offsets/t", "offsets/t/0-1"))],
         )
 
     def test_recorded(self) -> None:

@@ -1,0 +1,104 @@
+"""
+Producers and consumer groups at brokers that are registered in a real ZooKeeper; and the programs of C{docs/groups.md}.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import TestCase
+
+from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.producer.producer import Producer
+from pylogbroker.testing import LocalBroker
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.integration.zookeeperprocess import sharedZookeeper
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_numbers = count()
+
+
+class ClusterTestCase(TestCase):
+    """Two brokers of two partitions each, in a chroot of their own."""
+
+    timeout = 120
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        chroot = f"/groups{next(_numbers)}"
+        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
+        await outer.connect()
+        await outer.create(chroot)
+        await outer.close()
+        self.servers = sharedZookeeper().servers + chroot
+        for number in (0, 1):
+            properties = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
+            broker = LocalBroker(reactor, properties)
+            await broker.start()
+            self.addCleanup(broker.stop)
+
+
+class GroupTests(ClusterTestCase):
+    """From a producer that finds its brokers to the members of a group that share what it sent."""
+
+    async def member(self) -> tuple[ConsumerConnector, MessageStream]:
+        settings = {"zk.connect": self.servers, "groupid": "g", "rebalance.backoff.ms": "100", "fetcher.backoff.ms": "20", "autocommit.interval.ms": "200"}
+        consumer = ConsumerConnector(reactor, settings)
+        await consumer.connect()
+        self.addCleanup(consumer.shutdown)
+        streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({"clicks": 1})
+        return consumer, streams["clicks"][0]
+
+    async def test_sharedOnce(self) -> None:
+        """What a confirming producer sent, two members read: each message once, and those of a key in their order."""
+        producer = Producer(reactor, {"zk.connect": self.servers, "producer.type": "async", "batch.size": "20", "queue.time": "50", "confirm": "true"})
+        await producer.start()
+        await producer.send("clicks", b"0:0", key="key 0")  # the topic comes into being, and is registered
+        members = [await self.member() for _ in range(2)]
+        total = 400
+        await gatherResults([producer.send("clicks", b"%d:%d" % (number % 7, number), key=f"key {number % 7}") for number in range(1, total)])
+        await producer.close()
+        self.assertEqual((producer.counters.writtenCount, producer.counters.failedCount, producer.counters.unknownCount), (total, 0, 0))
+
+        read: list[Any] = []
+        done: Deferred[None] = Deferred()
+
+        async def drain(stream: MessageStream) -> None:
+            async for message in stream:
+                read.append(message)
+                if len(read) == total:
+                    done.callback(None)
+
+        drains = [Deferred.fromCoroutine(drain(stream)) for _consumer, stream in members]
+        await done.addTimeout(60, reactor)
+        for consumer, _stream in members:
+            await consumer.shutdown()
+        await gatherResults(drains)
+
+        pairs = [tuple(map(int, message.value.split(b":"))) for message in read]
+        self.assertEqual(sorted(number for _key, number in pairs), list(range(total)))
+        for key in range(7):
+            self.assertEqual([number for each, number in pairs if each == key], [number for number in range(total) if number % 7 == key])
+
+
+class PageTests(ClusterTestCase):
+    """C{docs/groups.md}."""
+
+    def programs(self) -> list[str]:
+        page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
+        return [text.replace("localhost:2181", self.servers) for text in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
+
+    async def test_programs(self) -> None:
+        """The program that publishes and the one that consumes do what the page says."""
+        publish, consume = self.programs()
+        for program, said in ((publish, b"writtenCount=1000, failedCount=0, unknownCount=0"), (consume, b"1000 messages")):
+            output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", program], env=None, path=str(ROOT))
+            self.assertEqual((status, errors), (0, b""))
+            self.assertIn(said, output)
