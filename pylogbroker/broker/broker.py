@@ -43,6 +43,7 @@ from pylogbroker.model import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
 
 INLINE_COMPRESSED_SIZE_MAX = 2 << 10
 INLINE_DECOMPRESSED_SIZE_MAX = 64 << 10
+DECOMPRESSION_COPY_COUNT = 2  # a set in pieces, and joined
 DUE_FLUSH_WAIT_MS = 5_000
 
 Refused = Callable[[PylogbrokerError], None]
@@ -159,7 +160,8 @@ class Broker:
         except DecompressionLimitError:
             pass  # more than is good for the reactor, or than is allowed at all
         granted: Deferred[None] = Deferred()
-        grant = self._decompression.ask(self._limits.decompressedSizeMax, lambda: granted.callback(None))
+        size = DECOMPRESSION_COPY_COUNT * self._limits.decompressedSizeMax
+        grant = self._decompression.ask(min(size, self._decompression.sizeMax), lambda: granted.callback(None))
         try:
             if not grant.granted:
                 await granted

@@ -395,10 +395,10 @@ class CompressedTests(BrokerTestCase):
 
     def test_memory(self) -> None:
         """
-        Memory for opening is drawn from one budget: who finds none left waits until somebody is done, though workers are free; a refusal gives its
-        share back, too.
+        Memory for opening is drawn from one budget, twice what a set may open to, since it is there in pieces and joined: who finds none left waits
+        until somebody is done, though workers are free; a refusal gives its share back, too.
         """
-        self.use(self.broker({"max.decompressed.bytes": "1000000", "max.decompression.memory.bytes": "2000000"}))
+        self.use(self.broker({"max.decompressed.bytes": "1000000", "max.decompression.memory.bytes": "4000000"}))
         self.put(b"")
         large = encodeSet([NOISE], SNAPPY)
         self.produce(large)
