@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ClosingException, ConfigurationError, ZookeeperError, ZookeeperTimeoutException
+from pylogbroker.errors import ClosedError, ConfigurationError, ZookeeperError, ZookeeperTimeoutException
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.interfaces import SessionEvent
 from pylogbroker.testing.localbroker import LocalBroker
@@ -214,7 +214,7 @@ class StopTests(RegisteringCase):
         first, second = broker.broker.stop(), broker.broker.stop()
         await first
         await second
-        with self.assertRaises(ClosingException):
+        with self.assertRaises(ClosedError):
             await starting
         self.assertEqual(broker.broker.service.ports, [])
         self.assertFalse(broker.broker.service.directory.isOpen)
