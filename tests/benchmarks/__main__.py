@@ -61,11 +61,11 @@ def withoutFasterChecksums(folder: Path) -> Path:
 
 def measure(stage: Stage, scenarios: Sequence[Scenario], roundCount: int) -> list[tuple[Scenario, Results]]:
     """All scenarios, round by round."""
-    progress = Progress(roundCount * sum(len(scenario.sides) for scenario in scenarios))
+    progress = Progress(roundCount * sum(len(scenario.sides) * scenario.turnCount for scenario in scenarios))
     measured: list[tuple[Scenario, Results]] = [(scenario, {side: [] for side in scenario.sides}) for scenario in scenarios]
     for number in range(roundCount):
         for scenario, results in measured:
-            for side in scenario.sides:
+            for side in scenario.sides * scenario.turnCount:
                 progress.show(f"round {number + 1}: {scenario.name}, {side}")
                 results[side].append(scenario.run(stage, side))
     progress.end()

@@ -2,7 +2,8 @@
  *
  *   load produce PORT TOPIC BATCH MESSAGES CONNECTIONS PARTITIONS CODEC   pipelined requests of BATCH messages each, MESSAGES in all, the connections and the
  *                                                                         partitions taking turns; CODEC 1 wraps each batch with gzip
- *   load fetch PORT TOPIC SIZE BYTES END CONSUMERS                        BYTES in all, in fetches of SIZE, round and round from offset 0 to END; a thread each
+ *   load fetch PORT TOPIC SIZE BYTES END CONSUMERS PAUSE                  BYTES in all, in fetches of SIZE, round and round from offset 0 to END; a thread
+ *                                                                         each, which waits PAUSE microseconds after each fetch
  *   load hot PORT TOPIC SIZE END SECONDS PAUSE                            one consumer that waits PAUSE microseconds after each fetch; prints latencies
  *   load visit PORT TOPIC VISITORS                                        connects them all; then each sends one request of one message and waits for the end
  *
@@ -238,6 +239,7 @@ struct consumer {
     pthread_t thread;
     int sock;
     long size, left, end, offset, got;
+    double pause;
     uint8_t *buffer;
 };
 
@@ -264,7 +266,10 @@ static long fetchOne(struct consumer *consumer)
 static void *consume(void *argument)
 {
     struct consumer *consumer = argument;
-    while (consumer->got < consumer->left) consumer->got += fetchOne(consumer);
+    while (consumer->got < consumer->left) {
+        consumer->got += fetchOne(consumer);
+        if (consumer->pause > 0) usleep(consumer->pause);
+    }
     return NULL;
 }
 
@@ -276,12 +281,13 @@ static void beginConsumer(struct consumer *consumer, long size, long end)
     consumer->buffer = memory(RECEIVE_SIZE);
 }
 
-static void fetch(long size, long total, long end, int consumerCount)
+static void fetch(long size, long total, long end, int consumerCount, double pause)
 {
     struct consumer *consumers = memory(consumerCount * sizeof *consumers);
     for (int i = 0; i < consumerCount; i++) {
         beginConsumer(consumers + i, size, end);
         consumers[i].left = total / consumerCount;
+        consumers[i].pause = pause;
         consumers[i].offset = end / size / consumerCount * i * size;
     }
     double begun = seconds(CLOCK_MONOTONIC), cpuBegun = cpuSeconds();
@@ -356,7 +362,7 @@ int main(int argc, char **argv)
         if (strlen(topic) > 255) errx(2, "topic name too long");
     }
     if (argc == 9 && !strcmp(argv[1], "produce")) produce(atoi(argv[4]), atol(argv[5]), atoi(argv[6]), atoi(argv[7]), atoi(argv[8]));
-    else if (argc == 8 && !strcmp(argv[1], "fetch")) fetch(atol(argv[4]), atol(argv[5]), atol(argv[6]), atoi(argv[7]));
+    else if (argc == 9 && !strcmp(argv[1], "fetch")) fetch(atol(argv[4]), atol(argv[5]), atol(argv[6]), atoi(argv[7]), atof(argv[8]));
     else if (argc == 8 && !strcmp(argv[1], "hot")) hot(atol(argv[4]), atol(argv[5]), atof(argv[6]), atof(argv[7]));
     else if (argc == 5 && !strcmp(argv[1], "visit")) visit(atoi(argv[4]));
     else errx(2, "usage: see the head of load.c");

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tests.benchmarks.scenarios import BROKER, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, Scenario, VisitScenario
+from tests.benchmarks.scenarios import BROKER, NEIGHBOURS, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, Scenario, VisitScenario
 
 Results = dict[str, list[Figures]]
 """The figures of all rounds, by side."""
@@ -113,22 +113,25 @@ def fetchTable(measured: Sequence[tuple[FetchScenario, Results]], verdicts: Verd
 def hotTable(measured: Sequence[tuple[HotScenario, Results]], verdicts: Verdicts) -> list[str]:
     lines = []
     for scenario, results in measured:
-        rounds = results[BROKER]
-        alone = middle(rounds, "aloneP99")
         rows = []
-        for neighbour, title in (("alone", "alone"), ("warm", "beside a consumer of other cached data"), ("cold", "beside a consumer of uncached data")):
-            p99 = middle(rounds, f"{neighbour}P99")
-            target = verdicts.judge(scenario.name, f"≤ {scenario.target:g}", p99 <= scenario.target * alone) if neighbour == "cold" else ""
-            rate = "" if neighbour == "alone" else f"{middle(rounds, f'{neighbour}Rate') / 1e6:.0f}"
-            figures = [f"{middle(rounds, neighbour + which):.0f}" for which in ("P50", "P99", "Worst")]
-            rows.append([title, *figures, f"{p99 / alone:.2f}", target, rate])
+        for side in (YARDSTICK, BROKER):
+            rounds = results[side]
+            alone = middle(rounds, "alonep99")
+            for neighbour in NEIGHBOURS[side]:
+                p99 = middle(rounds, f"{neighbour.name}p99")
+                target = verdicts.judge(scenario.name, f"≤ {scenario.target:g}", p99 <= scenario.target * alone) if neighbour.cachedName else ""
+                rate = "" if neighbour.pauseUs is None else f"{middle(rounds, f'{neighbour.name}Rate') / 1e6:.0f}"
+                figures = [f"{middle(rounds, neighbour.name + what):.0f}" for what in ("p50", "p99", "worst")]
+                toCached = f"{p99 / middle(rounds, neighbour.cachedName + 'p99'):.2f}" if neighbour.cachedName else ""
+                rows.append([f"{side}, {neighbour.title}", *figures, f"{p99 / alone:.2f}", target, toCached, rate])
         lines += [
             "## A hot consumer beside a cold one",
             "",
-            f"Latency in microseconds of fetches of 200 KB, with a pause of 1 ms between them. The neighbour fetches 1 MB at a time, without pauses; before "
-            f"each of its passes `posix_fadvise` dropped its file from the cache ({max(figures['cachedShare'] for figures in rounds):.0%} of it stayed).",
+            "Latency in microseconds of fetches of 200 KB, with a pause of 1 ms between them. Before each cold part, `posix_fadvise` dropped the "
+            f"neighbour's file from the cache ({max(figures['cachedShare'] for figures in results[BROKER]):.0%} of it stayed). A neighbour without a "
+            "pause wants a processor for itself, and another for its server: what that costs the hot consumer by itself, the cached ones show.",
             "",
-            *table(["the hot consumer", "p50", "p99", "worst", "p99 to alone", "target", "neighbour MB/s"], rows),
+            *table(["the hot consumer", "p50", "p99", "worst", "p99 to alone", "target", "to a cached neighbour", "neighbour MB/s"], rows),
         ]
     return lines
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pylogbroker.formats.messageset import encodeSet
 from tests.benchmarks.machine import warmMemory
@@ -34,7 +34,34 @@ HOT_PAUSE_US = 1000
 COLD_FETCH_SIZE = 1_000_000
 PROBE_STEP_SIZE = 64 << 10
 
+NEIGHBOUR_PAUSE_US = 5000
+FETCH_TURN_COUNT = 6
+
 Figures = dict[str, float]
+
+
+class Neighbour(NamedTuple):
+    """
+    Who is there beside a hot consumer.
+
+    @ivar title: for people.
+    @ivar pauseUs: microseconds between its fetches; L{None}: nobody is there.
+    @ivar cachedName: its data were dropped from the page cache, and this is the neighbour that does the same with cached ones; L{None}: it is that one.
+    """
+
+    name: str
+    title: str
+    pauseUs: int | None
+    cachedName: str | None = None
+
+
+_ALONE = Neighbour("alone", "alone", None)
+_WARM = Neighbour("warm", "beside 1 MB of cached data every 5 ms", NEIGHBOUR_PAUSE_US)
+_FAST_WARM = Neighbour("fastWarm", "beside cached data without a pause", 0)
+_COLD = Neighbour("cold", "beside 1 MB of uncached data every 5 ms", NEIGHBOUR_PAUSE_US, "warm")
+_FAST_COLD = Neighbour("fastCold", "beside uncached data without a pause", 0, "fastWarm")
+
+NEIGHBOURS = {YARDSTICK: (_ALONE, _WARM, _FAST_WARM), BROKER: (_ALONE, _WARM, _COLD, _FAST_WARM, _FAST_COLD)}
 
 
 @dataclass(frozen=True)
@@ -58,8 +85,8 @@ class Effort:
     visitCount: int
 
 
-LONG = Effort(800_000, 3_000_000_000, 256 << 20, 1 << 30, 3.0, 3)
-SHORT = Effort(200_000, 1_500_000_000, 128 << 20, 256 << 20, 1.0, 1)
+LONG = Effort(800_000, 3_000_000_000, 256 << 20, 1 << 30, 2.0, 3)
+SHORT = Effort(200_000, 1_500_000_000, 128 << 20, 256 << 20, 0.7, 1)
 
 
 class Stage:
@@ -136,6 +163,11 @@ class Scenario(Protocol):
     @property
     def sides(self) -> tuple[str, ...]: ...
 
+    @property
+    def turnCount(self) -> int:
+        """How often the sides take turns in a round."""
+        ...
+
     def run(self, stage: Stage, side: str) -> Figures: ...
 
 
@@ -154,6 +186,7 @@ class ProduceScenario:
     codec: int = NONE
     target: float | None = None
     sides = SIDES
+    turnCount = 1
 
     @property
     def name(self) -> str:
@@ -185,7 +218,7 @@ class ProduceScenario:
 @dataclass(frozen=True)
 class FetchScenario:
     """
-    Fetches of data in the page cache.
+    Fetches of data in the page cache. Rates by the clock are what is compared, so the sides take turns quickly.
 
     @ivar size: bytes of a fetch.
     @ivar target: what the share of the yardstick's MB/s must be at least; L{None}: none was set.
@@ -195,6 +228,7 @@ class FetchScenario:
     consumerCount: int = 1
     target: float | None = None
     sides = SIDES
+    turnCount = FETCH_TURN_COUNT
 
     @property
     def name(self) -> str:
@@ -204,9 +238,8 @@ class FetchScenario:
     def run(self, stage: Stage, side: str) -> Figures:
         server = stage.sender(side)
         end = stage.segment(TOPIC).stat().st_size
-        stage.programs.runLoad("fetch", server.port, TOPIC, self.size, end, end, 1)
         before = server.cpuSeconds()
-        load = stage.programs.runLoad("fetch", server.port, TOPIC, self.size, stage.effort.fetchSize, end, self.consumerCount)
+        load = stage.programs.runLoad("fetch", server.port, TOPIC, self.size, stage.effort.fetchSize // self.turnCount, end, self.consumerCount, 0)
         cpu = server.cpuSeconds() - before
         return {"cpuPerGB": cpu / load["bytes"] * 1e9, "rate": load["bytes"] / load["seconds"]}
 
@@ -214,41 +247,42 @@ class FetchScenario:
 @dataclass(frozen=True)
 class HotScenario:
     """
-    The latency of one consumer of cached data: alone, beside one that reads other cached data as fast as it can, and beside one whose data must come from the
-    disk. The broker only: the yardstick would stand still for the disk, and is not asked to do better.
+    The latency of one consumer of cached data: alone, and beside a neighbour whose data are cached or must come from the disk, and who takes a pause after each
+    fetch or does not. Nothing cold for the yardstick: it would stand still for the disk, and is not asked to do better.
     """
 
     name: str = "hot-beside-cold"
     target: float = 2.0
-    sides = (BROKER,)
+    sides = SIDES
+    turnCount = 1
 
     def run(self, stage: Stage, side: str) -> Figures:
         port = stage.sender(side).port
         figures: Figures = {}
-        for neighbour in ("alone", "warm", "cold"):
+        for neighbour in NEIGHBOURS[side]:
+            path = stage.segment(COLD_TOPIC if side == BROKER else TOPIC)
+            if neighbour.cachedName:
+                figures["cachedShare"] = max(figures.get("cachedShare", 0.0), dropCached(path))
             with ThreadPoolExecutor(1) as pool:
                 hot = pool.submit(stage.programs.runLoad, "hot", port, TOPIC, HOT_FETCH_SIZE, HOT_SIZE, stage.effort.hotSeconds, HOT_PAUSE_US)
-                figures.update(self._accompany(stage, port, neighbour, hot))
+                rate = self._accompany(stage, port, neighbour, path, hot)
             found = hot.result()
-            figures.update({f"{neighbour}P50": found["p50"], f"{neighbour}P99": found["p99"], f"{neighbour}Worst": found["worst"]})
+            figures.update({f"{neighbour.name}{what}": found[what] for what in ("p50", "p99", "worst")})
+            if rate:
+                figures[f"{neighbour.name}Rate"] = rate
         return figures
 
-    def _accompany(self, stage: Stage, port: int, neighbour: str, hot: Future[dict[str, float]]) -> Figures:
-        """Keep the neighbour going until the hot consumer has ended."""
+    def _accompany(self, stage: Stage, port: int, neighbour: Neighbour, path: Path, hot: Future[dict[str, float]]) -> float:
+        """Keep the neighbour going until the hot consumer has ended. Returns its bytes per second; 0 when there is none."""
         seconds = size = 0.0
-        cachedShare = 0.0
-        path = stage.segment(COLD_TOPIC)
-        while neighbour != "alone" and not hot.done():
-            if neighbour == "cold":
-                cachedShare = max(cachedShare, dropCached(path))
-            end = path.stat().st_size
-            load = stage.programs.runLoad("fetch", port, COLD_TOPIC, COLD_FETCH_SIZE, end - COLD_FETCH_SIZE, end, 1)
+        end = path.stat().st_size
+        while neighbour.pauseUs is not None and not hot.done():
+            if neighbour.cachedName and size:
+                dropCached(path)
+            load = stage.programs.runLoad("fetch", port, COLD_TOPIC, COLD_FETCH_SIZE, end - COLD_FETCH_SIZE, end, 1, neighbour.pauseUs)
             seconds += load["seconds"]
             size += load["bytes"]
-        figures = {f"{neighbour}Rate": size / seconds} if seconds else {}
-        if neighbour == "cold":
-            figures["cachedShare"] = cachedShare
-        return figures
+        return size / seconds if seconds else 0.0
 
 
 def dropCached(path: Path) -> float:
@@ -283,6 +317,7 @@ class VisitScenario:
 
     visitorCount: int = 1000
     sides = SIDES
+    turnCount = 1
 
     @property
     def name(self) -> str:

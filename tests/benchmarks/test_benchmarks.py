@@ -13,7 +13,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.benchmarks.report import asMarkdown, table
-from tests.benchmarks.scenarios import ALL, BROKER, SHORT_NAMES, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, VisitScenario
+from tests.benchmarks.scenarios import ALL, BROKER, NEIGHBOURS, SHORT_NAMES, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, VisitScenario
 from tests.benchmarks.servers import ROOT, cpuSeconds
 
 RUN_SECONDS_MAX = 900
@@ -40,7 +40,7 @@ class ShortFormTests(SynchronousTestCase):
             self.assertIn(f"{name}" if name != "hot-beside-cold" else "hot consumer beside a cold one", done.stdout)
             self.assertEqual(set(results), set(scenario.sides))
             for rounds in results.values():
-                self.assertEqual(len(rounds), 1)
+                self.assertEqual(len(rounds), scenario.turnCount)
                 for figure, value in rounds[0].items():
                     if figure != "cachedShare":
                         self.assertGreater(value, 0, f"{name}: {figure}")
@@ -64,8 +64,7 @@ class ReportTests(SynchronousTestCase):
         def fetched(rate: float) -> list[Figures]:
             return [{"rate": rate, "cpuPerGB": 0.2}]
 
-        hot = {"cachedShare": 0.0, "warmRate": 1e9, "coldRate": 1e9}
-        hot |= {f"{who}{what}": 10.0 for who in ("alone", "warm", "cold") for what in ("P50", "P99", "Worst")}
+        hot = {f"{who.name}{what}": 10.0 for who in NEIGHBOURS[BROKER] for what in ("p50", "p99", "worst", "Rate")} | {"cachedShare": 0.0}
         visit = {"cpuUs": 10.0, "ms": 50.0, "connectingMs": 20.0}
         text = asMarkdown(
             [("machine", "none")],
@@ -74,7 +73,7 @@ class ReportTests(SynchronousTestCase):
                 (ProduceScenario(1, target=6.0), {YARDSTICK: produced(1.0, 1.0, 9.0), BROKER: produced(6.0, 5.0, 9.0)}),
                 (ProduceScenario(50, target=4.0), {YARDSTICK: produced(1.0), BROKER: produced(4.01)}),
                 (FetchScenario(1_000_000, target=0.8), {YARDSTICK: fetched(1e9), BROKER: fetched(0.8e9)}),
-                (HotScenario(), {BROKER: [{**hot, "coldP99": 21.0}]}),
+                (HotScenario(), {YARDSTICK: [hot], BROKER: [{**hot, "coldp99": 21.0}]}),
                 (VisitScenario(), {YARDSTICK: [visit], BROKER: [visit]}),
             ],
         )
@@ -82,7 +81,7 @@ class ReportTests(SynchronousTestCase):
         self.assertIn("≤ 4: **not met**", text)
         self.assertIn("≥ 0.8: met", text)
         self.assertIn("≤ 2: **not met**", text)
-        self.assertTrue(text.endswith("2 of 4 targets met; missed by produce-b50-c1-p1-none, hot-beside-cold.\n"), text[-100:])
+        self.assertTrue(text.endswith("3 of 5 targets met; missed by produce-b50-c1-p1-none, hot-beside-cold.\n"), text[-100:])
 
     def test_table(self) -> None:
         """Columns are as wide as their widest cell."""
