@@ -116,17 +116,31 @@ class CachedTests(SynchronousTestCase):
         self.assertEqual(self.warmth.isWarm(self.path, self.fileno, 0, PIECE_SIZE), canSay)
 
     def test_readIn(self) -> None:
-        """Reading in takes all of a piece; a file that ends sooner ends it."""
-        read: list[tuple[int, int]] = []
+        """Reading in asks for a whole piece at once and waits for every part of it; a file that ends sooner is no error."""
+        told: list[tuple[str, int, int]] = []
+
+        def fadvise(fileno: int, position: int, size: int, advice: int) -> None:
+            self.assertEqual((fileno, advice), (self.fileno, os.POSIX_FADV_WILLNEED))
+            told.append(("ask", position, size))
+            realFadvise(fileno, position, size, advice)
 
         def pread(fileno: int, size: int, position: int) -> bytes:
-            read.append((position, size))
-            return real(fileno, size, position)
+            told.append(("wait", position, size))
+            return realPread(fileno, size, position)
 
-        real = os.pread
+        realFadvise, realPread = os.posix_fadvise, os.pread
+        self.patch(os, "posix_fadvise", fadvise)
         self.patch(os, "pread", pread)
         self.warmth.readIn(self.fileno, 1000, PROBE_STEP_SIZE + 5)
-        self.assertEqual(read, [(1000, PROBE_STEP_SIZE), (1000 + PROBE_STEP_SIZE, 5)])
-        read.clear()
+        waits = [("wait", position, 1) for position in (1000, 1000 + PROBE_STEP_SIZE, 1004 + PROBE_STEP_SIZE)]
+        self.assertEqual(told, [("ask", 1000, PROBE_STEP_SIZE + 5), *waits])
         self.warmth.readIn(self.fileno, PIECE_SIZE - 10, PROBE_STEP_SIZE)
-        self.assertEqual(read, [(PIECE_SIZE - 10, PROBE_STEP_SIZE), (PIECE_SIZE, PROBE_STEP_SIZE - 10)])
+
+    def test_readInFails(self) -> None:
+        """A disk that cannot read says so to who asked."""
+
+        def pread(fileno: int, size: int, position: int) -> bytes:
+            raise OSError(errno.EIO, "")
+
+        self.patch(os, "pread", pread)
+        self.assertRaises(OSError, self.warmth.readIn, self.fileno, 0, 10)
