@@ -46,6 +46,14 @@ class QueueItem:
         return f"<QueueItem for {self.topic}-{self.partition}>"
 
 
+def sizeOf(value: Any) -> int:
+    """Bytes that a value counts for before it is encoded."""
+    try:
+        return len(value)
+    except TypeError:
+        return 0
+
+
 def collate(items: Iterable[QueueItem]) -> dict[tuple[str, int], list[QueueItem]]:
     """Messages by topic and partition, in order of first appearance; order inside a group is kept."""
     groups: dict[tuple[str, int], list[QueueItem]] = {}

@@ -13,9 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from pylogbroker.producer.batching import QueueItem
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.producer.batching import QueueItem, sizeOf
 from pylogbroker.producer.confirmation import Carrier
 from pylogbroker.producer.encoding import Encoder
+from pylogbroker.producer.outcomes import Outcomes
+from pylogbroker.producer.queue import Queue
+
+log = Logger()
 
 
 class Hooks:
@@ -71,3 +79,74 @@ class IEventSender(Protocol):
     def close(self) -> None:
         """The producer is closed."""
         ...
+
+
+class HookCalls:
+    """
+    Asks the application's hooks, and keeps the books of what they take and give. What a hook raises holds up nobody but the messages it was asked about.
+    """
+
+    def __init__(self, hooks: Hooks, queue: Queue, outcomes: Outcomes) -> None:
+        self._hooks = hooks
+        self._queue = queue
+        self._outcomes = outcomes
+
+    def beforeEnqueue(self, item: QueueItem) -> QueueItem:
+        """
+        @return: what stands for the message from now on; who waited for it waits for that.
+        @raise Exception: whatever the hook raises.
+        """
+        hooked = self._hooks.beforeEnqueue(item)
+        if hooked is not item:
+            hooked.waiter, hooked.size = item.waiter, item.size
+        return hooked
+
+    def afterEnqueue(self, items: Sequence[QueueItem], isAdded: bool) -> None:
+        """They went in, or there was no room."""
+        for item in items:
+            try:
+                self._hooks.afterEnqueue(item, isAdded)
+            except Exception:  # the application's own
+                log.failure("The hook afterEnqueue failed")
+
+    def poll(self, item: QueueItem | None) -> list[QueueItem]:
+        """A lane has a message, or none in time. Returns what it is to collect."""
+        given = [] if item is None else [item]
+        try:
+            return self._exchange(given, self._hooks.afterDequeuingExistingData(item))
+        except Exception:  # the application's own
+            log.failure("The hook afterDequeuingExistingData failed")
+            return given
+
+    def beforeSending(self, items: list[QueueItem]) -> list[QueueItem]:
+        """A batch is about to be sent. Returns what to send; if the hook fails, nothing, and the batch has failed."""
+        try:
+            return self._exchange(items, self._hooks.beforeSendingData(items))
+        except Exception as error:  # the application's own
+            log.failure("A hook failed")
+            self._outcomes.settle(items, Failure(PylogbrokerError(f"the hook beforeSendingData failed: {error!r}")))
+            return []
+
+    def lastBatch(self) -> list[QueueItem]:
+        """The producer is closing. Returns what is to be sent besides."""
+        try:
+            return self._exchange((), self._hooks.lastBatchBeforeClose())
+        except Exception:  # the application's own
+            log.failure("A hook failed")
+            return []
+
+    def _exchange(self, before: Sequence[QueueItem], after: Sequence[QueueItem]) -> list[QueueItem]:
+        """A hook took some messages, and gave others."""
+        after = list(after)
+        kept = {id(item) for item in after}
+        had = {id(item) for item in before}
+        new = [item for item in after if id(item) not in had]
+        if new:
+            for item in new:
+                item.size = item.size or sizeOf(item.value)
+            self._outcomes.counters.acceptedCount += len(new)
+            self._queue.add(len(new), sum([item.size for item in new]))
+        gone = [item for item in before if id(item) not in kept]
+        if gone:
+            self._outcomes.settle(gone)
+        return after

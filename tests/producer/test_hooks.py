@@ -4,10 +4,22 @@ Tests for L{pylogbroker.producer.hooks}.
 
 from __future__ import annotations
 
+from typing import Any
+
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.errors import (
+    ConfigurationError,
+    PylogbrokerError,
+    QueueFullError,
+    TimedOutError,
+    UnknownOutcomeError,
+)
+from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.producer.batching import QueueItem
 from pylogbroker.producer.hooks import Hooks
+from tests.producer.producercase import ProducerCase
 
 
 class HooksTests(SynchronousTestCase):
@@ -24,3 +36,176 @@ class HooksTests(SynchronousTestCase):
         self.assertEqual(hooks.beforeSendingData([item]), [item])
         self.assertEqual(hooks.lastBatchBeforeClose(), [])
         hooks.close()
+
+
+class Recorder(Hooks):
+    """Writes down what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.last: list[QueueItem] = []
+
+    def init(self, properties: Any) -> None:
+        self.calls.append(("init", dict(properties)))
+
+    def beforeEnqueue(self, item: QueueItem) -> QueueItem:
+        self.calls.append(("beforeEnqueue", item.value))
+        return QueueItem(item.topic, item.value + b"!", item.key)
+
+    def afterEnqueue(self, item: QueueItem, isAdded: bool) -> None:
+        self.calls.append(("afterEnqueue", item.value, isAdded))
+
+    def afterDequeuingExistingData(self, item: QueueItem | None) -> list[QueueItem]:
+        self.calls.append(("afterDequeuing", item and item.value))
+        return [] if item is None or item.value == b"drop!" else [item]
+
+    def beforeSendingData(self, batch: Any) -> Any:
+        self.calls.append(("beforeSending", [item.value for item in batch]))
+        return [*batch, QueueItem("extra", b"extra")]
+
+    def lastBatchBeforeClose(self) -> list[QueueItem]:
+        self.calls.append(("lastBatch",))
+        return self.last
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+class HookTests(ProducerCase):
+    """Seven hooks."""
+
+    def test_order(self) -> None:
+        """0.7's order, but for close, which comes last (gotcha 34); what hooks give is what is sent."""
+        hooks = Recorder()
+        hooks.last = [QueueItem("t", b"last")]
+        producer = self.producer({"batch.size": 10, "queue.time": 1000, "callback.handler.props": "a=b"}, hooks=hooks)
+        sendings = [producer.send("t", b"x"), producer.send("t", b"drop")]
+        self.cluster.pass_(1)
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.close(producer)
+        self.assertEqual(
+            hooks.calls,
+            [
+                ("init", {"a": "b"}),
+                ("beforeEnqueue", b"x"),
+                ("afterEnqueue", b"x!", True),
+                ("afterDequeuing", b"x!"),
+                ("beforeEnqueue", b"drop"),
+                ("afterEnqueue", b"drop!", True),
+                ("afterDequeuing", b"drop!"),
+                ("afterDequeuing", None),
+                ("beforeSending", [b"x!"]),
+                ("lastBatch",),
+                ("beforeSending", [b"last"]),
+                ("close",),
+            ],
+        )
+        self.assertEqual(self.a.payloads("t"), [b"x!", b"last"])
+        self.assertEqual(self.a.payloads("extra"), [b"extra"] * 2)
+
+    def test_full(self) -> None:
+        """afterEnqueue hears of a full queue."""
+        hooks = Recorder()
+        producer = self.producer({"queue.size": 1, "queue.enqueueTimeout.ms": 0}, hooks=hooks)
+        producer.send("t", b"1")
+        self.failureResultOf(producer.send("t", b"2"), QueueFullError)
+        self.assertEqual(hooks.calls[-1], ("afterEnqueue", b"2!", False))
+        self.close(producer)
+
+    def test_doNothing(self) -> None:
+        """Hooks that are only inherited change nothing."""
+        producer = self.producer({"batch.size": 2}, hooks=Hooks())
+        producer.send("t", [b"1", b"2"])
+        self.turn()
+        self.assertEqual(self.a.payloads(), [b"1", b"2"])
+        self.close(producer)
+
+    def test_failing(self) -> None:
+        """A hook that fails is told, and costs at most its own messages."""
+
+        class Failing(Hooks):
+            def __init__(self) -> None:
+                self.fails = ""
+
+            def _look(self, name: str, result: Any) -> Any:
+                if name == self.fails:
+                    raise ZeroDivisionError(name)
+                return result
+
+            def beforeEnqueue(self, item: Any) -> Any:
+                return self._look("beforeEnqueue", item)
+
+            def afterEnqueue(self, item: Any, isAdded: bool) -> Any:
+                return self._look("afterEnqueue", None)
+
+            def afterDequeuingExistingData(self, item: Any) -> Any:
+                return self._look("poll", [item] if item else [])
+
+            def beforeSendingData(self, batch: Any) -> Any:
+                return self._look("beforeSending", batch)
+
+            def lastBatchBeforeClose(self) -> Any:
+                return self._look("last", [])
+
+            def close(self) -> None:
+                self._look("last", None)
+
+        hooks = Failing()
+        producer = self.producer({"batch.size": 1}, hooks=hooks)
+        for name in ("beforeEnqueue", "beforeSending"):
+            hooks.fails = name
+            self.failureResultOf(producer.send("t", b"x"), PylogbrokerError)
+        for name in ("afterEnqueue", "poll"):
+            hooks.fails = name
+            sending = producer.send("t", name.encode())
+            self.turn()
+            self.successResultOf(sending)
+        self.assertEqual(self.a.payloads(), [b"afterEnqueue", b"poll"])
+        hooks.fails = "last"
+        self.close(producer)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 5)
+
+    def test_eventSender(self) -> None:
+        """An event sender of the application's own gets batches, the way to the broker and the encoder, and says what became of them."""
+        calls: list[Any] = []
+
+        class Sender:
+            def init(self, properties: Any) -> None:
+                calls.append(("init", dict(properties)))
+
+            def handle(self, batch: Any, carrier: Any, encoder: Any) -> Any:
+                payloads = [encoder(item.value) for item in batch]
+                calls.append(payloads)
+                if payloads == [b"bad"]:
+                    raise ZeroDivisionError
+                if payloads == [b"one"]:
+                    return carrier.send("mine", 3, encodeSet(payloads))
+                if payloads == [b"never"]:
+                    return Deferred()
+                return carrier.multiSend([("mine", 4, encodeSet(payloads))])
+
+            def close(self) -> None:
+                calls.append("close")
+
+        producer = self.producer({"batch.size": 1, "event.handler.props": "x=y"}, eventSender=Sender())
+        sendings = [producer.send("t", value) for value in (b"one", b"two")]
+        self.turn()
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.assertEqual(self.a.log, [("mine", 3, b"one"), ("mine", 4, b"two")])
+        self.failureResultOf(producer.send("t", b"bad"), ZeroDivisionError)
+        never = producer.send("t", b"never")
+        closing = producer.close(500)
+        self.cluster.pass_(1)
+        self.failureResultOf(closing, TimedOutError)
+        self.failureResultOf(never, UnknownOutcomeError)
+        self.assertEqual((calls[0], calls[-1]), (("init", {"x": "y"}), "close"))
+        self.books()
+
+    def test_named(self) -> None:
+        """Hooks and event senders can be named by their classes."""
+        producer = self.producer({"callback.handler": "pylogbroker.producer.hooks.Hooks"})
+        self.assertIsInstance(producer._hooks, Hooks)
+        self.close(producer)
+        self.assertRaises(ConfigurationError, self.producer, {"event.handler": "no.such"})

@@ -1,0 +1,226 @@
+"""
+From batches to requests: encoding, sending, trying again, and settling what came of it.
+
+A message whose broker went before anything of it was sent is given a place anew; that is no retry. Nothing is sent twice but for C{num.retries}, and then the
+log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.errors import ClosedError, InvalidTopicError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.producer.batching import QueueItem, collate
+from pylogbroker.producer.confirmation import Part
+from pylogbroker.producer.encoding import Encoding
+from pylogbroker.producer.hooks import HookCalls, IEventSender
+from pylogbroker.producer.outcomes import Outcomes
+from pylogbroker.producer.places import Places
+from pylogbroker.producer.ways import Way, Ways
+from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
+
+MOVE_COUNT_MAX = 10
+"""How often messages that were never sent may be given a place anew because their broker went."""
+
+log = Logger()
+
+
+class Delivery:
+    """
+    Delivers messages that are in the queue. All of them are settled, whatever happens.
+    """
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        places: Places,
+        ways: Ways,
+        outcomes: Outcomes,
+        retryCount: int,
+        hooks: HookCalls | None = None,
+        eventSender: IEventSender | None = None,
+    ) -> None:
+        """
+        @param retryCount: how often what failed is tried again, in async mode.
+        @param hooks: asked before a batch is sent.
+        @param eventSender: sends batches instead.
+        """
+        self._encoding = encoding
+        self._places = places
+        self._ways = ways
+        self._outcomes = outcomes
+        self._retryCount = retryCount
+        self._hooks = hooks
+        self._eventSender = eventSender
+        self._deliveries: dict[Deferred[None], None] = {}
+
+    def carryOn(self, delivering: Coroutine[Any, Any, None]) -> None:
+        """Carry on with a coroutine that settles its messages itself."""
+        delivery = Deferred.fromCoroutine(delivering)
+        if not delivery.called:
+            self._deliveries[delivery] = None
+        delivery.addBoth(self._delivered, delivery)
+
+    def _delivered(self, result: Any, delivery: Deferred[None]) -> None:
+        self._deliveries.pop(delivery, None)
+        if isinstance(result, Failure):
+            log.failure("This should not have happened; messages may be unaccounted for", failure=result)
+
+    def cancel(self) -> None:
+        """All that is being delivered has failed, or is unknown."""
+        for delivery in list(self._deliveries):
+            delivery.cancel()
+
+    # -- async --------------------------------------------------------------------------------------------------------
+
+    def batch(self, way: Way, items: list[QueueItem]) -> None:
+        """A lane has a batch."""
+        self.carryOn(self._deliverBatch(way, items))
+
+    def anew(self, number: int, items: list[QueueItem]) -> None:
+        """A broker has gone, and left these."""
+        self.carryOn(self._deliverAnew(items, number, self._retryCount, 0))
+
+    async def _deliverBatch(self, way: Way, items: list[QueueItem]) -> None:
+        if self._eventSender is not None:
+            await self._deliverForeign(self._eventSender, way, items)
+            return
+        if self._hooks is not None:
+            items = self._hooks.beforeSending(items)
+        await self._deliverItems(way, items, self._retryCount, 0)
+
+    async def _deliverForeign(self, eventSender: IEventSender, way: Way, items: list[QueueItem]) -> None:
+        self._outcomes.counters.batchCount += 1
+        try:
+            await maybeDeferred(eventSender.handle, items, way.carrier, self._encoding.encoder)
+        except CancelledError:
+            self._outcomes.settle(items, Failure(UnknownOutcomeError("the event sender did not come to an end in time")))
+        except Exception as error:
+            self._outcomes.settle(items, Failure(error))
+        else:
+            self._outcomes.settle(items)
+
+    def _encoded(self, items: list[QueueItem]) -> tuple[list[Part], list[QueueItem]]:
+        """Message sets by topic and partition, and the messages in them; those that cannot be sent are settled."""
+        encoding, settle = self._encoding, self._outcomes.settle
+        parts: list[Part] = []
+        sent: list[QueueItem] = []
+        for (topic, partition), group in collate(items).items():
+            values = [item.value for item in group]
+            try:
+                if not encoding.arePlain(values, topic):
+                    payloads, kept = [], []
+                    for item, payload in zip(group, encoding.payloads(values, topic), strict=True):
+                        if isinstance(payload, PylogbrokerError):
+                            settle([item], Failure(payload))
+                        else:
+                            payloads.append(payload)
+                            kept.append(item)
+                    values, group = payloads, kept
+                if values:
+                    parts.append((topic, partition, encoding.messageSet(values, topic)))
+                    sent += group
+            except PylogbrokerError as error:
+                settle(group, Failure(error))
+        return parts, sent
+
+    async def _deliverItems(self, way: Way, items: list[QueueItem], retriesLeft: int, moveCount: int) -> None:
+        """Encode and send, and settle or try again."""
+        outcomes = self._outcomes
+        parts, items = self._encoded(items)
+        if not items:
+            return
+        outcomes.counters.batchCount += 1
+        try:
+            await self._sendParts(way, parts)
+        except PylogbrokerError as error:
+            number = way.broker.brokerId
+            isMoved = isinstance(error, ClosedError) and self._ways.byNumber.get(number) is not way and moveCount < MOVE_COUNT_MAX
+            if self._places.isStopped or not (isMoved or retriesLeft):
+                outcomes.settle(items, Failure(error))
+                return
+            if not isMoved:
+                retriesLeft -= 1
+                outcomes.retried(items, way.broker.endpoint, error)
+            await self._deliverAnew(items, number, retriesLeft, moveCount + 1)
+        except Exception as error:
+            log.failure("This should not have happened")
+            outcomes.settle(items, Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))
+        else:
+            outcomes.settle(items)
+
+    async def _sendParts(self, way: Way, parts: list[Part]) -> None:
+        if len(parts) > COUNT_MAX:
+            await way.carrier.multiSend(parts)
+            return
+        try:
+            frame = encodeMultiProduce(parts)
+        except ValueError as error:
+            raise InvalidTopicError(f"a batch does not fit in a request: {error}") from error
+        await way.carrier.carry(frame, parts[-1][0])
+
+    async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int) -> None:
+        """Give messages a place anew, away from the broker before if there is a choice, and send them."""
+        groups: dict[int, list[QueueItem]] = {}
+        for group in collate(items).values():
+            keyless = [item for item in group if item.key is None]
+            for some in ([keyless] if keyless else []) + [[item] for item in group if item.key is not None]:
+                try:
+                    place = await self._places.lookUp(some[0].topic, some[0].key, brokerBefore)
+                except PylogbrokerError as error:
+                    self._outcomes.settle(some, Failure(error))
+                else:
+                    for item in some:
+                        item.partition = place.partition
+                    groups.setdefault(place.broker, []).extend(some)
+        sendings = []
+        for number, group in groups.items():
+            try:
+                way = self._ways.to(number)
+            except PylogbrokerError as error:
+                self._outcomes.settle(group, Failure(error))
+            else:
+                sendings.append(Deferred.fromCoroutine(self._deliverItems(way, group, retriesLeft, moveCount)))
+        await DeferredList(sendings)
+
+    # -- sync ---------------------------------------------------------------------------------------------------------
+
+    def now(self, groups: list[list[QueueItem]]) -> None:
+        """Messages, those of one topic and key together: one request for each broker."""
+        self.carryOn(self._deliverNow(groups))
+
+    async def _deliverNow(self, groups: list[list[QueueItem]]) -> None:
+        byBroker: dict[int, list[list[QueueItem]]] = {}
+        for group in groups:
+            try:
+                place = await self._places.lookUp(group[0].topic, group[0].key)
+            except PylogbrokerError as error:
+                self._outcomes.settle(group, Failure(error))
+            else:
+                for item in group:
+                    item.partition = place.partition
+                byBroker.setdefault(place.broker, []).append(group)
+        sendings = [Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()]
+        await DeferredList(sendings)
+
+    async def _sendNow(self, number: int, groups: list[list[QueueItem]]) -> None:
+        items = [item for group in groups for item in group]
+        try:
+            way = self._ways.to(number)
+            parts = [(group[0].topic, group[0].partition, self._encoding.messageSetOf([item.value for item in group], group[0].topic)) for group in groups]
+            self._outcomes.counters.batchCount += 1
+            if len(parts) == 1:
+                await way.carrier.carry(encodeProduce(*parts[0]), parts[0][0])
+            else:
+                await self._sendParts(way, parts)
+        except PylogbrokerError as error:
+            self._outcomes.settle(items, Failure(error))
+        except ValueError as error:
+            self._outcomes.settle(items, Failure(InvalidTopicError(f"it does not fit in a request: {error}")))
+        else:
+            self._outcomes.settle(items)

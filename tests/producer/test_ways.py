@@ -1,0 +1,77 @@
+"""
+Tests for L{pylogbroker.producer.ways}.
+"""
+
+from __future__ import annotations
+
+from tests.producer.producercase import ClusterCase
+
+
+class WayTests(ClusterCase):
+    """Brokers come and go."""
+
+    def test_deadBroker(self) -> None:
+        """ProducerTest.testZKSendWithDeadBroker: after broker 1 died all goes to broker 0."""
+        self.register(0, "a:1")
+        self.register(1, "b:1")
+        self.topic("t", 0, 1)
+        self.topic("t", 1, 1)
+        producer = self.clustered(partitioner=lambda key, count: count - 1)
+        self.done(producer.send("t", b"1", "k"))
+        self.assertEqual(self.b.payloads(), [b"1"])
+        self.unregister(1, "t")
+        self.b.isUp = False
+        self.done(producer.send("t", b"2", "k"))
+        self.assertEqual(self.a.payloads(), [b"2"])
+        self.assertEqual(self.b.lines, {})  # the connection was closed (gotcha 39)
+        self.close(producer)
+
+    def test_brokerVanishesWithMessages(self) -> None:
+        """What waits for a broker that vanishes goes elsewhere; that is no retry."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "batch.size": 100})
+        sending = producer.send("t", b"1")
+        self.settle()
+        self.register(1, "b:1")
+        self.unregister(0)
+        self.assertEqual(self.b.payloads(), [b"1"])
+        self.successResultOf(sending)
+        self.assertEqual(producer.counters.retriedCount, 0)
+        self.close(producer)
+
+    def test_brokerVanishesUnconnected(self) -> None:
+        """So does what waits for a connection to it."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "batch.size": 1})
+        self.a.isUp = False
+        sending = producer.send("t", b"1")
+        self.settle()
+        self.assertNoResult(sending)
+        self.register(1, "b:1")
+        self.unregister(0)
+        self.successResultOf(sending)
+        self.assertEqual(self.b.payloads(), [b"1"])
+        self.close(producer)
+
+    def test_brokerMoves(self) -> None:
+        """A broker that comes back elsewhere under its number is found there."""
+        self.register(0, "a:1")
+        producer = self.clustered()
+        self.done(producer.send("t", b"1"))
+        self.registrar.set("/brokers/ids/0", b"c:b:1")
+        self.settle()
+        self.done(producer.send("t", b"2"))
+        self.assertEqual((self.a.payloads(), self.b.payloads()), ([b"1"], [b"2"]))
+        self.close(producer)
+
+    def test_vanishesBadly(self) -> None:
+        """A connection to a broker that has vanished may break instead of ending."""
+        self.register(0, "a:1")
+        producer = self.clustered()
+        self.done(producer.send("t", b"1"))
+        lines = list(self.a.lines)
+        self.a.lines.clear()
+        self.registrar.delete("/brokers/ids/0")
+        self.settle()
+        lines[0].cut()
+        self.close(producer)
