@@ -132,7 +132,7 @@ class Broker:
         counters.producedSize += size
 
     def _refuse(self, topic: str, error: PylogbrokerError, refused: Refused) -> None:
-        self._counters.topic(topic).failedProduceCount += 1
+        self._counters.refused(topic, error).failedProduceCount += 1
         refused(error)
 
     async def _produceEach(self, topic: str, partition: int, sets: Sequence[bytes], refused: Refused) -> None:

@@ -124,8 +124,9 @@ class Dialect2011:
         return [header, found] if found.size else [header]
 
     def _found(self, found: Slice, topic: str) -> tuple[int, Slice]:
-        self._counters.topic(topic).fetchedSize += found.size
-        if not found.size:
+        if found.size:
+            self._counters.topic(topic).fetchedSize += found.size
+        else:  # perhaps of a topic that does not exist, whose name must not take a place among the counted ones
             letGo((found,))
         return NO_ERROR, found
 
@@ -134,7 +135,7 @@ class Dialect2011:
         return self._refuse(topic, failure.value)  # type: ignore[arg-type]
 
     def _refuse(self, topic: str, error: PylogbrokerError) -> tuple[int, Slice]:
-        self._counters.topic(topic).failedFetchCount += 1
+        self._counters.refused(topic, error).failedFetchCount += 1
         if isinstance(error, InvalidRequestError):
             raise error
         code = codeFor(error)

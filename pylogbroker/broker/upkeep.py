@@ -66,6 +66,7 @@ class Upkeep:
         self._turn: Any = None
         self._unflushed: dict[PartitionLog, int] = {}
         self._heldUp: dict[PartitionLog, None] = {}
+        self._lost: dict[PartitionLog, None] = {}
         self._retry: Any = None
         self._busy: dict[PartitionLog, list[Callable[[], None]]] = {}
         self._rolls: dict[PartitionLog, list[Deferred[None]]] = {}
@@ -176,7 +177,9 @@ class Upkeep:
                     self._flush(log)
 
     def _failed(self, log: PartitionLog) -> None:
-        self._log.critical("{topicPartition} is out of service: {reason}", topicPartition=log.topicPartition, reason=log.failure)
+        if log not in self._lost:  # a write and the job that ends behind it may both find out
+            self._lost[log] = None
+            self._log.critical("{topicPartition} is out of service: {reason}", topicPartition=log.topicPartition, reason=log.failure)
         self._heldUp.pop(log, None)
         self._account(log)
         self._relieve(log)

@@ -420,7 +420,9 @@ class BrokenDiskTests(UpkeepTestCase):
 
     def expectFailed(self, reason: str, lines: list[str]) -> None:
         self.assertIn(reason, str(self.lead.log().failure))
-        self.assertTrue(any("t-0 is out of service" in line and reason in line for line in lines), lines)
+        said = [line for line in lines if "t-0 is out of service" in line]
+        self.assertEqual(len(said), 1, lines)
+        self.assertIn(reason, said[0])
         self.assertEqual((self.lead.upkeep.unflushedSize, self.lead.upkeep.waitingCount), (0, 0))
         self.assertEqual(self.lead.pinCounts(), [0] * len(self.lead.pinCounts()))
 
@@ -456,6 +458,16 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertEqual(self.lead.log().visibleOffset, 0)
         self.assertEqual(self.fetch(0), (-1, b""))
         self.assertEqual(self.lead.counters.flushes.snapshot(), {"count": 0, "failedCount": 1, "totalMs": 0, "longestMs": 0})
+
+    def test_saidOnce(self) -> None:
+        """A write that fails while a flush is under way is reported once, not again when the flush has ended."""
+        lines = capture(self)
+        self.peer.send(produce(b"a"))
+        self.assertEqual(self.lead.flushWorker.jobs.__len__(), 1)
+        self.lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
+        self.peer.send(produce(b"b"))
+        self.lead.settle()
+        self.expectFailed("Input/output error", lines())
 
     def test_waitersAreReleased(self) -> None:
         """Who waits for relief, for a roll or for a due flush is told when the partition fails; their connections end, or get -1."""
