@@ -430,7 +430,7 @@ class BeginningTests(FetchCase):
         self.broker.isUp = True
         self.cluster.advance(60)
         self.assertEqual(drain(stream), self.all)
-        self.assertIn("2 partitions", repr(member._fetchers[0][1]))
+        self.assertIn("2 partitions", repr(member._fetchers))
 
     def test_leavesWhileAsking(self) -> None:
         """A partition that is let go of while it is asked where to begin is not begun."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from random import Random
 from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail
-from twisted.logger import LogLevel, capturedLogs
 
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
@@ -347,24 +345,6 @@ class SharingTests(GroupCase):
         self.cluster.advance(1)
         self.assertEqual([len(member.owned) for member in members[1:]], [1, 1])
 
-    def test_brokersComeAndGo(self) -> None:
-        """ZKLoadBalanceTest.testLoadBalance: with 400 alone, then 200 and 300, then without 400, the two members own what is listed."""
-        self.cluster.removeBroker(0)
-        self.cluster.addBroker(400, {"t": 1})
-        first, second = self.member({"consumerid": "consumer1"}), self.member({"consumerid": "consumer2"})
-        self.streams(first)
-        self.assertEqual(self.owners(), {"400-0": "g_consumer1-0"})
-        self.streams(second)
-        self.assertEqual(self.owners(), {"400-0": "g_consumer1-0"})
-        self.cluster.addBroker(200, {"t": 2})
-        self.cluster.addBroker(300, {"t": 2})
-        self.cluster.advance(3)
-        one, two = "g_consumer1-0", "g_consumer2-0"
-        self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": one, "300-1": two, "400-0": two})
-        self.cluster.removeBroker(400)
-        self.cluster.advance(3)
-        self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": two, "300-1": two})
-
     def test_killed(self) -> None:
         """A member that dies without a word loses its partitions with its session; what it had not committed is delivered again, and nothing is lost."""
         wanted = self.fill(20)
@@ -379,33 +359,6 @@ class SharingTests(GroupCase):
         self.assertEqual(len(second.owned), 2)
         self.cluster.advance(2)
         self.assertEqual(set(drain(two)), wanted)
-
-    def test_brokerMoves(self) -> None:
-        """A broker that comes back elsewhere is found there; what is queued stays, and nothing comes twice."""
-        self.broker.log("t", 0).append(b"a", b"b")
-        member = self.member()
-        (stream,) = self.streams(member)
-        moving = self.cluster.sessions[0]
-        self.cluster.do(self.cluster.admin.set("/brokers/ids/0", b"c:host0.elsewhere:9092"))
-        self.cluster.do(moving.create("/brokers/ids/1", b"c:host1:9092", flags=1))
-        self.broker.log("t", 0).append(b"c")
-        self.cluster.advance(1.1)
-        self.assertEqual(drain(stream), [b"a", b"b", b"c"])
-        self.assertEqual(len(self.broker.network.attempts), 2)
-        self.assertEqual(len(member.owned), 2)
-
-    def test_unregisteredBroker(self) -> None:
-        """Partitions of a broker that is not registered are shared out all the same, do not stop the others, and are read when it comes."""
-        self.broker.log("t", 0).append(b"a")
-        self.cluster.write("/brokers/topics/t/7", b"1")
-        member = self.member()
-        (stream,) = self.streams(member)
-        self.assertEqual(set(member.owned), {place("0-0"), place("0-1"), place("7-0")})
-        self.assertEqual(drain(stream), [b"a"])
-        broker = self.cluster.addBroker(7, {})
-        broker.log("t", 0).append(b"b")
-        self.cluster.advance(1)
-        self.assertEqual(drain(stream), [b"b"])
 
     def test_with07(self) -> None:
         """A consumer that follows spec-0.7 zookeeper §4 to the letter shares a group with ours, as members come and go, and nobody fights."""
@@ -439,51 +392,8 @@ class SharingTests(GroupCase):
         self.assertEqual([each.failureCount for each in theirs], [0])
 
 
-class GarbageTests(GroupCase):
-    """What others have written does not stop anybody."""
-
-    def check(self, path: str, data: bytes, text: str, owned: int = 2) -> None:
-        """A node is named in the log, once, and the member has its share all the same."""
-        self.cluster.write(path, data)
-        with capturedLogs() as events:
-            member = self.member()
-            self.streams(member)
-            self.assertEqual(len(member.owned), owned)
-            self.cluster.addTopic(0, f"more{self.memberCount}", 1)
-            self.cluster.write("/brokers/topics/t/3", b"0")
-            self.cluster.turn()
-            self.cluster.do(self.cluster.admin.delete("/brokers/topics/t/3"))
-        errors = [event["text"] for event in events if event["log_level"] is LogLevel.error and "text" in event]
-        self.assertEqual(len(errors), 1, errors)
-        self.assertIn(text, errors[0])
-        self.cluster.do(self.cluster.admin.delete(path))
-        self.end(member)
-
-    def test_members(self) -> None:
-        """A registration that is none."""
-        for data in (b"what?", b'{ "t": 1.5 }', b"[1]", b"\xff\xfe"):
-            self.check("/consumers/g/ids/g_stranger", data, "/consumers/g/ids/g_stranger")
-
-    def test_javaPattern(self) -> None:
-        """A pattern that only Java knows: that member is named, and taken not to be there."""
-        self.check("/consumers/g/ids/g_java", rb"*1*\p{Alpha}", "g_java")
-        self.check("/consumers/g/ids/g_java", b"*1*[a-z&&[^t]]", "g_java")
-
-    def test_counts(self) -> None:
-        """A number of partitions that is none, or absurd, and a broker that is not named like one."""
-        self.check("/brokers/topics/t/1", b"many", "/brokers/topics/t/1")
-        self.check("/brokers/topics/t/1", b"-4", "/brokers/topics/t/1")
-        self.check("/brokers/topics/t/1", b"4000000000", "/brokers/topics/t/1")
-        self.check("/brokers/topics/t/one", b"1", "/brokers/topics/t/one")
-        self.check("/brokers/topics/t/007", b"1", "/brokers/topics/t/007")
-
-    def test_broker(self) -> None:
-        """A broker's registration that cannot be read: its partitions wait, the others flow."""
-        self.cluster.write("/brokers/ids/5", b"nonsense")
-        self.cluster.write("/brokers/topics/t/5", b"1")
-        self.broker.log("t", 0).append(b"a")
-        (stream,) = self.streams(self.member())
-        self.assertEqual(drain(stream), [b"a"])
+class StoredOffsetTests(GroupCase):
+    """What is stored as an offset may be anything."""
 
     def test_storedOffset(self) -> None:
         """A stored offset that is no number is as if there were none."""
@@ -491,180 +401,6 @@ class GarbageTests(GroupCase):
         self.broker.log("t", 0).append(b"a")
         (stream,) = self.streams(self.member())
         self.assertEqual(drain(stream), [b"a"])
-
-    def test_topicNames(self) -> None:
-        """With a filter: a topic whose name no request can carry, or that would be no step of a path, is left out."""
-        long = "x" * 40_000
-        self.cluster.write(f"/brokers/topics/{long}/0", b"1")
-        self.cluster.write("/brokers/topics/a\ue000b/0", b"1")
-        member = self.member()
-        self.soon(member.createMessageStreamsByFilter(whitelist("(?s).*")))
-        self.assertEqual({each.topic for each in member.owned}, {"t"})
-
-    def test_owner(self) -> None:
-        """An owner's node of no session keeps its partition from us, and nothing else; when it goes, so does the matter."""
-        self.broker.log("t", 0).append(b"a")
-        self.broker.log("t", 1).append(b"b")
-        self.cluster.write("/consumers/g/owners/t/0-0", b"nobody")
-        member = self.member()
-        (stream,) = self.streams(member)
-        self.assertEqual(set(member.owned), {place("0-1")})
-        self.assertEqual(drain(stream), [b"b"])
-        self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-0"))
-        self.cluster.advance(2.1)
-        self.assertEqual(drain(stream), [b"a"])
-
-    def test_ownRegistration(self) -> None:
-        """A registration that somebody deletes is there again, and the member has its share."""
-        member = self.member()
-        self.streams(member)
-        self.cluster.do(self.cluster.admin.delete("/consumers/g/ids/g_m1"))
-        self.cluster.advance(3)
-        self.assertEqual(json.loads(self.cluster.zookeeper.tree()["/consumers/g/ids/g_m1"][0]), {"t": 1})
-        self.assertEqual(len(member.owned), 2)
-
-    def test_ownersNodeTakenAway(self) -> None:
-        """An owner's node that is another's by now is not deleted at the end."""
-        member = self.member()
-        self.streams(member)
-        self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-0"))
-        self.cluster.do(self.cluster.admin.create("/consumers/g/owners/t/0-0", b"somebody", flags=1))
-        self.cluster.do(member.shutdown())
-        self.assertEqual(self.owners(), {"0-0": "somebody"})
-
-
-class SessionTests(GroupCase):
-    """The end of a session, and lost connections."""
-
-    def test_positionsSurvive(self) -> None:
-        """Feature 118, gotcha 55: after an expiry the member registers again and goes on where it was: nothing is lost, and nothing comes twice."""
-        self.broker.log("t", 0).append(*(b"%d" % index for index in range(10)))
-        member = self.member()
-        (stream,) = self.streams(member)
-        got = [stream.take() for _ in range(5)]
-        self.cluster.zookeeper.expire(self.sessions[member])
-        self.assertIsNone(stream.take(), "what is queued may be another's")
-        self.cluster.advance(1)
-        self.assertEqual(len(member.owned), 2)
-        self.assertEqual([each.value for each in got if each is not None] + drain(stream), [b"%d" % index for index in range(10)])
-
-    def test_otherMovedOn(self) -> None:
-        """If another had the partition meanwhile and committed, what it stored counts."""
-        self.broker.log("t", 0).append(*(b"%d" % index for index in range(10)))
-        member = self.member()
-        (stream,) = self.streams(member)
-        for _ in range(3):
-            stream.take()
-        self.cluster.zookeeper.disconnect(self.sessions[member])
-        self.cluster.advance(7)
-        self.cluster.write("/consumers/g/offsets/t/0-0", str(8 * 11).encode())
-        self.cluster.zookeeper.reconnect(self.sessions[member])
-        self.cluster.advance(1)
-        self.assertEqual(drain(stream), [b"8", b"9"])
-
-    def test_yieldDoesNotCommitOldPositions(self) -> None:
-        """What a member claims back after an expiry and has to give up again is not committed from memory: another has moved on."""
-        self.broker.log("t", 0).append(*(b"%d" % index for index in range(10)))
-        member = self.member()
-        (stream,) = self.streams(member)
-        for _ in range(3):
-            stream.take()
-        self.cluster.zookeeper.disconnect(self.sessions[member])
-        self.cluster.advance(7)
-        self.cluster.write("/consumers/g/offsets/t/0-0", str(8 * 11).encode())
-        self.cluster.write("/consumers/g/owners/t/0-1", b"somebody")
-        self.cluster.zookeeper.reconnect(self.sessions[member])
-        self.cluster.turn()
-        self.assertEqual(self.owners(), {"0-1": "somebody"})
-        self.assertEqual(self.offset("0-0"), "88")
-
-    def test_expiryInARebalance(self) -> None:
-        """A session that ends in any moment of a rebalance is followed by a new registration and a share."""
-        for steps in range(1, 30):
-            member = self.member()
-            self.cluster.zookeeper.latency = 0.01
-            joining = member.createMessageStreams({"t": 1})
-            self.cluster.advance(0.005 + 0.02)
-            self.cluster.advance(0.01 * steps)
-            self.cluster.zookeeper.expire(self.sessions[member])
-            self.cluster.advance(2)
-            if member.owned:
-                self.assertEqual(len(member.owned), 2, steps)
-                self.successResultOf(joining)
-            else:
-                self.failureResultOf(joining, SessionExpiredException)
-            self.cluster.zookeeper.latency = 0
-            self.end(member)
-
-    def test_registeringTakesTime(self) -> None:
-        """A new session that cannot register at once tries again."""
-        member = self.member()
-        self.streams(member)
-        path = "/consumers/g/ids/g_m1"
-        self.cluster.zookeeper.disconnect(self.sessions[member])
-        self.cluster.advance(7)
-        self.cluster.write(path, b"somebody")
-        self.cluster.zookeeper.reconnect(self.sessions[member])
-        self.cluster.advance(1)
-        self.assertEqual(member.owned, {})
-        self.cluster.do(self.cluster.admin.delete(path))
-        self.cluster.advance(1)
-        self.assertEqual(len(member.owned), 2)
-
-    def test_registeringIsCutShort(self) -> None:
-        """A session that ends while the member registers in it is followed by the next."""
-        member = self.member()
-        self.streams(member)
-        self.cluster.zookeeper.latency = 0.05
-        for _time in range(3):
-            self.cluster.zookeeper.expire(self.sessions[member])
-            self.cluster.advance(0.02)
-        self.cluster.zookeeper.disconnect(self.sessions[member])
-        self.cluster.advance(1)
-        self.cluster.zookeeper.reconnect(self.sessions[member])
-        self.cluster.advance(3)
-        self.assertEqual(len(member.owned), 2)
-
-    def test_lostConnection(self) -> None:
-        """A lost connection to ZooKeeper does not stop the fetching; what changed meanwhile is noticed when it is back."""
-        member = self.member()
-        (stream,) = self.streams(member)
-        self.cluster.zookeeper.disconnect(self.sessions[member])
-        self.broker.log("t", 0).append(b"a")
-        self.cluster.addTopic(0, "u", 1)
-        other = self.member()
-        self.cluster.advance(1.5)
-        self.assertEqual(drain(stream), [b"a"])
-        joining = other.createMessageStreams({"t": 1})
-        self.cluster.advance(1)
-        self.cluster.zookeeper.reconnect(self.sessions[member])
-        self.cluster.advance(2)
-        self.successResultOf(joining)
-        self.assertEqual([len(each.owned) for each in (member, other)], [1, 1])
-
-    def test_clientClosed(self) -> None:
-        """A client that its owner closes under a member ends the fetching; the member can still be shut down."""
-        self.broker.log("t", 0).append(b"a")
-        member = self.member()
-        (stream,) = self.streams(member)
-        self.sessions[member].close()
-        self.cluster.turn()
-        self.assertEqual(member.owned, {})
-        self.assertIsNone(stream.take())
-
-    def test_expiryAtTheEnd(self) -> None:
-        """A session that ends while the member leaves does not keep it from leaving."""
-        self.cluster.zookeeper.latency = 0.05
-        member = ConsumerConnector(self.clock, {"groupid": "g"}, session := self.cluster.zookeeper.client(), endpointFor=self.cluster.endpointFor)
-        member.connect()
-        self.cluster.advance(1)
-        self.soon(member.createMessageStreams({"t": 1}))
-        ending = member.shutdown()
-        self.cluster.advance(0.02)
-        self.cluster.zookeeper.expire(session)
-        self.cluster.advance(2)
-        self.successResultOf(ending)
-        session.close()
 
 
 class CommitTests(GroupCase):

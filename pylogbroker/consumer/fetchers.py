@@ -1,0 +1,137 @@
+"""
+The fetchers of one member, one for each broker that it has partitions of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
+
+from pylogbroker.blocking.calls import SET_HEADER_SIZE
+from pylogbroker.client.connection import ConnectionLimits
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.consumer.fetcher import FETCH_COUNT_MAX, Fetcher
+from pylogbroker.consumer.positions import Positions
+from pylogbroker.consumer.rebalance import Place, Share
+from pylogbroker.consumer.stream import MessageStream
+
+EndpointFor = Callable[[BrokerRegistration], "str | IStreamClientEndpoint"]
+
+_MULTIFETCH_OVERHEAD = 2 + SET_HEADER_SIZE * FETCH_COUNT_MAX
+
+
+def plainEndpoint(broker: BrokerRegistration) -> str:
+    """Where a broker says that it is."""
+    return f"{broker.host}:{broker.port}"
+
+
+class Fetchers:
+    """
+    Sees to it that each partition of a share is fetched from where its broker is, and no other.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: Any,
+        settings: ConsumerSettings,
+        positions: Positions,
+        endpointFor: EndpointFor,
+        random: Random,
+        streamOf: Callable[[Place, str], MessageStream],
+        name: str,
+    ) -> None:
+        """
+        @param endpointFor: where a broker is reached, of what its registration says.
+        @param streamOf: which stream a partition goes to, of it and its thread.
+        @param name: the member's, for the log.
+        """
+        self._clock = clock
+        self._settings = settings
+        self._positions = positions
+        self._endpointFor = endpointFor
+        self._random = random
+        self._streamOf = streamOf
+        self._name = name
+        self._byBroker: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Fetchers of {self._name}: {', '.join(repr(fetcher) for _broker, fetcher in self._byBroker.values()) or 'none'}>"
+
+    @property
+    def places(self) -> list[Place]:
+        """What is fetched."""
+        return [place for _broker, fetcher in self._byBroker.values() for place in fetcher.places]
+
+    @property
+    def begunPlaces(self) -> list[Place]:
+        """Of these, those whose position is known."""
+        return [place for _broker, fetcher in self._byBroker.values() for place in fetcher.begunPlaces]
+
+    def fetch(self, share: Share, brokers: Mapping[int, BrokerRegistration]) -> None:
+        """From now on fetch these, and no others."""
+        byBroker: dict[int, list[Place]] = {}
+        for place in share:
+            byBroker.setdefault(place.partition.broker, []).append(place)
+        for number in self._byBroker.keys() - byBroker.keys():
+            _broker, fetcher = self._byBroker.pop(number)
+            self._closing(fetcher.stop())
+        for number, places in byBroker.items():
+            found = brokers.get(number)
+            if found is not None:
+                self._reach(number, found)
+            if number not in self._byBroker:
+                self._log.warn(
+                    "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
+                    consumerId=self._name, number=number, count=len(places),
+                )  # fmt: skip
+                continue
+            _registration, fetcher = self._byBroker[number]
+            fetcher.remove(set(fetcher.places) - set(places))
+            for place in places:
+                fetcher.add(place, self._streamOf(place, share[place]))
+
+    def _reach(self, number: int, broker: BrokerRegistration) -> None:
+        """See to it that a broker's fetcher asks at the right address."""
+        before, fetcher = self._byBroker.get(number, (None, None))
+        if before is None or fetcher is None:
+            fetcher = Fetcher(self._clock, self._consumerOf(broker), self._settings, self._positions, self._random)
+        elif (before.host, before.port) != (broker.host, broker.port):
+            self._closing(fetcher.moveTo(self._consumerOf(broker)))
+        self._byBroker[number] = broker, fetcher
+
+    def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
+        settings = self._settings
+        limits = ConnectionLimits(responseSizeMax=max(settings.responseSizeMax, settings.fetchSizeMax) + _MULTIFETCH_OVERHEAD)
+        return SimpleConsumer(self._clock, self._endpointFor(broker), timeoutMs=settings.socketTimeoutMs, limits=limits, random=self._random.random)
+
+    def _closing(self, closed: Deferred[None]) -> None:
+        closed.addErrback(lambda failure: self._log.debug("A connection was not closed in order: {reason}", reason=failure.getErrorMessage()))
+
+    def letGo(self, places: Collection[Place]) -> None:
+        """Fetch these no more, and hand out nothing more of them."""
+        for _broker, fetcher in self._byBroker.values():
+            fetcher.remove(places)
+
+    def wake(self) -> None:
+        """A stream has room again."""
+        for _broker, fetcher in list(self._byBroker.values()):
+            fetcher.wake()
+
+    def unreadable(self, place: Place, offset: int) -> None:
+        """A stream could not make messages of what stands at an offset."""
+        _broker, fetcher = self._byBroker[place.partition.broker]
+        fetcher.unreadable(place, offset)
+
+    async def stop(self) -> None:
+        """Fetch nothing any more, and close all connections, well or not."""
+        await DeferredList([fetcher.stop() for _broker, fetcher in self._byBroker.values()], consumeErrors=True)
+        self._byBroker.clear()

@@ -1,0 +1,69 @@
+"""
+Owners' nodes: which thread of which member has a partition (spec-0.7 zookeeper §4.4).
+
+An owner's node that is nobody's keeps that partition from us, and nothing else. What is not ours is never deleted.
+"""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+
+from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.consumer.rebalance import Place, Share
+from pylogbroker.consumer.waiting import allOf
+from pylogbroker.errors import BadVersionException, NoNodeException
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.zookeeper.ephemeral import ConflictError, claim
+
+
+class Ownership:
+    """
+    Claims partitions for one member, and lets go of them.
+    """
+
+    _log = Logger()
+
+    def __init__(self, zookeeper: IZookeeper, groupPaths: GroupPaths, consumerId: str) -> None:
+        """
+        @param consumerId: for the log.
+        """
+        self._zookeeper = zookeeper
+        self._paths = groupPaths
+        self._consumerId = consumerId
+
+    async def claim(self, share: Share) -> frozenset[Place]:
+        """
+        @return: those that are ours now; the others are somebody else's.
+        @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least.
+        """
+        claimed = await allOf([self._claimPlace(place, thread) for place, thread in share.items()])
+        return frozenset(place for place in claimed if place is not None)
+
+    async def _claimPlace(self, place: Place, thread: str) -> Place | None:
+        try:
+            await claim(self._zookeeper, self._paths.owner(place.topic, place.partition), thread.encode())
+        except ConflictError as conflict:
+            self._log.debug("{consumerId}: {place} is not free: {conflict}", consumerId=self._consumerId, place=place, conflict=conflict)
+            return None
+        return place
+
+    async def disown(self, share: Share) -> None:
+        """
+        Let go of partitions, as far as they are still ours.
+
+        @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least.
+        """
+        await allOf([self.deleteOwn(self._paths.owner(place.topic, place.partition), thread.encode()) for place, thread in share.items()])
+
+    async def deleteOwn(self, path: str, data: bytes | None = None) -> None:
+        """
+        Delete a node if it is still our session's.
+
+        @param data: what we wrote; if something else is there, it stays.
+        """
+        try:
+            found, stat = await self._zookeeper.get(path)
+            if stat.ephemeralOwner == self._zookeeper.session_id and data in (None, found):
+                await self._zookeeper.delete(path, stat.version)
+        except (NoNodeException, BadVersionException):
+            pass

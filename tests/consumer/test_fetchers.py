@@ -1,0 +1,54 @@
+"""Tests for L{pylogbroker.consumer.fetchers}."""
+
+from __future__ import annotations
+
+from tests.consumer.groupcase import GroupCase, drain, place
+
+
+class FetchersTests(GroupCase):
+    """Brokers come, go and move, and each partition is fetched from where it is."""
+
+    def test_brokersComeAndGo(self) -> None:
+        """ZKLoadBalanceTest.testLoadBalance: with 400 alone, then 200 and 300, then without 400, the two members own what is listed."""
+        self.cluster.removeBroker(0)
+        self.cluster.addBroker(400, {"t": 1})
+        first, second = self.member({"consumerid": "consumer1"}), self.member({"consumerid": "consumer2"})
+        self.streams(first)
+        self.assertEqual(self.owners(), {"400-0": "g_consumer1-0"})
+        self.streams(second)
+        self.assertEqual(self.owners(), {"400-0": "g_consumer1-0"})
+        self.cluster.addBroker(200, {"t": 2})
+        self.cluster.addBroker(300, {"t": 2})
+        self.cluster.advance(3)
+        one, two = "g_consumer1-0", "g_consumer2-0"
+        self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": one, "300-1": two, "400-0": two})
+        self.cluster.removeBroker(400)
+        self.cluster.advance(3)
+        self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": two, "300-1": two})
+
+    def test_brokerMoves(self) -> None:
+        """A broker that comes back elsewhere is found there; what is queued stays, and nothing comes twice."""
+        self.broker.log("t", 0).append(b"a", b"b")
+        member = self.member()
+        (stream,) = self.streams(member)
+        moving = self.cluster.sessions[0]
+        self.cluster.do(self.cluster.admin.set("/brokers/ids/0", b"c:host0.elsewhere:9092"))
+        self.cluster.do(moving.create("/brokers/ids/1", b"c:host1:9092", flags=1))
+        self.broker.log("t", 0).append(b"c")
+        self.cluster.advance(1.1)
+        self.assertEqual(drain(stream), [b"a", b"b", b"c"])
+        self.assertEqual(len(self.broker.network.attempts), 2)
+        self.assertEqual(len(member.owned), 2)
+
+    def test_unregisteredBroker(self) -> None:
+        """Partitions of a broker that is not registered are shared out all the same, do not stop the others, and are read when it comes."""
+        self.broker.log("t", 0).append(b"a")
+        self.cluster.write("/brokers/topics/t/7", b"1")
+        member = self.member()
+        (stream,) = self.streams(member)
+        self.assertEqual(set(member.owned), {place("0-0"), place("0-1"), place("7-0")})
+        self.assertEqual(drain(stream), [b"a"])
+        broker = self.cluster.addBroker(7, {})
+        broker.log("t", 0).append(b"b")
+        self.cluster.advance(1)
+        self.assertEqual(drain(stream), [b"b"])
