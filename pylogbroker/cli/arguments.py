@@ -5,11 +5,14 @@ Arguments that several commands have, and the types of arguments.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from datetime import datetime
 
+from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
 from pylogbroker.commitlog.topics import validateTopic
-from pylogbroker.errors import FormatError, InvalidTopicError
+from pylogbroker.errors import FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError
 from pylogbroker.formats.compression import codecByName
 from pylogbroker.model import EARLIEST, LATEST
 
@@ -45,6 +48,39 @@ def topic(text: str) -> str:
     return text
 
 
+def group(text: str) -> str:
+    """The type of a consumer group's name."""
+    try:
+        GroupPaths(text)
+    except InvalidNameError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _filter(make: Callable[[str], WildcardSubscription]) -> Callable[[str], WildcardSubscription]:
+    def parse(text: str) -> WildcardSubscription:
+        try:
+            return make(text)
+        except InvalidPatternError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+topicsThatMatch = _filter(whitelist)
+"""The type of a pattern of topic names that are wanted."""
+
+topicsThatDoNot = _filter(blacklist)
+"""The type of a pattern of topic names that are not."""
+
+
+def separator(text: str) -> bytes:
+    """The type of what stands between a key and its message; C{\\t} is a tab."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty text separates nothing")
+    return os.fsencode(text.replace("\\t", "\t"))
+
+
 def codec(text: str) -> int:
     """The type of a codec's name."""
     try:
@@ -64,21 +100,48 @@ def time(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is none of latest, earliest, milliseconds since 1970, a date like 2026-01-31T12:00") from None
 
 
-def addBroker(parser: argparse.ArgumentParser) -> None:
-    """Where the broker is, and how long to wait for it."""
-    parser.add_argument(
+def addBroker(parser: argparse.ArgumentParser, hasCluster: bool = False) -> None:
+    """
+    Where the broker is, and how long to wait for it.
+
+    @param hasCluster: whether ZooKeeper may be given instead, in which all brokers are found.
+    """
+    place = parser.add_mutually_exclusive_group() if hasCluster else parser
+    place.add_argument(
         "--broker", metavar="HOST:PORT", default=DEFAULT_BROKER,
         help="the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
     )  # fmt: skip
+    if hasCluster:
+        addZookeeper(place, False, "; all brokers are found there")
     parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for connecting and for each answer (%(default)s)")
 
 
-def addTopic(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Which partition."""
-    parser.add_argument("--topic", type=topic, required=True, help="the topic")
+def addZookeeper(parser: argparse._ActionsContainer, isRequired: bool, more: str = "") -> None:
+    """Where ZooKeeper is."""
     parser.add_argument(
-        "--partition", metavar="N", type=whole(-1 if more else 0, INT_MAX), default=0, help=f"the partition of the topic (%(default)s{more})"
-    )
+        "--zookeeper", metavar="HOST:PORT", required=isRequired, help=f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}"
+    )  # fmt: skip
+
+
+def addTopic(parser: argparse._ActionsContainer, isRequired: bool = True) -> None:
+    """Which topic."""
+    parser.add_argument("--topic", type=topic, required=isRequired, help="the topic")
+
+
+def addPartition(parser: argparse.ArgumentParser, default: int | None = 0, more: str = "") -> None:
+    """Which partition of a broker."""
+    parser.add_argument("--partition", metavar="N", type=whole(-1 if more else 0, INT_MAX), default=default, help=f"the partition of the topic (0{more})")
+
+
+def notWith(parser: argparse.ArgumentParser, options: argparse.Namespace, words: dict[str, str], reason: str) -> None:
+    """
+    Exit when options were given that mean nothing now.
+
+    @param words: attributes of C{options}, and what people call them.
+    """
+    given = [word for name, word in words.items() if getattr(options, name) is not None]
+    if given:
+        parser.error(f"{', '.join(given)}: {reason}")
 
 
 def addBatching(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,7 @@
 """
 C{pylogbroker consume}: messages on standard output, one a line, and everything else on standard error.
+
+They are those of one partition of one broker; or, with C{--zookeeper}, of a whole cluster (L{pylogbroker.cli.groupconsume}).
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, addBroker, addTopic, whole
+from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addTopic, group, notWith, topicsThatDoNot, topicsThatMatch, whole
 from pylogbroker.cli.asking import checkPartition, closed
+from pylogbroker.cli.groupconsume import consumeInGroup
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
@@ -28,16 +31,32 @@ examples:
   pylogbroker consume --topic dpkg --from-beginning
   pylogbroker consume --topic dpkg --from-beginning --max-messages 10
   pylogbroker consume --broker log1:9092 --topic syslog --follow
+  pylogbroker consume --zookeeper zk1:2181 --topic clicks --group counters --follow
+  pylogbroker consume --zookeeper zk1:2181 --whitelist log.* --from-beginning
 """
 
 
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    addBroker(parser)
-    addTopic(parser)
+    addBroker(parser, hasCluster=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    addTopic(which, isRequired=False)
+    which.add_argument(
+        "--whitelist", metavar="PATTERN", type=topicsThatMatch,
+        help="with --zookeeper: the topics whose whole names match a regular expression, those that come later too; a comma means or",
+    )  # fmt: skip
+    which.add_argument("--blacklist", metavar="PATTERN", type=topicsThatDoNot, help="with --zookeeper: the topics whose names do not")
+    addPartition(parser, None, "; not with --zookeeper")
+    parser.add_argument(
+        "--group", metavar="NAME", type=group,
+        help="with --zookeeper: the consumer group, whose members share the messages, and which goes on where it was; without, one that goes at the end",
+    )  # fmt: skip
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--from-beginning", dest="isFromBeginning", action="store_true", help="start with the oldest message that there is")
+    start.add_argument(
+        "--from-beginning", dest="isFromBeginning", action="store_true",
+        help="start with the oldest message that there is; a group that has been there goes on where it was",
+    )  # fmt: skip
     start.add_argument("--offset", metavar="N", type=whole(0), help="start at an offset; without either, at the end")
     parser.add_argument("--max-messages", dest="countMax", metavar="N", type=whole(0), default=LONG_MAX, help="stop after so many messages")
     parser.add_argument("--follow", dest="isFollowing", action="store_true", help="do not stop at the end; wait for new messages")
@@ -48,9 +67,16 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """What would print nothing is a mistake."""
-    if not (options.isFromBeginning or options.isFollowing) and options.offset is None:
-        parser.error("behind the last message there is nothing to read: give --from-beginning or --offset N, or --follow to wait for new messages")
+    """Judge what belongs together; what would print nothing is a mistake."""
+    if options.zookeeper is None:
+        notWith(parser, options, {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"}, "needs --zookeeper")
+        options.partition = options.partition or 0
+    else:
+        words = {"partition": "--partition", "offset": "--offset"}
+        notWith(parser, options, words, "not with --zookeeper: a group shares all partitions, and knows where it was")
+    if not (options.isFromBeginning or options.isFollowing or options.group) and options.offset is None:
+        other = "or --offset N" if options.zookeeper is None else "or the --group that was there"
+        parser.error(f"behind the last message there is nothing to read: give --from-beginning {other}, or --follow to wait for new messages")
 
 
 async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -60,6 +86,8 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
+    if options.zookeeper is not None:
+        return await consumeInGroup(reactor, options, streams)
     consumer = SimpleConsumer(reactor, options.broker, timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
     reading = _Reading(reactor, consumer, options, streams)
     try:

@@ -105,6 +105,12 @@ Ctrl-C ends all of it. In another terminal:
   {command} consume{place} --topic first --from-beginning --follow
   {command} offsets{place} --topic first
 
+The same by way of ZooKeeper, with the members of a group that share the messages; start the second line as often as you like:
+
+  {command} produce /var/log/dpkg.log --zookeeper {servers} --topic first
+  {command} consume --zookeeper {servers} --topic first --group readers --from-beginning --follow
+  {command} groups --zookeeper {servers}
+
 Applications are told zk.connect={servers}, or the broker's address. One more broker for the cluster:
 
   {program("twistd")} -n --pidfile= pylogbroker --config {config} --set enable.zookeeper=true --set zk.connect={servers} {another}

@@ -23,7 +23,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli import consume, demo, dev, dump, offsets, produce, zookeeper
+from pylogbroker.cli import consume, demo, dev, dump, groups, offsets, produce, zookeeper
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -43,6 +43,7 @@ _COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
     ("consume", consume, "Print messages on standard output, one a line."),
     ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
+    ("groups", groups, "Print the consumer groups: who is in them, where they are, and how far they are behind."),
     ("dev", dev, "Run a ZooKeeper and a broker in the foreground, on this machine only, and say what to do next."),
     ("zookeeper", zookeeper, "Run a ZooKeeper for development and tests in the foreground, on this machine only."),
     ("dump", dump, "Print what stands in segment files, and whether they are valid to their ends."),
@@ -67,6 +68,7 @@ _COROUTINES: dict[str, _Command] = {
     "produce": produce.produce,
     "consume": consume.consume,
     "offsets": offsets.offsets,
+    "groups": groups.groups,
     "dev": dev.dev,
     "zookeeper": zookeeper.zookeeper,
 }
@@ -83,6 +85,7 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse
     """
     options = buildParser().parse_args(arguments)
     if options.command == "produce":
+        produce.check(options.parser, options)
         produce.prepare(options, streams)
     elif options.command == "consume":
         consume.check(options.parser, options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pylogbroker.cli.arguments import INT_MAX, addBroker, addTopic, time, whole
+from pylogbroker.cli.arguments import INT_MAX, addBroker, addPartition, addTopic, time, whole
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -25,6 +25,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     addBroker(parser)
     addTopic(parser)
+    addPartition(parser)
     parser.add_argument(
         "--time", metavar="TIME", type=time, default="latest",
         help="latest: behind the last message that consumers see; earliest: the oldest message; milliseconds since 1970, or a date like "

@@ -3,6 +3,8 @@ C{pylogbroker produce}: each line of a file, or of standard input, becomes a mes
 
 Lines from a file are gathered into batches. Lines from a pipe or a terminal go out as they come, in batches only as far as several come at once:
 whoever types a line expects it to be there.
+
+They go to one partition of one broker, or, with C{--zookeeper}, to all brokers of a cluster; there a key that stands before a line says where.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, positive
+from pylogbroker.cli.arguments import addBatching, addBroker, addPartition, addTopic, notWith, positive, separator
+from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import Progress, amount
 from pylogbroker.cli.publishing import Publisher
@@ -24,6 +27,7 @@ _EXAMPLES = """\
 examples:
   pylogbroker produce /var/log/dpkg.log --topic dpkg
   tail -f /var/log/syslog | pylogbroker produce - --broker log1:9092 --topic syslog --compression gzip
+  pylogbroker produce orders.tsv --zookeeper zk1:2181 --topic orders --key-separator \\t
 """
 
 
@@ -31,13 +35,28 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
     parser.add_argument("file", metavar="FILE", help="its lines are the messages, without their line feeds; - is standard input")
-    addBroker(parser)
-    addTopic(parser, "; -1: the broker chooses one for each batch")
+    addBroker(parser, hasCluster=True)
+    addTopic(parser)
+    addPartition(parser, None, "; -1: the broker chooses one for each batch; not with --zookeeper")
+    parser.add_argument(
+        "--key-separator", dest="separator", metavar="TEXT", type=separator,
+        help="with --zookeeper: what stands before it in a line is the key, which says what partition the rest goes to, and is not sent; "
+        "a line without it has no key, and goes anywhere; \\t is a tab",
+    )  # fmt: skip
     addBatching(parser)
     parser.add_argument(
         "--max-message-size", dest="payloadSizeMax", metavar="BYTES", type=positive, default=1_000_000,
         help="a longer line is an error; set it to the broker's max.message.size if that is less, or it drops such lines without a word (%(default)s)",
     )  # fmt: skip
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Judge what belongs together."""
+    if options.zookeeper is None:
+        notWith(parser, options, {"separator": "--key-separator"}, "needs --zookeeper: at a single broker, a key chooses nothing")
+        options.partition = options.partition or 0
+    else:
+        notWith(parser, options, {"partition": "--partition"}, "not with --zookeeper: there the key, or chance, chooses the partition")
 
 
 def prepare(options: argparse.Namespace, streams: Streams) -> None:
@@ -59,10 +78,7 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code.
     @raise PylogbrokerError: it did not work out; the text says how far it got.
     """
-    publisher = Publisher(
-        reactor, options.broker, options.topic, options.partition,
-        codec=options.codec, batchCountMax=options.batchCount, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.timeoutMs,
-    )  # fmt: skip
+    publisher = _publisher(reactor, options)
     try:
         await publisher.check()
         await _publish(reactor, options, streams, publisher)
@@ -71,14 +87,18 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
         raise
     finally:
         await publisher.close()
-    streams.say(
-        f"sent {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) in {publisher.batchCount:,} requests "
-        f"to {options.topic}-{options.partition} of {options.broker}, which has taken them all"
-    )
+    streams.say(f"sent {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) in {publisher.batchCount:,} requests to {publisher.destination}")
     return 0
 
 
-async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, publisher: Publisher) -> None:
+def _publisher(reactor: Any, options: argparse.Namespace) -> Publisher | ClusterPublisher:
+    limits = {"codec": options.codec, "batchCountMax": options.batchCount, "payloadSizeMax": options.payloadSizeMax, "timeoutMs": options.timeoutMs}
+    if options.zookeeper is None:
+        return Publisher(reactor, options.broker, options.topic, options.partition, **limits)
+    return ClusterPublisher(reactor, options.zookeeper, options.topic, options.separator, **limits)
+
+
+async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, publisher: Publisher | ClusterPublisher) -> None:
     size = inputSize(options.descriptor)
     progress = Progress(streams.errors, reactor.seconds, size)
     decoder = LineDecoder(options.payloadSizeMax)

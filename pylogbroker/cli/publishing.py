@@ -37,6 +37,7 @@ class Publisher:
     @ivar sentSize: bytes of them.
     @ivar confirmedCount: how many of them, from the first on, the broker is done with.
     @ivar batchCount: requests sent.
+    @ivar destination: for people: who has taken all, once C{confirm} said so.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Publisher:
         connectMs = min(timeoutMs, RECONNECT_MS_MAX)
         self._producer = SyncProducer(reactor, broker, payloadSizeMax=payloadSizeMax, timeoutMs=timeoutMs, connectTimeoutMs=connectMs)
         self._consumer = SimpleConsumer(reactor, broker, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
+        self.destination = f"{topic}-{partition} of {broker}, which has taken them all"
         self._topic = topic
         self._partition = partition
         self._codec = codec

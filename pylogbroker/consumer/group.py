@@ -115,6 +115,12 @@ class ConsumerConnector:
         """The partitions that this member has now, and the thread of each."""
         return dict(self._member.owned)
 
+    @property
+    def positions(self) -> dict[Place, int]:
+        """What would be committed now: of each partition that this member has and has begun, the next offset of the last message handed out."""
+        consumed = self._positions.consumed
+        return {place: consumed[place] for place in self._begunPlaces() if place in consumed}
+
     # -- what an application calls ------------------------------------------------------------------------------------
 
     def connect(self) -> Deferred[ConsumerConnector]:

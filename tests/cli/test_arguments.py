@@ -7,7 +7,7 @@ from datetime import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.arguments import codec, positive, time, topic, whole
+from pylogbroker.cli.arguments import codec, group, positive, separator, time, topic, topicsThatDoNot, topicsThatMatch, whole
 
 
 class TypeTests(SynchronousTestCase):
@@ -30,6 +30,25 @@ class TypeTests(SynchronousTestCase):
         self.assertEqual(topic("a.b-c"), "a.b-c")
         self.refused(topic, "a/b", "..", "")
         self.assertRaises(argparse.ArgumentTypeError, topic, "a\udc80")
+
+    def test_group(self) -> None:
+        """A group's name is one step of a path in ZooKeeper."""
+        self.assertEqual(group("a b.c"), "a b.c")
+        self.refused(group, "a/b", "..")
+        for text in ("", "a\0"):
+            self.assertRaises(argparse.ArgumentTypeError, group, text)
+
+    def test_patterns(self) -> None:
+        """A pattern means to us what it means to Java, or is refused by name."""
+        self.assertEqual(list(topicsThatMatch("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"])
+        self.assertEqual(list(topicsThatDoNot("a.*, b").streamCounts(["ab", "b", "c"])), ["c"])
+        for parse in (topicsThatMatch, topicsThatDoNot):
+            self.refused(parse, "[a&&[b]]", "(", r"\p{Lu}")
+
+    def test_separator(self) -> None:
+        """A separator is bytes; a tab can be written as people write it."""
+        self.assertEqual([separator(text) for text in (":", "\\t", "ä\udcff")], [b":", b"\t", b"\xc3\xa4\xff"])
+        self.assertRaises(argparse.ArgumentTypeError, separator, "")
 
     def test_codec(self) -> None:
         """A codec has a name."""

@@ -4,6 +4,7 @@ Tests for L{pylogbroker.cli.dev}, with a real ZooKeeper.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -12,7 +13,8 @@ import signal
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.dev import page
-from pylogbroker.cli.main import buildParser
+from pylogbroker.cli.main import prepare
+from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.tap import Options
@@ -87,8 +89,9 @@ class PageTests(SynchronousTestCase):
             text = page("127.0.0.1:2181", address, 0, "/tmp/a b", False)
             lines = [shlex.split(line) for line in text.splitlines() if line.startswith("  ")]
             for line in lines[:-1]:
-                self.assertEqual("--broker" in line, named)
-                buildParser().parse_args(line[1:])
+                self.assertEqual("--broker" in line, named and "--zookeeper" not in line)
+                prepare(["produce", "/dev/null", *line[3:]] if line[1] == "produce" else line[1:], Streams(0, 1, io.StringIO()))
+            self.assertEqual([line[1] for line in lines[:-1]], ["produce", "consume", "offsets", "produce", "consume", "groups"])
             options = Options()
             options.parseOptions(lines[-1][lines[-1].index("pylogbroker") + 1 :])
             settings = options.settings

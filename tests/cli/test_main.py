@@ -46,7 +46,7 @@ class Silent(Protocol):
         """Never."""
 
 
-COMMANDS = ("demo", "produce", "consume", "offsets", "dev", "zookeeper", "dump")
+COMMANDS = ("demo", "produce", "consume", "offsets", "groups", "dev", "zookeeper", "dump")
 
 
 class ParserTests(SynchronousTestCase):
@@ -87,12 +87,37 @@ class ParserTests(SynchronousTestCase):
             (["produce", "f", "--topic", "t", "--partition", "-2"], "-2"),
             (["produce", "f", "--topic", "t", "--compression", "zip"], "zip"),
             (["demo", "--port", "65536"], "65536"),
+            (["groups"], "--zookeeper"),
+            (["groups", "a/b", "--zookeeper", "z"], "'a/b', has '/' in it"),
+            (["consume", "--zookeeper", "z", "--broker", "b:1", "--topic", "t"], "not allowed with"),
+            (["consume", "--zookeeper", "z", "--topic", "t", "--whitelist", "t"], "not allowed with"),
+            (["consume", "--zookeeper", "z", "--topic", "a/b"], "a/b"),
+            (["consume", "--zookeeper", "z", "--topic", "t", "--group", "a/b"], "'a/b', has '/' in it"),
+            (["consume", "--zookeeper", "z", "--whitelist", "[a[b]]"], "a character class inside another, which Java knows and Python reads otherwise"),
+            (["consume", "--zookeeper", "z", "--blacklist", r"\p{javaUpperCase}"], "cannot be used"),
+            (["produce", "f", "--topic", "t", "--zookeeper", "z", "--key-separator", ""], "separates nothing"),
             (["zookeeper"], "--data"),
             (["dev", "--zookeeper-port", "-1"], "-1"),
         ):
             code, _, errors = self.exit(*arguments)
             self.assertEqual(code, 2)
             self.assertIn(reason, errors)
+
+    def test_together(self) -> None:
+        """What does not belong together exits with 2 and says why, before anything is opened."""
+        for arguments, reason in (
+            (["consume", "--topic", "t", "--group", "g", "--follow"], "--group: needs --zookeeper"),
+            (["consume", "--whitelist", "t", "--follow"], "--whitelist: needs --zookeeper"),
+            (["consume", "--zookeeper", "z", "--topic", "t", "--partition", "0", "--offset", "0"], "--partition, --offset: not with --zookeeper"),
+            (["consume", "--zookeeper", "z", "--topic", "t"], "or the --group that was there"),
+            (["produce", "/nonexistent", "--topic", "t", "--key-separator", ":"], "--key-separator: needs --zookeeper"),
+            (["produce", "/nonexistent", "--topic", "t", "--zookeeper", "z", "--partition", "1"], "--partition: not with --zookeeper"),
+        ):
+            errors = io.StringIO()
+            with redirect_stderr(errors):
+                ended = self.assertRaises(SystemExit, prepare, arguments, Streams(0, 1, io.StringIO()))
+            self.assertEqual(ended.code, 2)
+            self.assertIn(reason, errors.getvalue())
 
     def test_prepared(self) -> None:
         """A command that needs the reactor is given back; the other one is none."""

@@ -4,6 +4,7 @@ Producers and consumer groups at brokers that are registered in a real ZooKeeper
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from itertools import count
@@ -89,7 +90,7 @@ class GroupTests(ClusterTestCase):
 
 
 class PageTests(ClusterTestCase):
-    """C{docs/groups.md}."""
+    """C{docs/groups.md}, and what the README says of clusters."""
 
     def programs(self) -> list[str]:
         page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
@@ -102,3 +103,19 @@ class PageTests(ClusterTestCase):
             output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", program], env=None, path=str(ROOT))
             self.assertEqual((status, errors), (0, b""))
             self.assertIn(said, output)
+
+    async def test_readme(self) -> None:
+        """The README's commands for a cluster do what it says: lines come in at one end and out at the other, and the group is up to date."""
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        [commands] = [text for text in re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL) if "pylogbroker groups" in text]
+        path = self.mktemp()
+        Path(path).write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
+        outputs = []
+        for command in commands.replace("/var/log/dpkg.log", path).replace("localhost:2181", self.servers).splitlines():
+            words = [*command.split()[1:], *(("--max-messages", "100") if "consume" in command else ())]
+            environment = {"PYTHONPATH": str(ROOT), **os.environ}
+            output, errors, status = await getProcessOutputAndValue(sys.executable, ["-m", "pylogbroker", *words], env=environment)
+            self.assertEqual(status, 0, errors)
+            outputs.append(output)
+        self.assertEqual(sorted(outputs[1].splitlines()), sorted(b"line %d" % number for number in range(100)))
+        self.assertRegex(outputs[2], rb"group readers\n  no members\n(?s:.*) 0  +0s  -\n$")

@@ -1,0 +1,197 @@
+"""
+C{pylogbroker consume --zookeeper}: messages of a whole cluster, as a member of a consumer group.
+
+What must be true: what was committed was printed. A stream moves a position when it hands out a message, and we print many at a time; so when they
+cannot be printed, because nobody reads them or we are ended in the middle, the positions are moved back before the member leaves the group and commits.
+(A member that is killed may lose what it was about to print, since it commits by the clock.)
+
+When do we come to the end? When nothing has come for a moment, the brokers are asked where the logs of our partitions end. What others in the group have yet
+to read is theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from random import SystemRandom
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.asking import closed
+from pylogbroker.cli.logends import LogEnds
+from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
+from pylogbroker.errors import ConsumerTimeoutError, NoNodeException, PylogbrokerError, ZookeeperError
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.zookeeper.client import ZookeeperClient
+
+POLL_MS = 250
+COMMIT_MS = 1_000
+WRITE_COUNT = 1_000
+"""Messages that are made into one piece of output."""
+
+
+async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Print messages until the end, or for ever.
+
+    @return: the exit code.
+    @raise PylogbrokerError: it did not work out.
+    """
+    group = options.group or f"console-consumer-{SystemRandom().randrange(100_000)}"
+    properties = {
+        "groupid": group,
+        "zk.connect": options.zookeeper,
+        "zk.connectiontimeout.ms": str(options.timeoutMs),
+        "socket.timeout.ms": str(options.timeoutMs),
+        "fetch.size": str(options.fetchSize),
+        "fetcher.backoff.ms": str(POLL_MS),
+        "consumer.timeout.ms": str(POLL_MS),
+        "autocommit.interval.ms": str(COMMIT_MS),
+        "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
+    }
+    settings = ConsumerSettings.fromProperties(properties, streams.say)
+    zookeeper = ZookeeperClient(reactor, options.zookeeper, settings.zkSessionTimeoutMs)
+    consumer = ConsumerConnector(reactor, settings, zookeeper)
+    reading = _GroupReading(reactor, consumer, LogEnds(reactor, zookeeper, options.timeoutMs), options, streams)
+
+    async def leave() -> None:
+        await consumer.shutdown()
+        await reading.ends.close()
+        if options.group is None and zookeeper.connected:
+            await _forget(zookeeper, GroupPaths(group).root)
+        await zookeeper.close()
+
+    try:
+        await consumer.connect()
+        await reading.run()
+    except BrokenPipeError:
+        pass
+    finally:
+        await closed(Deferred.fromCoroutine(leave()))
+        if reading.isUnderWay:
+            streams.say(f"read {reading.count:,} messages as {consumer.consumerId}")
+    return 1 if reading.errorCount else 0
+
+
+async def _forget(zookeeper: IZookeeper, path: str) -> None:
+    """Delete a node and all below it; what cannot be deleted stays."""
+    try:
+        for name in await zookeeper.get_children(path):
+            await _forget(zookeeper, f"{path}/{name}")
+        await zookeeper.delete(path)
+    except (NoNodeException, ZookeeperError):
+        pass
+
+
+class _GroupReading:
+    """
+    The way of one member.
+
+    @ivar count: messages printed.
+    @ivar errorCount: partitions that could not be read on, each time.
+    @ivar isUnderWay: whether this member has joined.
+    """
+
+    def __init__(self, reactor: Any, consumer: ConsumerConnector, ends: LogEnds, options: argparse.Namespace, streams: Streams) -> None:
+        self._reactor = reactor
+        self._consumer = consumer
+        self._options = options
+        self._streams = streams
+        self.ends = ends
+        self.count = self.errorCount = 0
+        self.isUnderWay = False
+
+    async def _join(self) -> MessageStream:
+        options, consumer = self._options, self._consumer
+        pattern = options.whitelist or options.blacklist
+        if pattern is not None:
+            [stream] = await consumer.createMessageStreamsByFilter(pattern)
+        else:
+            [stream] = (await consumer.createMessageStreams({options.topic: 1}))[options.topic]
+        return stream
+
+    async def run(self) -> None:
+        """From the start to the end."""
+        options = self._options
+        stream = await self._join()
+        self.isUnderWay = True
+        lastMs = self._nowMs()
+        while self.count < options.countMax:
+            before = dict(stream.positions)
+            try:
+                first = await stream.__anext__()
+            except StopAsyncIteration:
+                return
+            except ConsumerTimeoutError:
+                if not options.isFollowing and await self._isAtEnd(self._nowMs() - lastMs):
+                    return
+                continue
+            except PylogbrokerError as error:
+                self._failed(error)
+                continue
+            await self._print(stream, first, before)
+            lastMs = self._nowMs()
+
+    def _nowMs(self) -> int:
+        return int(self._reactor.seconds() * 1000)
+
+    def _failed(self, error: PylogbrokerError) -> None:
+        """A partition cannot be read on. Who follows the others goes on with them."""
+        if not self._options.isFollowing:
+            raise CommandError(str(error)) from error
+        self.errorCount += 1
+        self._streams.say(f"pylogbroker: {error}")
+
+    async def _print(self, stream: MessageStream, first: ConsumedMessage, before: dict[Any, int]) -> None:
+        """Write a message, and what is there behind it; move the positions back when that does not work."""
+        messages = [first]
+        error: PylogbrokerError | None = None
+        countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+        try:
+            while len(messages) < countMax and (message := stream.take()) is not None:
+                messages.append(message)
+        except PylogbrokerError as reason:
+            error = reason
+        try:
+            await write(self._reactor, self._streams.output, b"\n".join([each.value for each in messages]) + b"\n")
+        except BaseException:
+            for place in list(stream.positions):
+                if place in before:
+                    stream.positions[place] = before[place]
+                else:
+                    del stream.positions[place]
+            raise
+        self.count += len(messages)
+        if error is not None:
+            self._failed(error)
+
+    async def _isAtEnd(self, idleMs: int) -> bool:
+        """
+        Whether all that is ours was read.
+
+        @param idleMs: for how long nothing has come.
+        @raise CommandError: that cannot be found out, or does not become so, within the time-out.
+        """
+        consumer = self._consumer
+        reason = "this member has not got its share of the partitions"
+        if consumer.isOwning:
+            positions = consumer.positions
+            try:
+                for place in consumer.owned:
+                    end = await self.ends.end(place.topic, place.partition)
+                    position = positions.get(place)
+                    if position is None or position < end:
+                        reason = f"{place} is at {'no offset yet' if position is None else position}, and ends at {end}"
+                        break
+                else:
+                    return True
+            except PylogbrokerError as error:
+                reason = str(error)
+        if idleMs > self._options.timeoutMs:
+            raise CommandError(f"nothing has come for {idleMs:,} ms, and that is not the end: {reason}")
+        return False

@@ -1,0 +1,301 @@
+"""
+C{pylogbroker groups}: who is in the consumer groups, where they are, and how far they are behind (0.7's ConsumerOffsetChecker, spec-0.7 tools §5).
+
+How far is told in bytes, and in time as far as brokers know it (L{pylogbroker.cli.logends}): when the first message behind the committed offset
+may have been written. What others have written into ZooKeeper and cannot be read, and brokers that cannot be asked, are named, and the rest is shown
+all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import addZookeeper, group, positive
+from pylogbroker.cli.asking import closed
+from pylogbroker.cli.logends import UNKNOWN, Ages, LogEnds
+from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cluster import paths
+from pylogbroker.cluster.subscription import StaticSubscription, WildcardSubscription, decodeSubscription
+from pylogbroker.cluster.znodes import decodeNumber, decodePartition, decodeText
+from pylogbroker.errors import InvalidNameError, InvalidPatternError, NoNodeException, PylogbrokerError, ZnodeError
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.model import BrokerPartition
+from pylogbroker.zookeeper.client import ZookeeperClient
+
+PARTITION_COUNT_MAX = 100_000
+"""Of a topic on a broker; more is taken for garbage."""
+
+_EXAMPLES = """\
+examples:
+  pylogbroker groups --zookeeper zk1:2181
+  pylogbroker groups counters --zookeeper zk1:2181 --json
+
+OFFSET is what the group has committed, END where the log ends, LAG the bytes between them. BEHIND says how long ago the first message
+behind OFFSET was written. Messages of this protocol carry no time, so it is a range, from when the segment files were last written
+to: 5m-2h is at least 5 minutes and at most 2 hours, >5m at least 5 minutes, and - is shown where brokers cannot tell.
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("groups", metavar="GROUP", nargs="*", type=group, help="the groups to show; without, all")
+    addZookeeper(parser, True)
+    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for ZooKeeper and for each answer (%(default)s)")
+    parser.add_argument("--json", dest="isJson", action="store_true", help="one JSON document instead of tables; times are milliseconds")
+
+
+@dataclass
+class PartitionReport:
+    """
+    A partition of a topic that a group reads.
+
+    @ivar owner: the thread that has it; L{None} for nobody.
+    @ivar offset: what is committed; L{None} for nothing.
+    @ivar end: of the log; L{None} when the broker could not be asked.
+    """
+
+    topic: str
+    partition: BrokerPartition
+    owner: str | None = None
+    offset: int | None = None
+    end: int | None = None
+    ages: Ages = UNKNOWN
+
+    @property
+    def lag(self) -> int | None:
+        """Bytes; negative when the log ends before the offset, since somebody has emptied it."""
+        return None if self.offset is None or self.end is None else self.end - self.offset
+
+    def asJson(self) -> dict[str, Any]:
+        """As C{--json} has it."""
+        broker, partition = self.partition
+        found = {"topic": self.topic, "broker": broker, "partition": partition, "owner": self.owner, "offset": self.offset, "end": self.end, "lag": self.lag}
+        return {**found, "behindMsMin": self.ages.least, "behindMsMax": self.ages.most}
+
+
+@dataclass
+class GroupReport:
+    """
+    @ivar members: ids, and what each wants to read.
+    @ivar problems: for people: what could not be read.
+    """
+
+    group: str
+    members: dict[str, str] = field(default_factory=dict)
+    partitions: list[PartitionReport] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def asJson(self) -> dict[str, Any]:
+        """As C{--json} has it."""
+        members = [{"id": name, "subscription": wanted} for name, wanted in self.members.items()]
+        return {"group": self.group, "members": members, "partitions": [each.asJson() for each in self.partitions], "problems": self.problems}
+
+
+async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Print them.
+
+    @return: the exit code.
+    @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
+    """
+    zookeeper = ZookeeperClient(reactor, options.zookeeper)
+    ends = LogEnds(reactor, zookeeper, options.timeoutMs)
+
+    async def leave() -> None:
+        await ends.close()
+        await zookeeper.close()
+
+    try:
+        await zookeeper.connect(options.timeoutMs)
+        names = await _children(zookeeper, paths.CONSUMERS)
+        missing = [name for name in options.groups if name not in names]
+        if missing:
+            raise CommandError(f"there is no consumer group {', '.join(missing)}; there are: {', '.join(names) or 'none'}")
+        reports = [await GroupReading(zookeeper, ends, name).read() for name in options.groups or names]
+    finally:
+        await closed(Deferred.fromCoroutine(leave()))
+    if options.isJson:
+        text = json.dumps({"groups": [each.asJson() for each in reports]}, indent=2, ensure_ascii=False) + "\n"
+    else:
+        text = "\n".join(asTable(each) for each in reports)
+        for problem in [problem for each in reports for problem in each.problems]:
+            streams.say(f"pylogbroker: {problem}")
+        if not reports:
+            streams.say("there are no consumer groups")
+    await write(reactor, streams.output, text.encode("utf-8", "surrogatepass"))
+    return 0
+
+
+async def _children(zookeeper: IZookeeper, path: str) -> list[str]:
+    """None of a node that is not there."""
+    try:
+        return list(await zookeeper.get_children(path))
+    except NoNodeException:
+        return []
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all at the same time; then raise the first error, if there was one."""
+
+    outcomes: list[tuple[bool, Any]] = await DeferredList([Deferred.fromCoroutine(work) for work in works], consumeErrors=True)
+    for succeeded, outcome in outcomes:
+        if not succeeded:
+            outcome.raiseException()
+
+
+class GroupReading:
+    """Reads one group: first what stands in ZooKeeper, then what the brokers say."""
+
+    def __init__(self, zookeeper: IZookeeper, ends: LogEnds, name: str) -> None:
+        self._zookeeper = zookeeper
+        self._ends = ends
+        self._paths = paths.GroupPaths(name)
+        self._report = GroupReport(name)
+        self._partitions: dict[tuple[str, BrokerPartition], PartitionReport] = {}
+
+    async def read(self) -> GroupReport:
+        """
+        @raise pylogbroker.errors.ZookeeperError: ZooKeeper does not answer.
+        """
+        report = self._report
+        topics = await self._readMembers()
+        topics |= {*await _children(self._zookeeper, self._paths.owners), *await _children(self._zookeeper, self._paths.offsets)}
+        for topic in sorted(topics):
+            try:
+                await self._readTopic(topic)
+            except InvalidNameError as error:
+                report.problems.append(f"{report.group}: {error}")
+        report.partitions = [self._partitions[key] for key in sorted(self._partitions)]
+        self._checkOwners()
+        byBroker: dict[int, list[PartitionReport]] = {}
+        for each in report.partitions:
+            byBroker.setdefault(each.partition.broker, []).append(each)
+        await _all(self._askBroker(number, each) for number, each in byBroker.items())
+        return report
+
+    async def _readMembers(self) -> set[str]:
+        """What they want to read, too."""
+        topics: set[str] = set()
+        for name in await _children(self._zookeeper, self._paths.ids):
+            found: list[Any] = []
+            await self._value(f"{self._paths.ids}/{name}", lambda path, data: (decodeText(path, data), decodeSubscription(path, data)), found.append)
+            if not found:
+                continue
+            self._report.members[name], subscription = found[0]
+            names: list[str] = []
+            if isinstance(subscription, WildcardSubscription):
+                names = await _children(self._zookeeper, paths.BROKER_TOPICS)
+            assert isinstance(subscription, WildcardSubscription | StaticSubscription)
+            try:
+                topics.update(subscription.streamCounts(names))
+            except InvalidPatternError as error:
+                self._report.problems.append(f"{self._paths.ids}/{name}: {error}")
+        return topics
+
+    async def _readTopic(self, topic: str) -> None:
+        path = paths.topic(topic)
+        for name in await _children(self._zookeeper, path):
+            counts: list[int] = []
+            await self._value(f"{path}/{name}", decodeNumber, counts.append)
+            for count in counts:
+                if not name.isascii() or not name.isdigit() or not 0 <= count <= PARTITION_COUNT_MAX:
+                    self._report.problems.append(f"{path}/{name}: {count} is no number of a broker's partitions")
+                    continue
+                for partition in range(count):
+                    self._partition(topic, BrokerPartition(int(name), partition))
+        owners, offsets = self._paths.topicOwners(topic), self._paths.topicOffsets(topic)
+        await _all([self._readPlace(topic, owners, name, decodeText, "owner") for name in await _children(self._zookeeper, owners)])
+        await _all([self._readPlace(topic, offsets, name, decodeNumber, "offset") for name in await _children(self._zookeeper, offsets)])
+
+    def _partition(self, topic: str, partition: BrokerPartition) -> PartitionReport:
+        return self._partitions.setdefault((topic, partition), PartitionReport(topic, partition))
+
+    async def _readPlace(self, topic: str, parent: str, name: str, decode: Callable[[str, bytes | None], Any], attribute: str) -> None:
+        path = f"{parent}/{name}"
+        try:
+            place = decodePartition(path, name)
+        except ZnodeError as error:
+            self._report.problems.append(str(error))
+            return
+        await self._value(path, decode, lambda value: setattr(self._partition(topic, place), attribute, value))
+
+    async def _value(self, path: str, decode: Callable[[str, bytes | None], Any], use: Callable[[Any], Any]) -> None:
+        """Read a node, if it is there and says something that can be understood."""
+        try:
+            data, _stat = await self._zookeeper.get(path)
+            use(decode(path, data))
+        except NoNodeException:
+            pass
+        except ZnodeError as error:
+            self._report.problems.append(str(error))
+
+    def _checkOwners(self) -> None:
+        """An owner is a thread, C{<member>-<number>}."""
+        for each in self._report.partitions:
+            if each.owner is not None and each.owner.rpartition("-")[0] not in self._report.members:
+                where = self._paths.owner(each.topic, each.partition)
+                self._report.problems.append(f"{where}: the owner, {each.owner!r}, is no thread of a member")
+
+    async def _askBroker(self, number: int, partitions: list[PartitionReport]) -> None:
+        """One that does not answer is asked no more."""
+        try:
+            for each in partitions:
+                each.end = await self._ends.end(each.topic, each.partition)
+                if each.offset is not None and each.lag == 0:
+                    each.ages = Ages(0, 0)
+                elif each.offset is not None and each.offset < each.end:
+                    each.ages = await self._ends.ages(each.topic, each.partition, each.offset)
+                elif each.offset is not None:
+                    text = f"{each.topic} {each.partition}: the offset {each.offset} is behind the end of the log, {each.end}"
+                    self._report.problems.append(text)
+        except PylogbrokerError as error:
+            self._report.problems.append(f"broker {number} cannot be asked: {error}")
+
+
+_HEADINGS = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "BEHIND", "OWNER")
+
+
+def asTable(report: GroupReport) -> str:
+    """A group for people."""
+    lines = [f"group {report.group}"]
+    lines += [f"  member {name}  {wanted}" for name, wanted in report.members.items()] or ["  no members"]
+    rows = [_HEADINGS] + [
+        (each.topic, str(each.partition), _shown(each.offset), _shown(each.end), _shown(each.lag), shownAges(each.ages), each.owner or "-")
+        for each in report.partitions
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if report.partitions else ():
+        cells = [cell.rjust(width) if 2 <= index <= 5 else cell.ljust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _shown(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def shownAges(ages: Ages) -> str:
+    """C{5m-2h}; C{>5m}; C{<2h}; C{-} when nothing is known. The least is rounded down and the most up."""
+    if ages.least is None and ages.most is None:
+        return "-"
+    if ages.most is None:
+        return f">{_duration(ages.least or 0)}"
+    if ages.least is None:
+        return f"<{_duration(ages.most, True)}"
+    least, most = _duration(ages.least), _duration(ages.most, True)
+    return least if least == most else f"{least}-{most}"
+
+
+def _duration(durationMs: int, isUp: bool = False) -> str:
+    for sizeMs, limitMs, letter in ((1_000, 120_000, "s"), (60_000, 7_200_000, "m"), (3_600_000, 172_800_000, "h"), (86_400_000, 2**63, "d")):
+        if durationMs < limitMs:
+            break
+    return f"{-(-durationMs // sizeMs) if isUp else durationMs // sizeMs}{letter}"

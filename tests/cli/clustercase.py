@@ -1,0 +1,98 @@
+"""
+What the tests of the commands with C{--zookeeper} share: brokers that are registered in a chroot of their own of a real ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.producer.producer import Producer
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.zookeeper.client import ZookeeperClient
+from pylogbroker.zookeeper.ephemeral import createPersistent
+from tests.cli.commands import CommandCase, Outcome, reactor
+from tests.integration.zookeeperprocess import sharedZookeeper
+
+_numbers = count()
+
+
+class ClusterCase(CommandCase):
+    """
+    @ivar servers: of ZooKeeper, with the chroot.
+    @ivar admin: a client of it.
+    """
+
+    timeout = 120
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        chroot = f"/commands{next(_numbers)}"
+        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
+        await outer.connect()
+        await createPersistent(outer, chroot)
+        await outer.close()
+        self.servers = sharedZookeeper().servers + chroot
+        self.admin: Any = ZookeeperClient(reactor, self.servers)
+        self.addCleanup(self.admin.close)
+        await self.admin.connect()
+        self.brokers: list[LocalBroker] = []
+
+    async def startBrokers(self, brokerCount: int = 2, **properties: str) -> None:
+        """Brokers of two partitions each; keys with underscores for dots."""
+        for number in range(brokerCount):
+            own = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
+            broker = LocalBroker(reactor, {**own, **{key.replace("_", "."): value for key, value in properties.items()}})
+            self.addCleanup(broker.stop)
+            await broker.start()
+            self.brokers.append(broker)
+
+    async def establish(self, topic: str) -> None:
+        """Have a topic on all brokers, with one message C{first} in partition 0 of each: a producer stays with the brokers that have a topic (0.7's way)."""
+        for broker in self.brokers:
+            producer = SyncProducer(reactor, broker.endpoint)
+            await producer.send(topic, 0, [b"first"])
+            await producer.close()
+
+        async def isRegistered() -> bool:
+            return len(await self.children(f"/brokers/topics/{topic}")) == len(self.brokers)
+
+        await self.until(isRegistered)
+
+    async def spread(self, topic: str, *payloads: bytes) -> None:
+        """Put messages into the cluster; each payload is its own key."""
+        producer = Producer(reactor, {"zk.connect": self.servers, "confirm": "true"})
+        for payload in payloads:
+            await producer.send(topic, payload, payload)
+        await producer.close()
+
+    async def stored(self, topic: str) -> dict[tuple[int, int], list[bytes]]:
+        """All that the brokers hold, by broker and partition, without what holds nothing."""
+        found = {}
+        for number, broker in enumerate(self.brokers):
+            self.broker = broker
+            for partition in range(2):
+                if messages := await self.messages(topic, partition):
+                    found[number, partition] = messages
+        return found
+
+    async def node(self, path: str, data: bytes) -> None:
+        """Somebody writes a node."""
+        await createPersistent(self.admin, path)
+        await self.admin.set(path, data)
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted; none of a node that is not there."""
+        return list(await self.admin.get_children(path)) if await self.admin.exists(path) else []
+
+    async def until(self, holds: Any) -> None:
+        """Wait until a coroutine function returns something true."""
+        while not await Deferred.fromCoroutine(holds()):
+            await deferLater(reactor, 0.02)
+
+    async def consumed(self, *arguments: str, output: int = -1) -> Outcome:
+        """C{consume}."""
+        return await self.perform("consume", "--zookeeper", self.servers, *arguments, output=output)
