@@ -5,6 +5,7 @@ Consumer groups with whole brokers on real sockets, and a ZooKeeper in memory: t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor
@@ -19,7 +20,7 @@ from pylogbroker.cluster.znodes import BrokerRegistration, encodeNumber
 from pylogbroker.consumer.decoders import decodeText
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.errors import ConsumerTimeoutError
+from pylogbroker.errors import ConsumerTimeoutError, InvalidMessageSizeError
 from pylogbroker.formats.compression import GZIP, NONE
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
@@ -151,6 +152,27 @@ class ConsumerConnectorTests(TestCase):
         again = await self.consumer("consumer1")
         (stream,) = (await again.createMessageStreams({TOPIC: 1}, decodeText))[TOPIC]
         await self.silent(stream)
+
+    async def test_messageSizeTooLarge(self) -> None:
+        """
+        LogCorruptionTest.testMessageSizeTooLarge, the high-level consumer: a size field overwritten with 1000 on the disk makes reading raise; the other
+        partitions go on.
+        """
+        await self.send("a", 1)
+        [path] = Path(self.brokers[0].directory, f"{TOPIC}-0").glob("*.kafka")
+        with path.open("r+b") as segment:
+            segment.write((1000).to_bytes(4, "big"))
+        consumer = await self.consumer("consumer1")
+        (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
+        got: list[Any] = []
+        errors: list[InvalidMessageSizeError] = []
+        while len(got) < 3 or not errors:
+            try:
+                got.append((await stream.__anext__()).value)
+            except InvalidMessageSizeError as error:
+                errors.append(error)
+        self.assertEqual(sorted(got), [b"a-0-1-0", b"a-1-0-0", b"a-1-1-0"])
+        self.assertIn(f"{TOPIC}/0-0 at offset 0", str(errors[0]))
 
     async def test_asyncFor(self) -> None:
         """As an application is written: C{async with}, C{async for}; the next run goes on where the first was left."""

@@ -354,6 +354,19 @@ class AsyncTests(ProducerCase):
         self.assertEqual(len(self.cluster.network.attempts), 4)
         self.close(producer)
 
+    def test_reconnectsByTime(self) -> None:
+        """After reconnect.time.interval.ms, too, behind the first request then; a negative one means never."""
+        for intervalMs, attemptCount in ((1_000, 3), (-1, 1)):
+            producer = self.producer({"batch.size": 1, "reconnect.time.interval.ms": intervalMs, "confirm": "true"})
+            before = len(self.cluster.network.attempts)
+            for index in range(5):
+                sending = producer.send("t", b"%d" % index)
+                self.cluster.pass_(2.1)
+                self.successResultOf(sending)
+            self.close(producer)
+            self.assertEqual(len(self.cluster.network.attempts) - before, attemptCount)
+        self.assertEqual(self.a.payloads(), [b"0", b"1", b"2", b"3", b"4"] * 2)
+
     def test_repr(self) -> None:
         """It says how much is under way."""
         producer = self.producer()
@@ -408,6 +421,47 @@ class ZookeeperTests(ClusterCase):
         self.assertEqual((self.a.log, self.b.log), ([], [("t", 1, b"x")]))
         self.close(producer)
         self.assertTrue(self.zookeeper.connected)
+
+    def test_named(self) -> None:
+        """A partitioner can be named by its class, partitioner.class; without a partitioner it is 0.7's hash."""
+        self.register(0, "a:1")
+        self.topic("t", 0, 5)
+        for name, partition in ((f"{__name__}.LastPartitioner", 4), (None, 3)):
+            producer = self.clustered({"partitioner.class": name})
+            self.done(producer.send("t", b"x", "test-key"))
+            self.assertEqual(self.a.log[-1], ("t", partition, b"x"))
+            self.close(producer)
+
+    def test_pools(self) -> None:
+        """
+        ProducerTest.testSyncProducerPool, testAsyncProducerPool: each message goes over the connection to its own broker, of which there is one; closing
+        closes all.
+        """
+        self.register(0, "a:1")
+        self.register(1, "b:1")
+        self.topic("t", 0, 1)
+        self.topic("t", 1, 1)
+        for mode in ("sync", "async"):
+            before = len(self.cluster.network.attempts)
+            producer = self.clustered({"producer.type": mode}, partitioner=lambda key, count: int(key))
+            sendings = [producer.send("t", f"{mode} {number}".encode(), str(number % 2)) for number in range(4)]
+            self.settle()
+            producer.flush()
+            for sending in sendings:
+                self.done(sending)
+            self.assertEqual([(attempt.name, attempt.state) for attempt in self.cluster.network.attempts[before:]], [("a:1", "accepted"), ("b:1", "accepted")])
+            for broker, numbers in ((self.a, (0, 2)), (self.b, (1, 3))):
+                self.assertEqual(broker.payloads()[-2:], [f"{mode} {number}".encode() for number in numbers])
+                self.assertEqual(len(broker.lines), 1)
+            self.close(producer)
+            self.assertEqual((self.a.lines, self.b.lines), ({}, {}))
+
+
+class LastPartitioner:
+    """Everything goes to the last partition."""
+
+    def partition(self, key: object, count: int) -> int:
+        return count - 1
 
 
 class FaultTests(SynchronousTestCase):
