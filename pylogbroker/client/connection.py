@@ -25,6 +25,7 @@ The life cycle is a table, at the end of this module. Frames do not pass through
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -65,6 +66,8 @@ class ConnectionLimits(NamedTuple):
     @ivar abandonedMs: how long an answer that nobody waits for may still take.
     @ivar stallMs: how long the transport may take nothing.
     @ivar closeMs: how long L{BrokerConnection.close} may take.
+    @ivar sendBufferSize: bytes of the socket's SO_SNDBUF; 0 leaves it to the system.
+    @ivar receiveBufferSize: of its SO_RCVBUF.
     """
 
     responseSizeMax: int = RESPONSE_SIZE_MAX
@@ -74,6 +77,8 @@ class ConnectionLimits(NamedTuple):
     abandonedMs: float = 10_000
     stallMs: float = 30_000
     closeMs: float = 10_000
+    sendBufferSize: int = 0
+    receiveBufferSize: int = 0
 
 
 DEFAULT_LIMITS = ConnectionLimits()
@@ -314,8 +319,15 @@ class BrokerConnection(Protocol):
         if ITCPTransport.providedBy(transport) and not IUNIXTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
             transport.setTcpKeepAlive(True)
+        self._sizeBuffers(getattr(transport, "socket", None))
         transport.registerProducer(self, True)
         self._life.made()
+
+    def _sizeBuffers(self, made: Any) -> None:
+        """A socket, also under TLS; what is no network has none."""
+        for option, size in ((socket.SO_SNDBUF, self.limits.sendBufferSize), (socket.SO_RCVBUF, self.limits.receiveBufferSize)):
+            if size and made is not None:
+                made.setsockopt(socket.SOL_SOCKET, option, size)
 
     def dataReceived(self, data: bytes) -> None:
         """Twisted's: feed, take, answer."""

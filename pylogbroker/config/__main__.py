@@ -1,11 +1,11 @@
 """
-C{python -m pylogbroker.config} prints the reference page of the settings, C{docs/settings.md}, which a test holds against the table.
+C{python -m pylogbroker.config} prints the reference page of the settings, C{docs/settings.md}, which a test holds against the tables.
 """
 
 from __future__ import annotations
 
 import sys
 
-from pylogbroker.config.settings import brokerPage
+from pylogbroker.config.page import settingsPage
 
-sys.stdout.write(brokerPage())
+sys.stdout.write(settingsPage())

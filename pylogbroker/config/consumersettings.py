@@ -1,8 +1,8 @@
 """
 What a consumer group's member can be told, and what it is told when nobody says anything.
 
-Kafka 0.7's keys keep name, meaning, unit and default (spec-0.7 config §2; the defaults are those of 0.7.2's code, not of its web page). Beside them
-stand our own: limits where 0.7 had none.
+Kafka 0.7's keys keep name, meaning, unit and default (spec-0.7 config §2; the defaults are those of 0.7.2's code, not of its web page,
+but for the sockets' buffers, which the system sizes). Beside them stand our own: limits where 0.7 had none.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ CONSUMER_ROWS: tuple[Row, ...] = (
     Row("zk.synctime.ms", "zkSyncTimeMs", _NOT_NEGATIVE, "2000", "How far a ZooKeeper follower may be behind: the default of `rebalance.backoff.ms`."),
     # -- fetching
     Row("socket.timeout.ms", "socketTimeoutMs", _POSITIVE, "30000", "How long an answer of a broker may take. (In 0.7 without effect.)"),
+    Row(
+        "socket.buffersize", "receiveBufferSize", Integer(0, 1 << 30), "0",
+        "SO_RCVBUF of each connection in bytes; 0 leaves it to the system, which makes it as large as it must be. (In 0.7: 65536.)",
+    ),
     Row("fetch.size", "fetchSize", _SIZE_MAX, "1048576", "Bytes of a partition to fetch at a time."),
     _ours(
         "fetch.size.max", "fetchSizeMax", _SIZE_MAX, "67108864",
@@ -77,7 +81,6 @@ CONSUMER_ROWS: tuple[Row, ...] = (
     Row("consumer.timeout.ms", "consumerTimeoutMs", Integer(), "-1", "How long an iterator waits for a message before it raises; negative: for ever."),
     Row("shallowiterator.enable", "isShallow", Boolean(), "false", "Hand out compressed sets as they are."),
     # -- without effect
-    _idle("socket.buffersize", "", _POSITIVE, "65536", "SO_RCVBUF of 0.7's connections; here it is the system's."),
     _idle("mirror.topics.whitelist", "", Text(), None, "Of 0.7.0's embedded mirror; 0.7.2 does not read it either."),
     _idle("mirror.topics.blacklist", "", Text(), None, "Of 0.7.0's embedded mirror; 0.7.2 does not read it either."),
     _idle("mirror.consumer.numthreads", "", _POSITIVE, None, "Of 0.7.0's embedded mirror; 0.7.2 does not read it either."),
@@ -105,6 +108,7 @@ class ConsumerSettings:
     zkConnectionTimeoutMs: int
     zkSyncTimeMs: int
     socketTimeoutMs: int
+    receiveBufferSize: int
     fetchSize: int
     fetchSizeMax: int
     responseSizeMax: int

@@ -1,8 +1,9 @@
 """
 What a producer can be told, and what it is told when nobody says anything.
 
-Kafka 0.7's keys keep name, meaning and unit (spec-0.7 config §3), and the defaults of 0.7.2's code but for one: who sends to a full queue
-waits, as in Kafka from 0.8 on, and is not refused (gotcha 33). Beside them stand our own, for confirmation and for what 0.7 left without a limit.
+Kafka 0.7's keys keep name, meaning and unit (spec-0.7 config §3), and the defaults of 0.7.2's code but for two: who sends to a full queue
+waits, as in Kafka from 0.8 on, and is not refused (gotcha 33); and the system sizes the sockets' buffers. Beside them stand our
+own, for confirmation and for what 0.7 left without a limit.
 
 Where this reads properties differently from 0.7.2: a stray C{host} or C{port} redirects nobody (gotcha 41); codecs have names as well
 as numbers; a key that nobody knows is reported (gotcha 24).
@@ -32,6 +33,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 _POSITIVE = Integer(1)
 _NOT_NEGATIVE = Integer(0)
 _SIZE = Integer(1, LONG_MAX)
+_BUFFER_SIZE = Integer(0, 1 << 30)
 _ours = partial(Row, kafkas=False)
 _idle = partial(Row, used=False)
 
@@ -139,6 +141,7 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     Row("socket.timeout.ms", "timeoutMs", _POSITIVE, "30000", "How long a broker may take nothing, or leave a confirmation unanswered. (In 0.7.2: no effect.)"),
     Row("reconnect.interval", "reconnectIntervalCount", _POSITIVE, "30000", "Requests after which a connection is replaced."),
     Row("reconnect.time.interval.ms", "reconnectTimeIntervalMs", Integer(), "10000000", "Milliseconds after which it is; negative: never."),
+    Row("buffer.size", "sendBufferSize", _BUFFER_SIZE, "0", "SO_SNDBUF of each connection in bytes; 0 leaves it to the system. (In 0.7: 102400.)"),
     # -- async mode
     Row("queue.time", "queueTimeMs", _POSITIVE, "5000", "Async: how many milliseconds a message waits at most for others to go with it."),
     Row(
@@ -174,8 +177,7 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     _ours("close.timeout.ms", "closeTimeoutMs", _POSITIVE, "30000", "How long closing may take; what is not sent then has failed."),
     _ours("topic", "topic", Text(), None, "Where bytes go that are written to the producer as a Twisted `IConsumer`.", derived="none"),
     # -- without effect
-    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind."),
-    _idle("buffer.size", "", Integer(), "102400", "SO_SNDBUF. It is left to the system."),
+    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind. A producer has no use for it."),
     _idle("host", "", Text(), None, "Of a low-level producer. 0.7.2 sent everything there."),
     _idle("port", "", Text(), None, "Of a low-level producer."),
 )
@@ -209,6 +211,7 @@ class ProducerSettings:
     timeoutMs: int
     reconnectIntervalCount: int
     reconnectTimeIntervalMs: int
+    sendBufferSize: int
     queueTimeMs: int
     queueCountMax: int
     enqueueTimeoutMs: int

@@ -330,10 +330,11 @@ def _listener(port: int, interface: str) -> str:
 _PAGE_HEAD = """\
 # Settings
 
-A broker reads one file of Java properties (`twistd pylogbroker --config FILE`); `--set KEY=VALUE` overrides it.
+A [broker](#broker) reads one file of Java properties (`twistd pylogbroker --config FILE`); `--set KEY=VALUE` overrides it.
 [`etc/broker.properties`](../etc/broker.properties) has every key that has an effect, with its sentence.
+A [producer](#producer) and a [consumer](#consumer) are given the same kind of properties as a mapping of texts.
 
-<!-- made by `python -m pylogbroker.config` from pylogbroker/config/settings.py; a test compares them -->
+<!-- made by `python -m pylogbroker.config` from the tables in pylogbroker/config; a test compares them -->
 
 How values are written, as in Kafka 0.7:
 
@@ -353,5 +354,5 @@ Wrong values are named all at once, each with its line. The file is UTF-8, or el
 
 
 def brokerPage() -> str:
-    """The reference page of L{BROKER_ROWS}, as Markdown."""
+    """The part of the reference page that is about brokers, and what is so for all, as Markdown."""
     return _PAGE_HEAD + asMarkdown(BROKER_ROWS)

@@ -110,7 +110,8 @@ class Fetchers:
 
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
         settings = self._settings
-        limits = ConnectionLimits(responseSizeMax=max(settings.responseSizeMax, settings.fetchSizeMax) + _MULTIFETCH_OVERHEAD)
+        responseSizeMax = max(settings.responseSizeMax, settings.fetchSizeMax) + _MULTIFETCH_OVERHEAD
+        limits = ConnectionLimits(responseSizeMax=responseSizeMax, receiveBufferSize=settings.receiveBufferSize)
         return SimpleConsumer(self._clock, self._endpointFor(broker), timeoutMs=settings.socketTimeoutMs, limits=limits, random=self._random.random)
 
     def _closing(self, closed: Deferred[None]) -> None:

@@ -79,6 +79,7 @@ def _connectionsFor(reactor: Any, settings: ProducerSettings, random: Callable[[
         waitingSizeMax=2**40,
         stallMs=settings.timeoutMs,
         closeMs=min(CLOSE_MS_MAX, settings.closeTimeoutMs),
+        sendBufferSize=settings.sendBufferSize,
     )
     return Connections(reactor, connectTimeoutMs=settings.connectTimeoutMs, limits=limits, random=random)
 

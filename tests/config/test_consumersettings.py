@@ -32,6 +32,7 @@ class ConsumerSettingsTests(SynchronousTestCase):
                 "zkConnectionTimeoutMs": 6_000,
                 "zkSyncTimeMs": 2_000,
                 "socketTimeoutMs": 30_000,
+                "receiveBufferSize": 0,
                 "fetchSize": 1_048_576,
                 "fetchSizeMax": 67_108_864,
                 "responseSizeMax": 16_777_216,

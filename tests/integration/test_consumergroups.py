@@ -4,13 +4,15 @@ Consumer groups with whole brokers on real sockets, and a ZooKeeper in memory: t
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.internet.tcp import Client
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.syncproducer import SyncProducer
@@ -173,6 +175,16 @@ class ConsumerConnectorTests(TestCase):
                 errors.append(error)
         self.assertEqual(sorted(got), [b"a-0-1-0", b"a-1-0-0", b"a-1-1-0"])
         self.assertIn(f"{TOPIC}/0-0 at offset 0", str(errors[0]))
+
+    async def test_receiveBuffer(self) -> None:
+        """socket.buffersize is the SO_RCVBUF of the connections to brokers (which Linux doubles, for its own books)."""
+        await self.send("a", 1)
+        consumer = await self.consumer("consumer1", {"socket.buffersize": "30000"})
+        (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
+        await self.take(stream, 4)
+        ports = {broker.port for broker in self.brokers}
+        clients = [each for each in cast(Any, reactor).getReaders() if isinstance(each, Client) and each.getPeer().port in ports]
+        self.assertEqual([client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for client in clients], [60_000, 60_000])
 
     async def test_asyncFor(self) -> None:
         """As an application is written: C{async with}, C{async for}; the next run goes on where the first was left."""

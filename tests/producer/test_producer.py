@@ -5,15 +5,17 @@ Tests for L{pylogbroker.producer.producer}.
 from __future__ import annotations
 
 import gzip
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.defer import DeferredList
+from twisted.internet.tcp import Client
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -556,6 +558,22 @@ class WholeTests(TestCase):
             for isGood, result in await DeferredList(sendings):
                 self.assertTrue(isGood, result)
             self.assertEqual(self.payloads([await consumer.fetch(topic, 0, 0, 100_000)]), values)
+
+    async def test_sendBuffer(self) -> None:
+        """buffer.size is its connections' SO_SNDBUF (which Linux doubles, for its own books); without, the system sizes it."""
+        broker = LocalBroker(reactor)
+        self.addCleanup(broker.stop)
+        await broker.start()
+        sizes = []
+        changes: tuple[dict[str, str], ...] = ({}, {"buffer.size": "30000"})
+        for properties in changes:
+            producer = Producer(reactor, {"broker.list": f"0:127.0.0.1:{broker.port}", **properties})
+            await producer.send("t", b"x")
+            [client] = [each for each in cast(Any, reactor).getReaders() if isinstance(each, Client) and each.getPeer().port == broker.port]
+            sizes.append(client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+            await producer.close()
+        self.assertEqual(sizes[1], 60_000)
+        self.assertNotEqual(sizes[0], 60_000)
 
     async def test_brokerRestart(self) -> None:
         """A broker that goes away and comes back: each message is in the log, or was reported."""
