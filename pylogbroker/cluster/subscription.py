@@ -4,18 +4,19 @@ What a member of a group wants to read, as its registration says it (spec-0.7 zo
 Three kinds: a map of topics to streams, as JSON; a whitelist, C{*<streams>*<pattern>}; a blacklist, C{!<streams>!<pattern>}. Every member reads every
 other's registration and must come to the same topics; so patterns mean what they mean to Java: the whole name matches, C{\\d}, C{\\w} and C{\\b} know ASCII
 only. Most patterns that people write are the same to Python. Those that Python reads otherwise without a word (a class inside a class, C{&&} in one) are
-refused here by name, together with what it does not know at all.
+refused here by name, together with what it does not know at all. None can keep a member busy for ever (L{pylogbroker.cluster.matching}).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.znodes import decodeText
 from pylogbroker.errors import InvalidPatternError, ZnodeError
 
@@ -77,14 +78,14 @@ class WildcardSubscription:
     pattern: str
 
     @cached_property
-    def _matches(self) -> re.Pattern[str]:
-        return compilePattern(self.pattern)
+    def _matches(self) -> Callable[[str], bool]:
+        return matcher(compilePattern(self.pattern))
 
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
         """
         @raise InvalidPatternError: the pattern means nothing to us.
         """
-        return {topic: self.streamCount for topic in topics if (self._matches.fullmatch(topic) is not None) == self.isWhite}
+        return {topic: self.streamCount for topic in topics if self._matches(topic) == self.isWhite}
 
     @property
     def needsWatch(self) -> bool:
@@ -112,7 +113,7 @@ def blacklist(pattern: str, streamCount: int = 1) -> WildcardSubscription:
 
 def _wildcard(isWhite: bool, pattern: str, streamCount: int) -> WildcardSubscription:
     normalised = normalisePattern(pattern)
-    compilePattern(normalised)
+    matcher(compilePattern(normalised))
     return WildcardSubscription(isWhite, streamCount, normalised)
 
 

@@ -190,6 +190,7 @@ class GroupConsumeTests(ClusterCase):
         await self.spread("t", b"one", b"two", b"three")
         await self.node("/consumers/g/ids/g_garbage", b"\xff{")
         await self.node("/consumers/g/ids/g_java", rb"*1*\p{javaUpperCase}++")
+        await self.node("/consumers/g/ids/g_endless", b"*1*(?!x)(a+)+b")
         await self.node("/consumers/g/offsets/t/0-0", b"garbage")
         await self.node("/consumers/g/owners/t/garbage", b"")
         await self.node("/brokers/ids/garbage", b"garbage")

@@ -40,6 +40,16 @@ class GarbageTests(GroupCase):
         self.check("/consumers/g/ids/g_java", rb"*1*\p{Alpha}", "g_java")
         self.check("/consumers/g/ids/g_java", b"*1*[a-z&&[^t]]", "g_java")
 
+    def test_endlessPattern(self) -> None:
+        """A pattern that would keep Python's matcher busy for ever is matched all the same; if that cannot be, that member is named, and taken not to be there."""
+        self.check("/consumers/g/ids/g_endless", b"*1*(?!x)(a+)+b", "could take for ever")
+        self.cluster.write("/consumers/g/ids/g_endless", b"*1*(a+)+b")
+        for name in ("a" * 200, "a" * 200 + "b"):
+            self.cluster.write(f"/brokers/topics/{name}/0", b"1")
+        member = self.member()
+        self.soon(member.createMessageStreamsByFilter(whitelist("a+")))
+        self.assertEqual({each.topic for each in member.owned}, {"a" * 200})
+
     def test_counts(self) -> None:
         """A number of partitions that is none, or absurd, and a broker that is not named like one."""
         self.check("/brokers/topics/t/1", b"many", "/brokers/topics/t/1")
