@@ -30,9 +30,10 @@ class QueueItem:
     @ivar key: as well; L{None} for none.
     @ivar size: bytes that it counts for.
     @ivar waiter: whom to tell (C{callback}, C{errback}), or L{None}.
+    @ivar isDoubtful: whether it may be in the log already: the outcome of an attempt was unknown.
     """
 
-    __slots__ = ("key", "partition", "size", "topic", "value", "waiter")
+    __slots__ = ("isDoubtful", "key", "partition", "size", "topic", "value", "waiter")
 
     def __init__(self, topic: str, value: Any, key: Any = None, partition: int = -1, size: int = 0, waiter: Any = None) -> None:
         self.topic = topic
@@ -41,6 +42,7 @@ class QueueItem:
         self.partition = partition
         self.size = size
         self.waiter = waiter
+        self.isDoubtful = False
 
     def __repr__(self) -> str:
         return f"<QueueItem for {self.topic}-{self.partition}>"

@@ -112,6 +112,8 @@ class Outcomes:
 
     def tell(self, items: Sequence[QueueItem], failure: Failure | None, isLogged: bool = True) -> None:
         """The same of messages that were not in the queue."""
+        if not items:
+            return
         counters = self.counters
         if failure is None:
             counters.writtenCount += len(items)
@@ -123,6 +125,11 @@ class Outcomes:
         if failure.check(UnknownOutcomeError):
             counters.unknownCount += len(items)
             outcome = "may have been sent or not"
+        elif doubtful := [item for item in items if item.isDoubtful]:  # the last attempt has failed, but an earlier one perhaps has not
+            told = UnknownOutcomeError(f"the outcome of an attempt was unknown, and sending it again failed: {failure.value}")
+            self.tell(doubtful, Failure(told), isLogged)
+            self.tell([item for item in items if not item.isDoubtful], failure, isLogged)
+            return
         else:
             counters.failedCount += len(items)
             outcome = "were not sent"
@@ -153,6 +160,8 @@ class Outcomes:
         isRepeated = isinstance(error, UnknownOutcomeError)
         if isRepeated:
             self.counters.repeatedCount += len(items)
+            for item in items:
+                item.isDoubtful = True
         log.warn(
             "{count} messages for {broker} are sent again{repeated}: {error}",
             count=len(items), broker=name, repeated=", and may be in the log twice" if isRepeated else "", error=error,

@@ -96,6 +96,22 @@ class RetryTests(ProducerCase):
         self.assertEqual(producer.counters.repeatedCount, 1)
         self.close(producer)
 
+    def test_failedAfterUnknown(self) -> None:
+        """What was unknown, and could not be sent again, stays unknown: it may be in the log. What was never sent has failed."""
+        producer = self.producer({"num.retries": 2, "batch.size": 1, "confirm": "true"})
+        self.a.isAnswering = False
+        doubtful = producer.send("t", b"x")
+        self.turn()
+        self.a.isUp = False
+        self.a.cut()
+        new = producer.send("t", b"y")
+        self.cluster.pass_(30)
+        self.assertIn("an attempt was unknown", str(self.failureResultOf(doubtful, UnknownOutcomeError).value))
+        self.failureResultOf(new, ConnectionError)
+        self.assertEqual(self.a.payloads(), [b"x"])
+        self.assertEqual((producer.counters.unknownCount, producer.counters.failedCount), (1, 1))
+        self.close(producer)
+
     def test_exhausted(self) -> None:
         """After the last retry the failure is told."""
         self.a.isUp = False
