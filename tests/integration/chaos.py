@@ -1,0 +1,706 @@
+"""
+A cluster of processes that is given no rest: a real ZooKeeper, three brokers of four partitions, four producers, a group of three members and one of one.
+From a seed: members join, leave, are killed and stopped; brokers are killed and stopped; sessions are ended by others; ZooKeeper is restarted; connections are
+cut in the middle of a frame. In the end the books must balance (L{tests.integration.chaosjudge}).
+
+What is done is decided by the seed alone; what comes of it depends on the machine, too. Each process writes down what it sees (L{chaosmember}), and its log
+lies beside that; where something is found, the directory is kept.
+
+After the last fault the groups must be stable within session time-out + one tick + three back-off times: each partition has one owner, the one that
+0.7's arithmetic gives it to, and that is what the members themselves think; and it stays so.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from pylogbroker.cluster.assignment import assign
+from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.model import BrokerPartition
+from pylogbroker.zookeeper.server import freePort
+from tests.integration.brokerprocess import ROOT, BrokerProcess
+from tests.integration.chaosjudge import ZOOKEEPER, Bounds, Delivery, Entry, Fault, Sent, judgeGroup, judgeLogs, some
+from tests.integration.chaosmember import TOPIC
+from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
+from tests.integration.rawclient import RawClient
+from tests.integration.test_golden import readDirectory
+from tests.integration.zookeeperprocess import TICK_MS, ZookeeperProcess
+
+BROKER_COUNT = 3
+PARTITION_COUNT = 4
+SESSION_MS = 3_000
+BACKOFF_MS = 500
+COMMIT_MS = 500
+SETTLE_SECONDS = (SESSION_MS + TICK_MS + 3 * BACKOFF_MS) / 1000
+STOP_SECONDS = SESSION_MS / 1000 + 1.5
+"""How long a process is stopped: longer than its session lasts."""
+
+BOUNDS = Bounds(commitSeconds=COMMIT_MS / 1000 + 2 * SESSION_MS / 1000, noticeSeconds=(SESSION_MS + TICK_MS) / 1000)
+SHARED, SINGLE = "shared", "single"
+MEMBER_COUNT_MAX = 5
+DRAIN_SECONDS_MAX = 90.0
+END_SECONDS_MAX = 60.0
+REST_SECONDS_MAX = 60.0
+CHROOT = "/chaos"
+GROUP_PROPERTIES = {
+    "zk.sessiontimeout.ms": str(SESSION_MS),
+    "rebalance.backoff.ms": str(BACKOFF_MS),
+    "autocommit.interval.ms": str(COMMIT_MS),
+}
+BROKER_PROPERTIES = {
+    "num.partitions": str(PARTITION_COUNT),
+    "enable.zookeeper": "true",
+    "zk.sessiontimeout.ms": str(SESSION_MS),
+    "hostname": "127.0.0.1",
+    "log.file.size": "300000",
+    "log.flush.interval": "50",
+    "log.default.flush.interval.ms": "200",
+    "log.default.flush.scheduler.interval.ms": "50",
+}
+PRODUCERS: tuple[dict[str, str], ...] = (
+    {},
+    {"compression.codec": "gzip", "num.retries": "2"},
+    {"compression.codec": "snappy"},
+    {"num.retries": "3"},
+)
+"""The properties of each, beside those that all have."""
+
+_UNFORESEEN = re.compile(r"Unhandled|nobody foresaw|Traceback|should not have happened|unaccounted")
+
+
+class BrokenError(AssertionError):
+    """The cluster has broken a promise."""
+
+
+class Figures(NamedTuple):
+    """
+    What a run was made of.
+
+    @ivar settledSeconds: from the last fault until the groups were stable.
+    @ivar duplicates: messages that a group got again, by excuse.
+    """
+
+    seconds: float = 0
+    faults: dict[str, int] = {}
+    sentCount: int = 0
+    okCount: int = 0
+    failedCount: int = 0
+    unknownCount: int = 0
+    unknownLoggedCount: int = 0
+    repeatedCount: int = 0
+    twiceLoggedCount: int = 0
+    loggedCount: int = 0
+    deliveredCount: int = 0
+    duplicates: dict[str, int] = {}
+    settledSeconds: float = 0
+
+
+class Member:
+    """
+    A process that runs L{tests.integration.chaosmember}.
+
+    @ivar group: of a consumer.
+    @ivar isLeaving: it was told to end.
+    """
+
+    def __init__(self, folder: Path, name: str, options: dict[str, Any], group: str = "") -> None:
+        self.name = name
+        self.group = group
+        self.isLeaving = False
+        self.isStopped = False
+        self.record = folder / f"{name}.record"
+        self.log = folder / f"{name}.log"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_PROCESS")}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.chaosmember", json.dumps({**options, "name": name, "record": str(self.record)})],
+                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    @property
+    def isHere(self) -> bool:
+        """Whether it runs and was not told to end."""
+        return not self.isLeaving and self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """It may have ended already."""
+        self._process.send_signal(number)
+
+    def end(self, secondsMax: float) -> int | None:
+        """Wait for it; returns the status, L{None} if it had to be killed."""
+        try:
+            return self._process.wait(secondsMax)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def kill(self) -> None:
+        """C{kill -9}."""
+        self._process.kill()
+        self._process.wait()
+
+    def lines(self, word: str = "") -> Iterator[list[str]]:
+        """What it has written so far: whole lines, split, those that begin with a word."""
+        if not self.record.exists():
+            return
+        for line in self.record.read_text(encoding="utf-8").splitlines():
+            if line.startswith(word + " " if word else ""):
+                yield line.split(" ")
+
+
+class ChaosTrial:
+    """
+    One run.
+
+    @ivar figures: what it was made of; also when it fails.
+    """
+
+    def __init__(self, folder: str, seed: int, seconds: float, tell: Callable[[str], None] = lambda text: None) -> None:
+        """
+        @param folder: empty; everything is in it.
+        @param seconds: how long faults come.
+        @param tell: called with a sentence for what is done.
+        """
+        self.figures = Figures()
+        self._folder = Path(folder)
+        self._seconds = seconds
+        self._tell = tell
+        self._random = Random(seed)
+        self._zookeeper = ZookeeperProcess(f"{folder}/zookeeper")
+        self._brokers: list[BrokerProcess] = []
+        self._proxies: list[CuttingProxy] = []
+        self._producers: list[Member] = []
+        self._members: list[Member] = []
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._turn = 0
+        self._isBrokerBusy = [False] * BROKER_COUNT
+        self._launches = [0] * BROKER_COUNT
+        self._faults: list[Fault] = []
+        self._counts: Counter[str] = Counter()
+        self._logs: dict[str, list[Entry]] = {}
+        self._broken: list[str] = []
+        self._brokerLogs: list[str] = []
+
+    # -- the whole of it
+
+    def run(self) -> None:
+        """
+        @raise BrokenError: names what is wrong.
+        """
+        begun = monotonic()
+        try:
+            self._begin()
+            self._disturb()
+            lastFault = self._rest()
+            self._settle(lastFault)
+            self._drain()
+            self._endMembers()
+            self._endBrokers()
+            self._judge()
+        finally:
+            self._clear()
+            self.figures = self.figures._replace(seconds=monotonic() - begun, faults=dict(sorted(self._counts.items())))
+        if self._broken:
+            raise BrokenError("\n".join(self._broken))
+
+    def _begin(self) -> None:
+        self._zookeeper.start()
+        client = self._client()
+        client.create(CHROOT)
+        client.stop()
+        client.close()
+        for number in range(BROKER_COUNT):
+            port = freePort()
+            changes = {**BROKER_PROPERTIES, "brokerid": str(number), "port": str(port), "zk.connect": self._zookeeper.servers + CHROOT}
+            broker = BrokerProcess(str(self._folder / f"broker{number}"), changes)
+            broker.port = port
+            self._brokers.append(broker)
+            self._proxies.append(CuttingProxy(port))
+        for broker in self._brokers:
+            broker.launch()
+        self._ports = {broker.port: proxy.port for broker, proxy in zip(self._brokers, self._proxies, strict=True)}
+        for broker in self._brokers:
+            broker.waitForLine(" serves ", 30)
+        for number, properties in enumerate(PRODUCERS):
+            session = {"zk.connect": self._zookeeper.servers + CHROOT, "zk.sessiontimeout.ms": str(SESSION_MS)}
+            options = {"program": "producer", "seed": self._random.random(), "properties": {**session, **properties}}
+            self._producers.append(self._member(f"p{number}", options))
+        for group in (SHARED,) * 3 + (SINGLE,):
+            self._join(group)
+        self._until(lambda: all(any(member.lines("ok")) for member in self._producers), "something of each producer is confirmed", 30)
+        self._until(lambda: all(any(member.lines("joined")) for member in self._members), "all members have joined", 30)
+
+    def _member(self, name: str, options: dict[str, Any], group: str = "") -> Member:
+        """Every other one reaches the brokers by way of the proxies, and the others see refused connections."""
+        isProxied = len(self._producers if not group else self._members) % 2 == 0
+        ports = {port: proxied if isProxied else port for port, proxied in self._ports.items()}
+        return Member(self._folder, name, {**options, "ports": ports}, group)
+
+    def _join(self, group: str) -> Member:
+        properties = {**GROUP_PROPERTIES, "zk.connect": self._zookeeper.servers + CHROOT, "groupid": group}
+        member = self._member(f"c{len(self._members)}", {"program": "consumer", "properties": properties}, group)
+        self._members.append(member)
+        return member
+
+    def _client(self, **options: Any) -> Any:
+        client = KazooClient(self._zookeeper.servers, timeout=SESSION_MS / 1000, **options)
+        client.start(timeout=15)
+        return client
+
+    def _pause(self, seconds: float) -> None:
+        threading.Event().wait(max(seconds, 0))
+
+    def _until(self, condition: Callable[[], bool], what: str, secondsMax: float) -> None:
+        deadline = monotonic() + secondsMax
+        while not condition():
+            if monotonic() > deadline:
+                raise BrokenError(f"not within {secondsMax} s: {what}")
+            self._pause(0.05)
+
+    # -- faults
+
+    def _disturb(self) -> None:
+        acts = [
+            self._newcomer, self._leave, self._killMember, self._killMember, self._stopMember, self._expire, self._expire,
+            self._killBroker, self._killBroker, self._stopBroker, self._restartZookeeper, self._cutRequest, self._cutAnswer,
+        ]  # fmt: skip
+        deadline = monotonic() + self._seconds
+        deck: list[Callable[[], None]] = []
+        gap = min(3.0, self._seconds / (len(acts) + 3))
+        rounds = 0
+        while True:
+            self._work(monotonic() + self._random.uniform(0.3, 1.7) * gap)
+            if monotonic() > deadline and (rounds > 1 or not deck):  # each kind came at least once
+                return
+            if not deck:
+                rounds += 1
+                deck = acts.copy()
+                self._random.shuffle(deck)
+            deck.pop()()
+
+    def _again(self, act: Callable[[], None]) -> None:
+        """It cannot be done now."""
+        self._later(1, act)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._turn += 1
+        heapq.heappush(self._agenda, (monotonic() + seconds, self._turn, act))
+
+    def _do(self, until: float) -> None:
+        while self._agenda and self._agenda[0][0] <= until:
+            heapq.heappop(self._agenda)[2]()
+
+    def _work(self, until: float) -> None:
+        """Do what is due up to then, and wait."""
+        while self._agenda and self._agenda[0][0] <= until:
+            self._pause(self._agenda[0][0] - monotonic())
+            self._do(monotonic())
+        self._pause(until - monotonic())
+
+    def _note(self, kind: str, target: str, begin: float, what: str = "") -> None:
+        self._faults.append(Fault(kind, target, begin, monotonic()))
+        self._counts[what or kind] += 1
+        self._tell(f"{what or kind} {target}")
+
+    def _here(self, group: str) -> list[Member]:
+        return [each for each in self._members if each.group == group and each.isHere and not each.isStopped]
+
+    def _newcomer(self) -> None:
+        if len(self._here(SHARED)) < MEMBER_COUNT_MAX:
+            self._note("join", self._join(SHARED).name, monotonic())
+
+    def _leave(self) -> None:
+        members = self._here(SHARED)
+        if len(members) > 2:
+            member = self._random.choice(members)
+            member.isLeaving = True
+            member.signal(signal.SIGTERM)
+            self._note("leave", member.name, monotonic())
+
+    def _killMember(self) -> None:
+        members = self._here(SHARED) + self._here(SINGLE)
+        if not members:
+            self._again(self._killMember)
+            return
+        member = self._random.choice(members)
+        begin = monotonic()
+        member.kill()
+        self._note("kill", member.name, begin, "kill member")
+        if member.group == SINGLE or len(self._here(SHARED)) < 2:
+            self._later(self._random.uniform(0.2, 2), lambda: self._note("join", self._join(member.group).name, monotonic()))
+
+    def _stopMember(self) -> None:
+        members = self._here(SHARED) + self._here(SINGLE)
+        if not members:
+            self._again(self._stopMember)
+            return
+        member = self._random.choice(members)
+        begin = monotonic()
+        member.isStopped = True
+        member.signal(signal.SIGSTOP)
+
+        def goOn() -> None:
+            member.signal(signal.SIGCONT)
+            member.isStopped = False
+            self._note("stop", member.name, begin, "stop member")
+
+        self._later(STOP_SECONDS, goOn)
+
+    def _expire(self) -> None:
+        """End somebody's session, from outside."""
+        found = [each for each in self._here(SHARED) + self._here(SINGLE) + self._producers if any(each.lines("session"))]
+        if not found:
+            self._again(self._expire)
+            return
+        member = self._random.choice(found)
+        _word, _ns, session, password = list(member.lines("session"))[-1]
+        begin = monotonic()
+        try:
+            client = self._client(client_id=(int(session), bytes.fromhex(password)))
+            isTheirs = client.client_id[0] == int(session)
+            client.stop()
+            client.close()
+        except (KazooException, KazooTimeoutError):
+            isTheirs = False
+        if isTheirs:
+            self._note("expire", member.name, begin, "expire session")
+        else:  # it was over already
+            self._again(self._expire)
+
+    def _freeBroker(self) -> int | None:
+        free = [number for number in range(BROKER_COUNT) if not self._isBrokerBusy[number]]
+        return self._random.choice(free) if free else None
+
+    def _killBroker(self) -> None:
+        number = self._freeBroker()
+        if number is None:
+            self._again(self._killBroker)
+            return
+        self._isBrokerBusy[number] = True
+        broker = self._brokers[number]
+        begin = monotonic()
+        broker.kill()
+        self._keepLog(number)
+
+        def start() -> None:
+            broker.launch()
+            self._isBrokerBusy[number] = False  # it may be killed while it starts
+            self._launches[number] += 1
+            self._look(number, self._launches[number], begin)
+
+        self._later(self._random.uniform(0, 3), start)
+
+    def _look(self, number: int, launch: int, begin: float) -> None:
+        """The fault is over when the broker serves, or is killed anew."""
+        broker = self._brokers[number]
+        if self._launches[number] == launch and broker.isRunning and not any(" serves " in line for line in broker.lines):
+            self._later(0.05, lambda: self._look(number, launch, begin))
+        else:
+            self._note("broker", f"broker{number}", begin, "kill broker")
+
+    def _keepLog(self, number: int) -> None:
+        """A broker's log begins anew with each start."""
+        lines = self._brokers[number].lines
+        with (self._folder / f"broker{number}.log").open("a", encoding="utf-8") as log:
+            log.write("\n".join(lines) + "\n")
+
+    def _stopBroker(self) -> None:
+        number = self._freeBroker()
+        if number is None:
+            self._again(self._stopBroker)
+            return
+        broker = self._brokers[number]
+        begin = monotonic()
+        self._isBrokerBusy[number] = True
+        os.kill(broker.pid, signal.SIGSTOP)
+
+        def goOn() -> None:
+            os.kill(broker.pid, signal.SIGCONT)
+            self._isBrokerBusy[number] = False
+            self._note("broker", f"broker{number}", begin, "stop broker")
+
+        self._later(STOP_SECONDS, goOn)
+
+    def _restartZookeeper(self) -> None:
+        begin = monotonic()
+        self._zookeeper.stop()
+        self._pause(self._random.uniform(0, 1.5))
+        self._zookeeper.start()
+        self._note("zookeeper", ZOOKEEPER, begin, "restart zookeeper")
+
+    def _cut(self, direction: str) -> None:
+        number = self._random.randrange(BROKER_COUNT)
+        self._proxies[number].cutNext(direction)
+        self._note("cut", f"broker{number}", monotonic(), f"cut in {direction}")
+
+    def _cutRequest(self) -> None:
+        self._cut(REQUEST)
+
+    def _cutAnswer(self) -> None:
+        self._cut(ANSWER)
+
+    # -- afterwards
+
+    def _rest(self) -> float:
+        """
+        Undo what is not undone yet.
+
+        @return: when the last fault was over.
+        """
+        deadline = monotonic() + REST_SECONDS_MAX
+        while self._agenda and monotonic() < deadline:
+            self._work(self._agenda[0][0])
+        for number, broker in enumerate(self._brokers):
+            if not any(" serves " in line for line in broker.lines):
+                raise BrokenError(f"broker{number} does not serve: {broker.log}")
+        return max(fault.end for fault in self._faults)
+
+    def _owners(self, client: Any) -> dict[str, dict[str, str]]:
+        """Of each group: who has which partition, as ZooKeeper says."""
+        found: dict[str, dict[str, str]] = {}
+        for group in (SHARED, SINGLE):
+            path = f"{CHROOT}/consumers/{group}/owners/{TOPIC}"
+            found[group] = {}
+            try:
+                for place in client.get_children(path):
+                    found[group][place] = client.get(f"{path}/{place}")[0].decode()
+            except NoNodeError:
+                continue
+        return found
+
+    def _expected(self) -> dict[str, dict[str, str]]:
+        """The same, as 0.7's arithmetic says."""
+        partitions = [BrokerPartition(broker, index) for broker in range(BROKER_COUNT) for index in range(PARTITION_COUNT)]
+        found = {}
+        for group in (SHARED, SINGLE):
+            ids = [list(member.lines("joining"))[-1][2] for member in self._here(group) if any(member.lines("joining"))]
+            share = assign(partitions, [f"{each}-0" for each in ids])
+            found[group] = {str(partition): thread for thread, places in share.items() for partition in places}
+        return found
+
+    def _believed(self) -> dict[str, list[str]]:
+        """Of each group: what its members think is theirs."""
+        found: dict[str, list[str]] = {}
+        for group in (SHARED, SINGLE):
+            found[group] = []
+            for member in self._here(group):
+                owned = list(member.lines("owned"))
+                if owned and owned[-1][2] == "owning":
+                    found[group] += [place.rpartition("/")[2] for place in owned[-1][3].split(",") if place]
+        return found
+
+    def _isStable(self, client: Any) -> bool:
+        owners = self._owners(client)
+        return owners == self._expected() and all(sorted(believed) == sorted(owners[group]) for group, believed in self._believed().items())
+
+    def _settle(self, lastFault: float) -> None:
+        """Watch until the time is over within which the groups must be stable."""
+        client = self._client()
+        stableSince: float | None = None
+        while True:
+            now = monotonic()
+            if not self._isStable(client):
+                stableSince = None
+            elif stableSince is None:
+                stableSince = now
+            if now > lastFault + SETTLE_SECONDS:
+                break
+            self._pause(0.05)
+        settled = -1.0 if stableSince is None else stableSince - lastFault
+        if stableSince is None:
+            self._broken.append(
+                f"{SETTLE_SECONDS} s after the last fault the groups are not stable: {self._owners(client)}, expected {self._expected()}, "
+                f"the members think {self._believed()}"
+            )
+            self._until(lambda: self._isStable(client), "the groups are stable", 30)
+            self._broken.append(f"they were {monotonic() - lastFault:.1f} s after it")
+        self.figures = self.figures._replace(settledSeconds=settled)
+        self._settled = self._owners(client)
+        client.stop()
+        client.close()
+
+    def _drain(self) -> None:
+        """Let the producers end, and the groups read all."""
+        for member in self._producers:
+            member.isLeaving = True
+            member.signal(signal.SIGTERM)
+        for member in self._producers:
+            if member.end(END_SECONDS_MAX) != 0:
+                self._broken.append(f"{member.name} has not ended well: {member.log.read_text()[-2000:]}")
+        self._readLogs()
+        ends = {place: entries[-1].nextOffset for place, entries in self._logs.items() if entries}
+        seen: dict[str, dict[str, int]] = {}
+
+        def isRead() -> bool:
+            for group in (SHARED, SINGLE):
+                seen[group] = {}
+                for delivery in self._deliveries(group):
+                    seen[group][delivery.place] = max(delivery.nextOffset, seen[group].get(delivery.place, 0))
+            return all(found == ends for found in seen.values())
+
+        try:
+            self._until(isRead, f"the groups have read all: {ends}", DRAIN_SECONDS_MAX)
+        except BrokenError as error:
+            self._broken.append(f"{error}, but up to {seen}")
+        client = self._client()
+        owners = self._owners(client)
+        client.stop()
+        client.close()
+        if owners != self._settled:
+            self._broken.append(f"the groups were not left alone, and did not stay: {self._settled} became {owners}")
+
+    def _readLogs(self) -> None:
+        for number, broker in enumerate(self._brokers):
+            directory = Path(broker.directory)
+            with broker.client() as client:
+                for index in range(PARTITION_COUNT):
+                    segments = (directory / f"{TOPIC}-{index}").glob("*.kafka")
+                    size = sum(path.stat().st_size for path in segments)
+                    try:
+                        self._until(partial(self._isFlushed, client, index, size), f"broker{number} has flushed {TOPIC}-{index}", 10)
+                        data = client.readAll(TOPIC, index)
+                    except (AssertionError, OSError) as error:
+                        raise BrokenError(f"broker{number}: {error}") from error
+                    self._logs[f"{TOPIC}/{number}-{index}"] = self._entries(data)
+
+    @staticmethod
+    def _isFlushed(client: RawClient, index: int, size: int) -> bool:
+        return client.end(TOPIC, index) == size
+
+    @staticmethod
+    def _entries(data: bytes) -> list[Entry]:
+        found = []
+        start = 0
+        for outer in MessageSet(data).shallow():
+            inside = MessageSet(data[start : outer.nextOffset], start)
+            found += [
+                Entry(each.message.payload.decode().rpartition(".")[0], each.nextOffset, outer.nextOffset if outer.message.codec else 0) for each in inside
+            ]
+            start = outer.nextOffset
+        return found
+
+    def _deliveries(self, group: str) -> list[Delivery]:
+        return [
+            Delivery(int(ns) / 1e9, member.name, place, int(nextOffset), value)
+            for member in self._members if member.group == group
+            for _word, ns, place, nextOffset, value in member.lines("got")
+        ]  # fmt: skip
+
+    def _endMembers(self) -> None:
+        here = [member for member in self._members if member.isHere]
+        for member in here:
+            member.isLeaving = True
+            member.signal(signal.SIGTERM)
+        for member in self._members:
+            status = member.end(END_SECONDS_MAX)
+            if status not in (0, -signal.SIGKILL):
+                self._broken.append(f"{member.name} has not ended well ({status}): {member.log.read_text()[-2000:]}")
+        client = self._client()
+        for group in (SHARED, SINGLE):
+            stored = {}
+            path = f"{CHROOT}/consumers/{group}/offsets/{TOPIC}"
+            for place in client.get_children(path):
+                stored[f"{TOPIC}/{place}"] = int(client.get(f"{path}/{place}")[0])
+            ends = {place: entries[-1].nextOffset for place, entries in self._logs.items() if entries}
+            if {place: offset for place, offset in stored.items() if place in ends} != ends:
+                self._broken.append(f"the positions of {group} are {stored}, the logs end at {ends}")
+        if left := [place for owners in self._owners(client).values() for place in owners]:
+            self._broken.append(f"all members have left, and these have owners: {left}")
+        client.stop()
+        client.close()
+
+    def _endBrokers(self) -> None:
+        for number, broker in enumerate(self._brokers):
+            self._keepLog(number)
+            status = broker.stop()
+            if status:
+                self._broken.append(f"broker{number} has ended with {status}")
+            found = {f"{topic}/{number}-{index}": data for (topic, index), data in readDirectory(Path(broker.directory)).items() if topic == TOPIC}
+            for place, data in found.items():
+                if self._entries(data) != self._logs[place]:
+                    self._broken.append(f"{place}: the files do not hold what was fetched")
+
+    # -- the books
+
+    def _judge(self) -> None:
+        producers = {member.name: self._sentBy(member, properties) for member, properties in zip(self._producers, PRODUCERS, strict=True)}
+        self._broken += judgeLogs(producers, self._logs)
+        outcomes = Counter(outcome for sent in producers.values() for outcome in sent.outcomes.values())
+        copies = Counter(".".join(entry.value.split(".")[:2]) for entries in self._logs.values() for entry in entries)
+        unknown = [f"{name}.{number}" for name, sent in producers.items() for number, outcome in sent.outcomes.items() if outcome == "unknown"]
+        duplicates: Counter[str] = Counter()
+        delivered = 0
+        for group in (SHARED, SINGLE):
+            deliveries = self._deliveries(group)
+            delivered += len(deliveries)
+            result = judgeGroup(self._logs, deliveries, self._faults, BOUNDS)
+            self._broken += [f"{group}: {each}" for each in result.faults]
+            duplicates.update(result.duplicates)
+        for member in [*self._producers, *self._members]:
+            self._broken += some(f"{member.name} has met trouble", (" ".join(words[2:]) for words in member.lines("trouble")))
+        for path in sorted(self._folder.glob("*.log")):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            self._broken += some(f"{path.name}: nobody foresaw", (line for line in lines if _UNFORESEEN.search(line)))
+        self.figures = self.figures._replace(
+            sentCount=sum(len(sent.numbers) for sent in producers.values()),
+            okCount=outcomes["ok"],
+            failedCount=outcomes["failed"],
+            unknownCount=outcomes["unknown"],
+            unknownLoggedCount=sum(1 for each in unknown if copies[each]),
+            repeatedCount=sum(sent.repeatedCount for sent in producers.values()),
+            twiceLoggedCount=sum(count - 1 for count in copies.values()),
+            loggedCount=sum(copies.values()),
+            deliveredCount=delivered,
+            duplicates=dict(sorted(duplicates.items())),
+        )
+
+    def _sentBy(self, member: Member, properties: dict[str, str]) -> Sent:
+        numbers, outcomes, counters = [], {}, {}
+        for words in member.lines():
+            if words[0] == "sent":
+                numbers.append(int(words[2]))
+            elif words[0] in ("ok", "failed", "unknown"):
+                if int(words[2]) in outcomes:
+                    self._broken.append(f"{member.name}: two outcomes of {words[2]}")
+                outcomes[int(words[2])] = words[0]
+            elif words[0] == "end":
+                counters = json.loads(" ".join(words[2:]))
+        if not counters:
+            self._broken.append(f"{member.name} has no last word")
+        tally = Counter(outcomes.values())
+        counted = {word: counters.get(f"{name}Count") for word, name in (("ok", "written"), ("failed", "failed"), ("unknown", "unknown"))}
+        if counted != {word: tally[word] for word in counted}:
+            self._broken.append(f"{member.name}: its counters say {counted}, its callers were told {dict(tally)}")
+        return Sent(numbers, outcomes, counters.get("repeatedCount", 0), "num.retries" in properties)
+
+    def _clear(self) -> None:
+        for member in [*self._producers, *self._members]:
+            member.kill()
+        for number, broker in enumerate(self._brokers):
+            if broker.isRunning:
+                self._keepLog(number)
+            broker.kill()
+        for proxy in self._proxies:
+            proxy.close()
+        self._zookeeper.stop()
+        records = [f"{fault.begin:.3f} {fault.end:.3f} {fault.kind} {fault.target}\n" for fault in self._faults]
+        (self._folder / "faults").write_text("".join(records), encoding="utf-8")
