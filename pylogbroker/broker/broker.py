@@ -266,11 +266,13 @@ class Broker:
 
     async def offsets(self, topic: str, partition: int, time: int, countMax: int) -> list[int]:
         """
-        Offsets before a time (spec-0.7 wire-protocol §10).
+        Offsets before a time (spec-0.7 wire-protocol §10). To producers, an answer proves that what they sent before has been taken: it survives the
+        broker's death (not the machine's, which takes a flush).
 
         @return: descending.
         @raise PylogbrokerError: see L{_find}; L{InvalidRequestError} for a negative count.
         """
+        self._upkeep.writeNow()
         log = self._find(topic, partition)
         if log is None:
             return [0] if time in (LATEST, EARLIEST) else []

@@ -132,10 +132,17 @@ class Upkeep:
         if log.pendingSize >= WRITE_SIZE_MAX:
             self._write(log)
         if self._turn is None:
-            self._turn = self._clock.callLater(0, self._writeTouched)
+            self._turn = self._clock.callLater(0, self._endTurn)
 
-    def _writeTouched(self) -> None:
+    def _endTurn(self) -> None:
         self._turn = None
+        self.writeNow()
+
+    def writeNow(self) -> None:
+        """
+        Take what was appended in this turn to the page cache, without waiting for the turn's end. An answer that proves to a producer that the broker has
+        taken something must not be ahead of this: if the broker were killed in between, it would have proven too much.
+        """
         touched, self._touched = self._touched, {}
         for log in touched:
             self._write(log)
@@ -386,7 +393,7 @@ class Upkeep:
     async def _drain(self) -> None:
         if self._turn is not None:
             self._turn.cancel()
-            self._writeTouched()
+            self._endTurn()
         for log in list(self._unflushed):
             if log in self._heldUp:
                 self._write(log)  # one last time

@@ -570,6 +570,17 @@ class DueTests(BrokerTestCase):
         self.failureResultOf(offsets, PartitionFailedError)
         self.assertEqual(self.lead.pinCounts(), [0])
 
+    def test_offsetsBehindAProduce(self) -> None:
+        """What was produced before a question for offsets is in the file before the answer is there, also if that is about another topic."""
+        self.put(b"")
+        for topic in ("t", "other"):
+            self.produce(encodeSet([b"x"]))
+            before = len(self.lead.contents())
+            asked = self.offsets(LATEST, topic=topic)
+            self.assertEqual(len(self.lead.contents()), before + 11)
+            self.lead.settle()
+            self.successResultOf(asked)
+
     def test_offsets(self) -> None:
         """Offsets wait, too: the latest is what 0.7 would have said."""
         self.begin()
