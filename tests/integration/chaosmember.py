@@ -36,6 +36,7 @@ from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
 from pylogbroker.producer.producer import Producer
+from pylogbroker.zookeeper.client import ZookeeperClient
 
 TOPIC = "clicks"
 LOOK_SECONDS = 0.02
@@ -82,9 +83,9 @@ class SessionRecord:
         self._record = record
         self._last = None
 
-    def look(self, zookeeper: Any) -> None:
+    def look(self, zookeeper: ZookeeperClient) -> None:
         """Of a client that may not have a session yet."""
-        clientId = zookeeper._kazoo.client_id if zookeeper is not None and zookeeper.session_id else None
+        clientId = zookeeper._kazoo.client_id if zookeeper.session_id else None  # which nobody but a test wants to know
         if clientId is not None and clientId != self._last:
             self._last = clientId
             self._record.write("session", clientId[0], clientId[1].hex())
@@ -97,7 +98,10 @@ async def publish(reactor: Any, options: dict[str, Any], record: Record, over: D
         "socket.timeout.ms": "10000", "close.timeout.ms": "30000", "reconnect.interval": "300", **options["properties"],
     }  # fmt: skip
     random = Random(options["seed"])
-    producer = Producer(reactor, settings, connections=ProxiedConnections(reactor, {int(port): to for port, to in options["ports"].items()}))
+    zookeeper = ZookeeperClient(reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"]))
+    await zookeeper.connect()
+    connections = ProxiedConnections(reactor, {int(port): to for port, to in options["ports"].items()})
+    producer = Producer(reactor, settings, zookeeper=zookeeper, connections=connections)
     await producer.start()
     sessions = SessionRecord(record)
     unsettled: set[int] = set()
@@ -108,7 +112,7 @@ async def publish(reactor: Any, options: dict[str, Any], record: Record, over: D
         record.write(word, number, why)
 
     while not over.called:
-        sessions.look(producer._ownZookeeper)
+        sessions.look(zookeeper)
         await deferLater(reactor, random.uniform(0.02, 0.12))
         for _message in range(random.randrange(1, 9)):
             await producer.whenReady()
@@ -126,6 +130,7 @@ async def publish(reactor: Any, options: dict[str, Any], record: Record, over: D
         await producer.close()
     except PylogbrokerError as error:
         record.write("closing", error)
+    await zookeeper.close()
     record.write("end", json.dumps({**asdict(producer.counters), "unsettledCount": len(unsettled)}))
 
 
@@ -145,14 +150,15 @@ async def consume(reactor: Any, options: dict[str, Any], record: Record, over: D
 
     over.addCallback(end)
     while not over.called:
-        consumer = ConsumerConnector(reactor, settings, endpointFor=endpointFor)
+        zookeeper = ZookeeperClient(reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"]))
+        consumer = ConsumerConnector(reactor, settings, zookeeper, endpointFor=endpointFor)
         current[:] = [consumer]
         last = ""
 
-        def look(consumer: ConsumerConnector = consumer) -> None:
+        def look(consumer: ConsumerConnector = consumer, zookeeper: ZookeeperClient = zookeeper) -> None:
             nonlocal last
-            sessions.look(consumer._zookeeper)
-            now = f"{consumer._rebalance.state.value} {','.join(f'{each.topic}/{each.partition}' for each in sorted(consumer.owned))}"
+            sessions.look(zookeeper)
+            now = f"{'owning' if consumer.isOwning else 'changing'} {','.join(f'{each.topic}/{each.partition}' for each in sorted(consumer.owned))}"
             if now != last:
                 last = now
                 record.write("owned", now)
@@ -161,6 +167,7 @@ async def consume(reactor: Any, options: dict[str, Any], record: Record, over: D
         looking.clock = reactor
         looking.start(LOOK_SECONDS)
         try:
+            await zookeeper.connect()
             await consumer.connect()
             record.write("joining", consumer.consumerId)
             streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({TOPIC: 1})
@@ -170,6 +177,7 @@ async def consume(reactor: Any, options: dict[str, Any], record: Record, over: D
             record.write("error", type(error).__name__, error)
         finally:
             await consumer.shutdown()
+            await zookeeper.close()
             look()
             looking.stop()
         if not over.called:
