@@ -78,6 +78,17 @@ class ClusterPublisherTests(ClusterCase):
         self.assertEqual(result.code, 1)
         self.assertRegex(result.errors, r"^pylogbroker: the chroot \S+/no of \S+ does not exist.*\n$")
 
+    async def test_garbage(self) -> None:
+        """What somebody else has written into the registries is named, and stops nobody."""
+        await self.startBrokers(1)
+        await self.node("/brokers/ids/garbage", b"garbage")
+        await self.node("/brokers/ids/8", b"\xff")
+        await self.node("/brokers/topics/t/garbage", b"2")
+        await self.node("/brokers/topics/t/0", b"many")
+        result = await self.produce(self.write(b"a\nb\n"))
+        self.assertEqual(result.code, 0, result.errors)
+        self.assertEqual(sorted(payload for payloads in (await self.stored("t")).values() for payload in payloads), [b"a", b"b"])
+
     async def test_noBrokers(self) -> None:
         """A cluster without brokers is an error that says how much was not sent."""
         result = await self.produce(self.write(b"a\nb\n"))

@@ -9,15 +9,18 @@ import re
 import sys
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.protocol import Factory
 from twisted.internet.utils import getProcessOutputAndValue
+from twisted.protocols.basic import LineOnlyReceiver
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.errors import NoNodeException, ZookeeperTimeoutException
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -89,6 +92,52 @@ class GroupTests(ClusterTestCase):
             self.assertEqual([number for each, number in pairs if each == key], [number for number in range(total) if number % 7 == key])
 
 
+class Collector(Factory):
+    """
+    Takes lines, and ends the connection when it has enough.
+
+    @ivar lines: so far.
+    """
+
+    def __init__(self, countMax: int) -> None:
+        self.countMax = countMax
+        self.lines: list[bytes] = []
+
+    def buildProtocol(self, address: object) -> LineOnlyReceiver:
+        protocol = LineOnlyReceiver()
+        protocol.delimiter = b"\n"
+        protocol.lineReceived = lambda line: self._take(protocol, line)  # type: ignore[method-assign]
+        return protocol
+
+    def _take(self, protocol: LineOnlyReceiver, line: bytes) -> None:
+        self.lines.append(line)
+        if len(self.lines) == self.countMax:
+            cast(Any, protocol.transport).loseConnection()
+
+
+class WrongPlaceTests(ClusterTestCase):
+    """A ZooKeeper that is not there, or not what was meant."""
+
+    async def both(self, servers: str, kind: type[Exception], text: str) -> None:
+        """A producer and a member of a group fail alike, in time, and leave nothing behind."""
+        producer = Producer(reactor, {"zk.connect": servers, "zk.connectiontimeout.ms": "1000"})
+        consumer = ConsumerConnector(reactor, {"zk.connect": servers, "zk.connectiontimeout.ms": "1000", "groupid": "g"})
+        startings: tuple[Deferred[Any], ...] = (producer.start(), consumer.connect())
+        for starting in startings:
+            error = await self.assertFailure(starting, kind)
+            self.assertIn(text, str(error))
+        await producer.close()
+        await consumer.shutdown()
+
+    async def test_unreachable(self) -> None:
+        """One that cannot be reached is a timed error that names it."""
+        await self.both("127.0.0.1:1", ZookeeperTimeoutException, "no connection to ZooKeeper at 127.0.0.1:1 within 1000 ms")
+
+    async def test_missingChroot(self) -> None:
+        """A chroot that does not exist is an error that names it."""
+        await self.both(f"{self.servers}/no", NoNodeException, "/no of ")
+
+
 class PageTests(ClusterTestCase):
     """C{docs/groups.md}, and what the README says of clusters."""
 
@@ -97,12 +146,18 @@ class PageTests(ClusterTestCase):
         return [text.replace("localhost:2181", self.servers) for text in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
 
     async def test_programs(self) -> None:
-        """The program that publishes and the one that consumes do what the page says."""
-        publish, consume = self.programs()
-        for program, said in ((publish, b"writtenCount=1000, failedCount=0, unknownCount=0"), (consume, b"1000 messages")):
+        """The program that publishes, the one that consumes and the one that pipes do what the page says."""
+        publish, consume, pipe = self.programs()
+        collector = Collector(1000)
+        port = cast(Any, reactor).listenTCP(0, collector, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        pipe = pipe.replace("tcp:localhost:7000", f"tcp:127.0.0.1:{port.getHost().port}")
+        programs = ((publish, b"writtenCount=1000, failedCount=0, unknownCount=0"), (consume, b"1000 messages"), (pipe, b"has closed the connection"))
+        for program, said in programs:
             output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", program], env=None, path=str(ROOT))
             self.assertEqual((status, errors), (0, b""))
             self.assertIn(said, output)
+        self.assertEqual(sorted(collector.lines), sorted(b"click %d" % number for number in range(1000)))
 
     async def test_readme(self) -> None:
         """The README's commands for a cluster do what it says: lines come in at one end and out at the other, and the group is up to date."""
