@@ -1,0 +1,170 @@
+"""
+What was sent, what became of it, what is in the logs, and what the group got: and whether that fits together.
+
+What has to hold is written at L{Ledger.faults}, each rule with its own sentence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pylogbroker.consumer.rebalance import Place
+
+FAULT_COUNT_MAX = 5
+"""Of each kind that are told."""
+
+SENT, FAILED, UNKNOWN, UNDER_WAY = "sent", "failed", "unknown", "under way"
+
+
+class Sending(NamedTuple):
+    """
+    A message that was given to a producer.
+
+    @ivar number: of the producer's messages.
+    """
+
+    producer: str
+    key: str | None
+    number: int
+
+
+class Delivery(NamedTuple):
+    """
+    A message that an application got.
+
+    @ivar seconds: when.
+    """
+
+    seconds: float
+    member: str
+    place: Place
+    payload: bytes
+    nextOffset: int
+
+
+Trouble = tuple[float, float]
+"""From when to when a member had trouble that explains that somebody gets a message again."""
+
+Log = list[tuple[bytes, int]]
+
+
+class Ledger:
+    """
+    @ivar outcomes: of each payload.
+    @ivar repeats: of each producer, how many messages it reported as sent again after an unknown outcome; and how many as sent again at all.
+    @ivar troubles: of each member.
+    """
+
+    def __init__(self) -> None:
+        self.sendings: dict[bytes, Sending] = {}
+        self.outcomes: dict[bytes, str] = {}
+        self.repeats: dict[str, tuple[int, int]] = {}
+        self.deliveries: list[Delivery] = []
+        self.troubles: dict[str, list[Trouble]] = {}
+
+    def sent(self, payload: bytes, sending: Sending) -> None:
+        """A message was given to a producer."""
+        self.sendings[payload] = sending
+        self.outcomes[payload] = UNDER_WAY
+
+    def counts(self) -> Counter[str]:
+        """How often each outcome."""
+        return Counter(self.outcomes.values())
+
+    def faults(self, logs: Mapping[Place, Log]) -> list[str]:
+        """
+        What does not fit together.
+
+        @param logs: what is in them at the end.
+        """
+        return [fault for rule in (self._inLogs, self._inOrder, self._delivered, self._again) for fault in list(rule(logs))[:FAULT_COUNT_MAX]]
+
+    def duplicateCount(self, logs: Mapping[Place, Log]) -> int:
+        """Messages in the logs that are there already."""
+        copies = Counter(payload for log in logs.values() for payload, _ in log)
+        return sum(count - 1 for count in copies.values())
+
+    def undelivered(self, logs: Mapping[Place, Log]) -> Iterable[bytes]:
+        """What nobody in the group has got yet."""
+        got = {(delivery.place, delivery.payload) for delivery in self.deliveries}
+        return (payload for place, log in logs.items() for payload, _ in log if (place, payload) not in got)
+
+    # -- the rules
+
+    def _inLogs(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+        """Sent = in the logs + reported failed or unknown; and in the logs twice only by a reported retry."""
+        copies = Counter(payload for log in logs.values() for payload, _ in log)
+        extra: Counter[str] = Counter()
+        for payload, outcome in self.outcomes.items():
+            count = copies.pop(payload, 0)
+            if outcome == UNDER_WAY:
+                yield f"{payload!r}: nobody was told what became of it"
+            elif outcome == SENT and not count:
+                yield f"{payload!r} was reported as sent, and is in no log"
+            elif outcome == FAILED and count:
+                yield f"{payload!r} was reported as failed, and is in the logs {count} times"
+            extra[self.sendings[payload].producer] += max(0, count - 1)
+        for payload in copies:
+            yield f"{payload!r} is in the logs, and nobody has sent it"
+        for producer, count in extra.items():
+            repeatedCount, _ = self.repeats[producer]
+            if count > repeatedCount:
+                yield f"{count} messages of {producer} are in the logs once more, and it reported {repeatedCount} as sent again"
+
+    def _inOrder(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+        """The messages of one producer and key are in a partition in the order in which they were sent, if none was sent again."""
+        for place, log in logs.items():
+            last: dict[tuple[str, str], int] = {}
+            for payload, _ in log:
+                producer, key, number = self.sendings.get(payload, Sending("", None, 0))
+                if key is None or self.repeats[producer][1]:
+                    continue
+                if number <= last.get((producer, key), -1):
+                    yield f"{place}: {payload!r} is behind number {last[producer, key]} of the same key"
+                last[producer, key] = number
+
+    def _delivered(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+        """Nothing in the logs is missing in the group; who goes on in a partition skips nothing; what was handed out is in the logs."""
+        index = {(place, *entry): i for place, log in logs.items() for i, entry in enumerate(log)}
+        frontier: dict[Place, int] = dict.fromkeys(logs, 0)
+        for delivery in self.deliveries:
+            found = index.get((delivery.place, delivery.payload, delivery.nextOffset))
+            if found is None:
+                yield f"{delivery} is not in the log"
+            elif found > frontier[delivery.place]:
+                missing = logs[delivery.place][frontier[delivery.place]]
+                yield f"{delivery} came before {missing} was delivered to anybody"
+            else:
+                frontier[delivery.place] = max(frontier[delivery.place], found + 1)
+        for place, log in logs.items():
+            if frontier[place] < len(log):
+                yield f"{place}: the group got {frontier[place]} of {len(log)} messages"
+
+    def _again(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+        """A message is delivered again only after trouble with who had it, or in one compressed set."""
+        inside = {(place, *entry) for place, log in logs.items() for entry in _inside(log)}
+        before: dict[tuple[Place, bytes, int], Delivery] = {}
+        last: dict[tuple[str, Place], Delivery] = {}
+        for delivery in self.deliveries:
+            which = delivery.place, delivery.payload, delivery.nextOffset
+            earlier = before.get(which)
+            if earlier is not None and not self._isTroubled(earlier, delivery):
+                left = last[earlier.member, earlier.place]
+                if left.nextOffset != delivery.nextOffset or (left.place, left.payload, left.nextOffset) not in inside:
+                    yield f"{delivery} came again, after {earlier}"
+            before[which] = last[delivery.member, delivery.place] = delivery
+
+    def _isTroubled(self, earlier: Delivery, again: Delivery) -> bool:
+        troubles = [*self.troubles.get(earlier.member, ()), *self.troubles.get(again.member, ())]
+        return any(begin <= again.seconds and end >= earlier.seconds for begin, end in troubles)
+
+
+def _inside(log: Log) -> Iterable[tuple[bytes, int]]:
+    """Messages of a wrapper but its last: their next offset is the wrapper's own, since who stops there gets it all again."""
+    end = 0
+    for entry in log:
+        if entry[1] <= end:
+            yield entry
+        end = max(end, entry[1])
