@@ -82,11 +82,12 @@ class Places:
             self._topics.clear()
         self._topics.add(topic)
 
-    async def lookUp(self, topic: str, key: Any, avoid: int | None = None) -> BrokerPartition:
+    async def lookUp(self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False) -> BrokerPartition:
         """
         A place, with every effort; calls for one topic are answered in their order.
 
         @param avoid: a broker that is not taken if there is another choice.
+        @param isTheirTurn: the caller's turn has come before, and it has more for this topic: with that it does not go to the end of the line.
         @raise NoBrokersError: there is none.
         @raise ClosedError: after C{stop}, or if the discovery gave up.
         @raise PylogbrokerError: as L{choose}, and as starting and looking up failed.
@@ -95,7 +96,7 @@ class Places:
             raise ClosedError("the producer was closed")
         if topic not in self._topics:
             self._check(topic)
-        if topic not in self._lines and self._router is not None:
+        if (isTheirTurn or topic not in self._lines) and self._router is not None:
             place = self._router.choose(topic, key, avoid)
             if place is not None:
                 return place

@@ -12,6 +12,7 @@ from pylogbroker.errors import (
     NoBrokersError,
 )
 from pylogbroker.model import BrokerPartition
+from pylogbroker.producer.producer import ProducerData
 from tests.producer.producercase import ClusterCase
 
 
@@ -109,3 +110,15 @@ class PlaceTests(ClusterCase):
             self.failureResultOf(sending, NoBrokersError)
             self.close(producer)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
+    def test_unknownTopicInOrder(self) -> None:
+        """Calls that wait for a topic to be looked up keep the order of each key, also when a later one has fewer messages."""
+        self.register(0, "a:1")
+        producer = self.clustered()
+        calls = [[ProducerData("t", [b"1"], "k"), ProducerData("t", [b"2"], "l")], [ProducerData("t", [b"3"], "l")]]
+        sendings = [producer.sendMany(call) for call in calls]
+        self.settle()
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.assertEqual(self.a.payloads(), [b"1", b"2", b"3"])
+        self.close(producer)

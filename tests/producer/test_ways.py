@@ -75,3 +75,19 @@ class WayTests(ClusterCase):
         self.settle()
         lines[0].cut()
         self.close(producer)
+
+    def test_brokerVanishesInOrder(self) -> None:
+        """Batches that waited for brokers that all vanish keep the order of each key, also when a later one has fewer messages."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "batch.size": 3})
+        self.a.isUp = False
+        sendings = [producer.send("t", value, key) for value, key in ((b"1", "k"), (b"2", "k"), (b"3", "l"), (b"4", "l"))]
+        producer.flush()
+        self.settle()
+        self.unregister(0)
+        self.register(1, "b:1")
+        self.cluster.pass_(5)
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.assertEqual(self.b.payloads(), [b"1", b"2", b"3", b"4"])
+        self.close(producer)
