@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.consumer.group import ConsumerConnector
@@ -122,14 +123,26 @@ class SimulatedProducer:
         self._count = 0
         chance = Random(random.getrandbits(32)).random
         connections = PuppetConnections(self.process.network, chance)
-        self.producer = Producer(self.process, {"zk.connect": "double", "confirm": "true", **properties}, zookeeper=session, connections=connections, random=chance)
+        self._discovery = ZookeeperDiscovery(self.process, session, random=chance)
+        self._view: object = None
+        self._viewCount = 0
+        properties = {"zk.connect": "double", "confirm": "true", **properties}
+        self.producer = Producer(self.process, properties, discovery=self._discovery, connections=connections, random=chance)
+        self._discovery.listen(self._brokerChanged)
+
+    def _brokerChanged(self, number: int, broker: object) -> None:
+        self._viewCount += 1
 
     def publish(self, topic: str, count: int) -> None:
         """Send so many messages."""
+        view = list(self._discovery.partitions(topic))
+        if view != self._view:
+            self._view = view
+            self._viewCount += 1
         for _message in range(count):
             key = self._random.choice((None, "a", "b", "c", "d"))
             payload = f"{self.name}-{self._count}-{key}".encode() + b"." * self._random.choice((0, 10, 100))
-            self._ledger.sent(payload, Sending(self.name, key, self._count))
+            self._ledger.sent(payload, Sending(self.name, key, self._count, self._viewCount))
             self._count += 1
             self.producer.send(topic, payload, key).addCallbacks(self._sent, self._notSent, callbackArgs=(payload,), errbackArgs=(payload,))
 

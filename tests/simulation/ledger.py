@@ -23,11 +23,13 @@ class Sending(NamedTuple):
     A message that was given to a producer.
 
     @ivar number: of the producer's messages.
+    @ivar view: of partitions, numbered by the producer: those of one number were sent while nothing changed.
     """
 
     producer: str
     key: str | None
     number: int
+    view: int
 
 
 class Delivery(NamedTuple):
@@ -114,16 +116,16 @@ class Ledger:
                 yield f"{count} messages of {producer} are in the logs once more, and it reported {repeatedCount} as sent again"
 
     def _inOrder(self, logs: Mapping[Place, Log]) -> Iterable[str]:
-        """The messages of one producer and key are in a partition in the order in which they were sent, if none was sent again."""
+        """The messages of one producer and key are in a partition in the order in which they were sent, as long as none was sent again, and no broker came or went."""
         for place, log in logs.items():
-            last: dict[tuple[str, str], int] = {}
+            last: dict[tuple[str, str, int], int] = {}
             for payload, _ in log:
-                producer, key, number = self.sendings.get(payload, Sending("", None, 0))
+                producer, key, number, view = self.sendings.get(payload, Sending("", None, 0, 0))
                 if key is None or self.repeats[producer][1]:
                     continue
-                if number <= last.get((producer, key), -1):
-                    yield f"{place}: {payload!r} is behind number {last[producer, key]} of the same key"
-                last[producer, key] = number
+                if number <= last.get((producer, key, view), -1):
+                    yield f"{place}: {payload!r} is behind number {last[producer, key, view]} of the same key"
+                last[producer, key, view] = number
 
     def _delivered(self, logs: Mapping[Place, Log]) -> Iterable[str]:
         """Nothing in the logs is missing in the group; who goes on in a partition skips nothing; what was handed out is in the logs."""

@@ -266,9 +266,10 @@ class Simulation:
         return name
 
     def _away(self, session: Any) -> None:
-        """Its process is dead."""
+        """Its process is dead: it will not connect again, nor for the first time."""
         self.sessions.remove(session)
         self.zookeeper.disconnect(session)
+        session.isClosed = True
 
     def _disconnect(self) -> str | None:
         connected = [session for session in self.sessions if session.connected]
