@@ -243,7 +243,7 @@ class BrokerService(Service):
         self._flushWorker.start()
         try:
             await self._flushWorker.do(lambda: self.directory.open(self.upkeep.report))
-        except BaseException:
+        except Exception:  # a start that is thrown away with all else (GeneratorExit) must not wait for anything
             self._flushWorker.stop()
             self.directory.close()  # whoever cancels does not keep the worker from opening it
             await self._closePorts()
@@ -251,7 +251,7 @@ class BrokerService(Service):
         if self._settings.enableZookeeper:
             try:
                 await self._register()
-            except BaseException:
+            except Exception:
                 await self._stop()
                 raise
         self.startService()

@@ -15,6 +15,7 @@ from typing import Any
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.broker import service
@@ -27,6 +28,7 @@ from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.testing.worker import LeadWorker
+from pylogbroker.testing.zookeeper import ZookeeperDouble
 from pylogbroker.wire.requests import encodeFetch, encodeProduce
 from pylogbroker.wire.responses import decodeFetch
 from tests.broker.client import connect
@@ -35,6 +37,31 @@ from tests.broker.test_broker import NOISE
 
 MARK = ".kafka_cleanshutdown"
 A, B = encodeSet([b"a"]), encodeSet([b"b"])
+
+
+class ThrownAwayTests(LeadTestCase):
+    """A service whose reactor is gone."""
+
+    def test_whileStarting(self) -> None:
+        """A start that never came to its end goes away with all else, quietly."""
+        reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
+        properties = {**PROPERTIES, "enable.zookeeper": "true", "zk.connect": "double", "port": "9092"}
+        settings = BrokerSettings.fromProperties(properties, self.fail)
+        workers: list[LeadWorker] = []
+
+        def newWorker(*arguments: Any) -> LeadWorker:
+            workers.append(LeadWorker(*arguments))
+            return workers[-1]
+
+        zookeeper = ZookeeperDouble(reactor)
+        broker = BrokerService(reactor, settings, fileSystem=PowerCutFileSystem(), worker=newWorker, zookeeper=zookeeper.client)
+        starting = broker._start()
+        opening = starting.send(None)
+        workers[0].perform()
+        self.successResultOf(opening)
+        starting.send(None)  # waits for ZooKeeper
+        starting.close()
+        self.assertFalse(broker.running)
 
 
 class SettingsTests(LeadTestCase):
