@@ -146,3 +146,6 @@ class SimulatedBroker:
         """Messages that nobody can see yet."""
         return 0 if self.service is None else sum(log.unflushedCount for log in self.service.directory.logs.values())
 
+    def rollCount(self) -> int:
+        """Segments beyond the first ones."""
+        return 0 if self.service is None else sum(len(log.segments) - 1 for log in self.service.directory.logs.values())

@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 
 from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.cluster.subscription import whitelist
-from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import MessageStream
@@ -51,9 +50,10 @@ class SimulatedMember:
         self._random = random
         self._streamCount = random.choice((1, 1, 2))
         self._isByFilter = random.random() < 0.3
-        self._pauseMax = random.choice((0.0, 0.0, 0.05, 0.5))
+        self._pauseMax = random.choice((0.0, 0.05, 0.8))
+        chance = Random(random.getrandbits(32))
         self.connector = connect(
-            process, properties, session, hostName=name, random=Random(random.getrandbits(32)), endpointFor=lambda broker: process.network.endpoint(_name(broker))
+            process, properties, session, hostName=name, random=chance, endpointFor=lambda broker: process.network.endpoint(f"{broker.host}:{broker.port}")
         )
 
     def start(self, topic: str) -> None:
@@ -169,7 +169,3 @@ class SimulatedProducer:
         if counters.acceptedCount != self._count or counters.acceptedCount != counters.writtenCount + counters.failedCount + counters.unknownCount:
             return [f"{self.name} has sent {self._count} messages and counts {counters}"]
         return []
-
-
-def _name(broker: BrokerRegistration) -> str:
-    return f"{broker.host}:{broker.port}"

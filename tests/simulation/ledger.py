@@ -93,6 +93,10 @@ class Ledger:
         got = {(delivery.place, delivery.payload) for delivery in self.deliveries}
         return (payload for place, log in logs.items() for payload, _ in log if (place, payload) not in got)
 
+    def insideCount(self, logs: Mapping[Place, Log]) -> int:
+        """Messages inside wrappers, each wrapper's last one not counted."""
+        return sum(1 for log in logs.values() for _ in _inside(log))
+
     # -- the rules
 
     def _inLogs(self, logs: Mapping[Place, Log]) -> Iterable[str]:
@@ -116,7 +120,7 @@ class Ledger:
                 yield f"{count} messages of {producer} are in the logs once more, and it reported {repeatedCount} as sent again"
 
     def _inOrder(self, logs: Mapping[Place, Log]) -> Iterable[str]:
-        """The messages of one producer and key are in a partition in the order in which they were sent, as long as none was sent again, and no broker came or went."""
+        """Messages of one producer and key are in a partition in the order of sending, as long as none is sent again and no broker comes or goes."""
         for place, log in logs.items():
             last: dict[tuple[str, str, int], int] = {}
             for payload, _ in log:

@@ -12,9 +12,11 @@ itself, and it stays so.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
@@ -65,12 +67,14 @@ class Outcome(NamedTuple):
     @ivar faults: what did not hold; empty if all did.
     @ivar steps: what happened, and when.
     @ivar figures: how often what.
+    @ivar fingerprint: of all that was delivered, and when.
     """
 
     seed: int
     faults: list[str]
     steps: list[str]
     figures: Counter[str]
+    fingerprint: int
 
 
 @dataclass
@@ -83,7 +87,11 @@ class Plants:
     """
 
     connect: Connect = ConsumerConnector
-    session: Any = field(default=lambda session: session)
+    session: Callable[[Any], Any] = field(default=lambda session: session)
+
+    def make(self, reactor: Any, properties: Any, session: Any, **more: Any) -> ConsumerConnector:
+        """A member."""
+        return self.connect(reactor, properties, self.session(session), **more)
 
 
 class Simulation:
@@ -121,7 +129,7 @@ class Simulation:
             "log.file.size": random.choice(("1000", "1000000")),
             "zk.sessiontimeout.ms": str(int(SESSION_SECONDS * 1000)),
         }
-        self.brokers = [SimulatedBroker(self.world, self.newSession, number, brokerProperties, Random(random.getrandbits(32))) for number in range(BROKER_COUNT)]
+        self.brokers = [self._broker(number, brokerProperties) for number in range(BROKER_COUNT)]
         self.producers = [self._producer(f"p{number}") for number in range(2)]
 
     def newSession(self) -> Any:
@@ -129,6 +137,9 @@ class Simulation:
         session = self.zookeeper.client(int(SESSION_SECONDS * 1000))
         self.sessions.append(session)
         return session
+
+    def _broker(self, number: int, properties: Mapping[str, str]) -> SimulatedBroker:
+        return SimulatedBroker(self.world, self.newSession, number, properties, Random(self.random.getrandbits(32)))
 
     def _producer(self, name: str) -> SimulatedProducer:
         random = self.random
@@ -159,7 +170,7 @@ class Simulation:
             self.faults.append(str(error))
         finally:
             globalLogPublisher.removeObserver(self._logged)
-        return Outcome(self.seed, self.faults, self.steps, self.figures)
+        return Outcome(self.seed, self.faults, self.steps, self.figures, crc32(repr(self.ledger.deliveries).encode()))
 
     def _logged(self, event: LogEvent) -> None:
         """What the package says was never to happen."""
@@ -221,7 +232,7 @@ class Simulation:
         session = self.newSession()
         random = Random(self.random.getrandbits(32))
         name = f"m{self.memberCount}"
-        member = SimulatedMember(self.world, self.plants.session(session), name, self.consumerProperties, self.ledger, random, self.plants.connect)
+        member = SimulatedMember(self.world, session, name, self.consumerProperties, self.ledger, random, self.plants.make)
         self.members.append(member)
         member.start(TOPIC)
         return name
@@ -430,7 +441,10 @@ class Simulation:
         self.figures.update(self.ledger.counts())
         self.figures["in the logs again"] += self.ledger.duplicateCount(logs)
         self.figures["in the logs"] += sum(map(len, logs.values()))
+        self.figures["in wrappers"] += self.ledger.insideCount(logs)
         self.figures["delivered"] += len(self.ledger.deliveries)
+        self.figures["delivered again"] += len(self.ledger.deliveries) - len({delivery[2:] for delivery in self.ledger.deliveries})
+        self.figures["rolled"] += sum(broker.rollCount() for broker in self.brokers)
         self.figures["sent again"] += sum(retried for _repeated, retried in self.ledger.repeats.values())
         self.figures["calls"] += self.world.callCount
 

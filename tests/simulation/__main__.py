@@ -1,0 +1,136 @@
+"""
+The simulated cluster by hand::
+
+    python -m tests.simulation --seed 156             one seed, step by step
+    python -m tests.simulation --seeds 0-99999        many; those that fail are named
+
+The exit status is 0 if all that must hold held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from time import monotonic, process_time
+from typing import TextIO
+
+from pylogbroker import __version__
+from tests.simulation.simulation import Outcome, simulate
+
+CHUNK_COUNT = 50
+TOLD_COUNT_MAX = 20
+INTERVAL_SECONDS = 0.2
+
+
+class Progress:
+    """A line on a terminal; nothing on anything else."""
+
+    def __init__(self, errors: TextIO, totalCount: int) -> None:
+        self._errors = errors
+        self._totalCount = totalCount
+        self._begun = self._last = monotonic()
+
+    def update(self, count: int, failedCount: int) -> None:
+        """So many seeds are done."""
+        now = monotonic()
+        if self._errors.isatty() and (now - self._last > INTERVAL_SECONDS or count == self._totalCount):
+            self._last = now
+            rate = count / (now - self._begun)
+            end = "\n" if count == self._totalCount else ""
+            self._errors.write(f"\r{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f} seeds/s   {end}")
+            self._errors.flush()
+
+
+def describe(outcome: Outcome) -> str:
+    """A seed, for people."""
+    lines = [f"seed {outcome.seed}", *(f"  {step}" for step in outcome.steps), *(f"  FAULT {fault}" for fault in outcome.faults)]
+    return "\n".join(lines) + "\n"
+
+
+def chunk(seeds: range) -> tuple[Counter[str], list[Outcome], float]:
+    """Some seeds: figures, those that failed, CPU seconds."""
+    figures: Counter[str] = Counter()
+    failed = []
+    begun = process_time()
+    for seed in seeds:
+        outcome = simulate(seed)
+        figures.update(outcome.figures)
+        if outcome.faults:
+            failed.append(outcome)
+    return figures, failed, process_time() - begun
+
+
+def runAll(seeds: range, jobCount: int) -> Iterator[tuple[Counter[str], list[Outcome], float]]:
+    """In order."""
+    chunks = [seeds[start : start + CHUNK_COUNT] for start in range(0, len(seeds), CHUNK_COUNT)]
+    if jobCount == 1:
+        yield from map(chunk, chunks)
+        return
+    with ProcessPoolExecutor(jobCount) as pool:
+        yield from pool.map(chunk, chunks)
+
+
+def many(seeds: range, jobCount: int, out: TextIO) -> int:
+    """Run them, and print what they were made of."""
+    out.write(f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}\n")
+    figures: Counter[str] = Counter()
+    failed: list[Outcome] = []
+    begun, cpuSeconds, doneCount = monotonic(), 0.0, 0
+    progress = Progress(sys.stderr, len(seeds))
+    for some, faulty, seconds in runAll(seeds, jobCount):
+        figures.update(some)
+        failed += faulty
+        cpuSeconds += seconds
+        doneCount = min(doneCount + CHUNK_COUNT, len(seeds))
+        progress.update(doneCount, len(failed))
+    for name, count in sorted(figures.items()):
+        out.write(f"{name:>20} {count:>14,}\n")
+    out.write(f"{'CPU ms a seed':>20} {1000 * cpuSeconds / len(seeds):>14.1f}\n{'seconds':>20} {monotonic() - begun:>14,.0f}\n")
+    for outcome in failed[:TOLD_COUNT_MAX]:
+        out.write(describe(outcome))
+    if failed:
+        out.write(f"FAILED: {len(failed)} of {len(seeds)} seeds: {' '.join(str(outcome.seed) for outcome in failed[:1000])}\n")
+        return 1
+    out.write(f"all {len(seeds)} seeds hold\n")
+    return 0
+
+
+def one(seed: int, out: TextIO) -> int:
+    """Run a seed, and print all of it."""
+    outcome = simulate(seed)
+    out.write(describe(outcome))
+    out.write("".join(f"  {name} {count:,}\n" for name, count in sorted(outcome.figures.items())))
+    out.write(f"  fingerprint {outcome.fingerprint:08x}\n")
+    out.write("it does not hold\n" if outcome.faults else "it holds\n")
+    return 1 if outcome.faults else 0
+
+
+def seedRange(text: str) -> range:
+    """C{0-99999}."""
+    first, _, last = text.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise ValueError(text)
+    return seeds
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Simulate a cluster, and see whether all holds that must.")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, help="one seed, step by step")
+    which.add_argument("--seeds", type=seedRange, metavar="A-B", help="all from A to B")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to use (%(default)s)")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return one(options.seed, sys.stdout)
+    return many(options.seeds, options.jobs, sys.stdout)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
