@@ -95,7 +95,7 @@ class Fetchers:
                 )  # fmt: skip
                 continue
             _registration, fetcher = self._byBroker[number]
-            fetcher.remove(set(fetcher.places) - set(places))
+            fetcher.remove([place for place in fetcher.places if place not in share])
             for place in places:
                 fetcher.add(place, self._streamOf(place, share[place]))
 

@@ -88,6 +88,7 @@ class Member:
         self._subscription: ISubscription | None = None
         self._work: Deferred[Answer] | None = None
         self._registering: Deferred[None] | None = None
+        self._owed: dict[Place, int] = {}  # let go of, and in which session
         self._backOffTimer = Timer(clock)
         self._settled: Deferred[None] | None = None
         self._finished: Deferred[None] | None = None
@@ -230,6 +231,7 @@ class Member:
                 self._backOff(effect, isSettled)
             elif isinstance(effect, Forget):
                 self._fetchers.letGo(self._fetchers.places)
+                self._owed.clear()
                 self._backOffTimer.stop()
             elif self._finished is not None:  # Finish
                 self._finished.callback(None)
@@ -277,14 +279,22 @@ class Member:
 
     async def _release(self, share: Share) -> Answer:
         if share:
-            # Of the others the position may be an old one, kept from an earlier session.
-            begun = [place for place in self._fetchers.begunPlaces if place in share]
+            session = self._zookeeper.session_id
+            self._owed.update({place: session for place in self._fetchers.begunPlaces if place in share})
             self._fetchers.letGo(share)
             if self._settings.autoCommit:
-                await self._commit(lambda: begun)
+                await self._commit(lambda: self._owedPlaces(share))
             await self._ownership.disown(share)
-            self._positions.forget(begun)
+            self._positions.forget([place for place in share if self._owed.pop(place, None) is not None])
         return Released()
+
+    def _owedPlaces(self, share: Share) -> list[Place]:
+        """
+        Those of a share that we have read and let go of, and whose positions may not be stored yet: a release can be broken off, and begun again. Of others the
+        position may be an old one, kept from an earlier session; and once the session is over, those who have the partitions now store theirs.
+        """
+        session = self._zookeeper.session_id
+        return [place for place, each in self._owed.items() if each == session and place in share]
 
     async def _claim(self, share: Share) -> Answer:
         return Claimed(await self._ownership.claim(share))

@@ -319,7 +319,7 @@ class Rebalance:
 
     def _claimed(self, places: frozenset[Place]) -> list[Effect]:
         before = dict(self.owned)
-        self.owned.update({place: self._wanted[place] for place in places})
+        self.owned.update({place: thread for place, thread in self._wanted.items() if place in places})  # in this order: hashes of text differ from run to run
         if self.owned == self._wanted:
             return self._own()
         if self._attempt + 1 >= self._retryCountMax:

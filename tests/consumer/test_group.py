@@ -484,6 +484,49 @@ class CommitTests(GroupCase):
         self.cluster.advance(3)
         self.assertEqual(self.offset("0-0"), "11")
 
+    def test_brokenOffRelease(self) -> None:
+        """A member that is told to leave while it lets go of a partition commits the position of that one, too."""
+        self.broker.log("t", 1).append(b"x")
+        first, second = self.member(), self.member()
+        (stream,) = self.streams(first)
+        drain(stream)
+        self.cluster.zookeeper.latency = 0.05
+        joining = second.createMessageStreams({"t": 1})
+        for _step in range(200):
+            if "releasing" in repr(first):
+                break
+            self.cluster.advance(0.01)
+        else:
+            self.fail("it lets go of nothing")
+        ending = first.shutdown()
+        self.cluster.advance(3)
+        self.successResultOf(ending)
+        (theirs,) = self.successResultOf(joining)["t"]
+        self.assertEqual(drain(theirs), [])
+        self.assertEqual((self.offset("0-0"), self.offset("0-1")), ("110", "11"))
+
+    def test_lateRelease(self) -> None:
+        """A member that leaves, and whose session ends before it could commit, commits nothing in the next: others have its partitions by then."""
+        first, second = self.member({"autocommit.interval.ms": "1000"}), self.member()
+        (stream,) = self.streams(first)
+        stream.take()
+        self.cluster.advance(1)
+        self.assertEqual(self.offset("0-0"), "11")
+        stream.take()
+        session = self.sessions[first]
+        self.cluster.zookeeper.disconnect(session)
+        self.cluster.advance(1.5)  # a commit by the clock hangs
+        ending = first.shutdown()
+        joining = second.createMessageStreams({"t": 1})
+        self.cluster.advance(6)
+        (theirs,) = self.successResultOf(joining)["t"]
+        self.assertEqual(len(drain(theirs)), 9)
+        self.soon(second.commitOffsets())
+        self.cluster.zookeeper.reconnect(session)
+        self.cluster.advance(3)
+        self.successResultOf(ending)
+        self.assertEqual(self.offset("0-0"), "110")
+
     def test_manyPartitions(self) -> None:
         """A commit of many partitions is pipelined: it takes no longer than a few round trips."""
         self.cluster.addTopic(0, "wide", 200)
