@@ -44,7 +44,7 @@ class ThrownAwayTests(LeadTestCase):
 
     def test_whileStarting(self) -> None:
         """A start that never came to its end goes away with all else, quietly."""
-        reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
+        reactor: Any = MemoryReactorClock()
         properties = {**PROPERTIES, "enable.zookeeper": "true", "zk.connect": "double", "port": "9092"}
         settings = BrokerSettings.fromProperties(properties, self.fail)
         workers: list[LeadWorker] = []

@@ -76,8 +76,8 @@ class SimulatedBroker:
         service.start().addCallbacks(self._started, self._notStarted, callbackArgs=(service, process), errbackArgs=(service, process))
 
     def _makeSession(self) -> IZookeeper:
-        self.session = self._newSession()
-        return self.session  # type: ignore[no-any-return]
+        self.session = session = self._newSession()
+        return session
 
     def _delay(self) -> float:
         return self._random.random() * self._workerDelayMax

@@ -159,7 +159,8 @@ class Simulation:
 
     def run(self) -> Outcome:
         """From beginning to end."""
-        globalLogPublisher.addObserver(self._logged)
+        observer: Any = self._logged
+        globalLogPublisher.addObserver(observer)
         try:
             self._begin()
             for _step in range(self.random.randint(10, 16)):
@@ -169,7 +170,7 @@ class Simulation:
         except StuckError as error:
             self.faults.append(str(error))
         finally:
-            globalLogPublisher.removeObserver(self._logged)
+            globalLogPublisher.removeObserver(observer)
         return Outcome(self.seed, self.faults, self.steps, self.figures, crc32(repr(self.ledger.deliveries).encode()))
 
     def _logged(self, event: LogEvent) -> None:
@@ -262,10 +263,8 @@ class Simulation:
             if member.session is session:
                 member.trouble(seconds)
                 return member.name
-        for other in (*self.brokers, *self.producers):
-            if other.session is session:
-                return getattr(other, "name", "")
-        return "somebody who is gone"
+        others: list[SimulatedBroker | SimulatedProducer] = [*self.brokers, *self.producers]
+        return next((other.name for other in others if other.session is session), "somebody who is gone")
 
     def _expire(self) -> str | None:
         connected = [session for session in self.sessions if session.connected]

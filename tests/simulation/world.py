@@ -132,7 +132,7 @@ class Process(MemoryReactor):
 
     def getDelayedCalls(self) -> list[Any]:
         """All that the world has."""
-        return self.world.clock.getDelayedCalls()
+        return list(self.world.clock.getDelayedCalls())
 
     def kill(self) -> None:
         """C{kill -9}: the kernel closes what it had open."""
