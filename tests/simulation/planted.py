@@ -66,11 +66,11 @@ class _Eager(ConsumerConnector):
             f"{self.consumerId}-{index}",
             self._clock,
             self._positions.consumed,
-            self._wake,
+            self._fetchers.wake,
             decode=decode,
             chunkCountMax=settings.queuedChunkCountMax,
             queuedSizeMax=settings.queuedSizeMax,
-            unreadable=self._unreadable,
+            unreadable=self._fetchers.unreadable,
         )
 
 
@@ -95,7 +95,7 @@ class _Unsorted(ConsumerConnector):
     def __init__(self, reactor: Any, settings: Any, *arguments: Any, random: Random, **more: Any) -> None:
         super().__init__(reactor, settings, *arguments, random=random, **more)
         if random.random() < 0.5:  # if all did, nobody would notice
-            self._rebalance = UnsortedRebalance(self.consumerId, self._settings.rebalanceRetryCountMax)
+            self._member._rebalance = UnsortedRebalance(self.consumerId, self._settings.rebalanceRetryCountMax)
 
 
 PLANTS = {
