@@ -129,7 +129,7 @@ class Delivery:
                 settle(group, Failure(error))
         return parts, sent
 
-    async def _deliverItems(self, way: Way, items: list[QueueItem], retriesLeft: int, moveCount: int, isDoubtful: bool = False) -> None:
+    async def _deliverItems(self, way: Way, items: list[QueueItem], retriesLeft: int, moveCount: int) -> None:
         """Encode and send, and settle or try again."""
         outcomes = self._outcomes
         parts, items = self._encoded(items)
@@ -142,12 +142,12 @@ class Delivery:
             number = way.broker.brokerId
             isMoved = isinstance(error, ClosedError) and self._ways.byNumber.get(number) is not way and moveCount < MOVE_COUNT_MAX
             if self._places.isStopped or not (isMoved or retriesLeft):
-                outcomes.settle(items, _failureOf(error, isDoubtful))
+                outcomes.settle(items, Failure(error))
                 return
             if not isMoved:
                 retriesLeft -= 1
                 outcomes.retried(items, way.broker.endpoint, error)
-            await self._deliverAnew(items, number, retriesLeft, moveCount + 1, isDoubtful or isinstance(error, UnknownOutcomeError))
+            await self._deliverAnew(items, number, retriesLeft, moveCount + 1)
         except Exception as error:
             log.failure("This should not have happened")
             outcomes.settle(items, Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))
@@ -164,20 +164,18 @@ class Delivery:
             raise InvalidTopicError(f"a batch does not fit in a request: {error}") from error
         await way.carrier.carry(frame, parts[-1][0])
 
-    async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int, isDoubtful: bool = False) -> None:
+    async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int) -> None:
         """
         Give messages a place anew, away from the broker before if there is a choice, and send them. Each topic goes by itself, as soon as its place is known:
         whoever waited for another one would be overtaken meanwhile.
-
-        @param isDoubtful: whether they may have been sent before.
         """
         byTopic: dict[str, list[QueueItem]] = {}
         for item in items:
             byTopic.setdefault(item.topic, []).append(item)
-        deliveries = [self._deliverTopicAnew(group, brokerBefore, retriesLeft, moveCount, isDoubtful) for group in byTopic.values()]
+        deliveries = [self._deliverTopicAnew(group, brokerBefore, retriesLeft, moveCount) for group in byTopic.values()]
         await DeferredList([Deferred.fromCoroutine(delivery) for delivery in deliveries])
 
-    async def _deliverTopicAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int, isDoubtful: bool) -> None:
+    async def _deliverTopicAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int) -> None:
         groups: dict[int, list[QueueItem]] = {}
         keyless = [item for item in items if item.key is None]
         isTheirTurn = False
@@ -185,7 +183,7 @@ class Delivery:
             try:
                 place = await self._places.lookUp(some[0].topic, some[0].key, brokerBefore, isTheirTurn)
             except PylogbrokerError as error:
-                self._outcomes.settle(some, _failureOf(error, isDoubtful))
+                self._outcomes.settle(some, Failure(error))
             else:
                 for item in some:
                     item.partition = place.partition
@@ -196,9 +194,9 @@ class Delivery:
             try:
                 way = self._ways.to(number)
             except PylogbrokerError as error:
-                self._outcomes.settle(group, _failureOf(error, isDoubtful))
+                self._outcomes.settle(group, Failure(error))
             else:
-                sendings.append(Deferred.fromCoroutine(self._deliverItems(way, group, retriesLeft, moveCount, isDoubtful)))
+                sendings.append(Deferred.fromCoroutine(self._deliverItems(way, group, retriesLeft, moveCount)))
         await DeferredList(sendings)
 
     # -- sync ---------------------------------------------------------------------------------------------------------
@@ -241,10 +239,3 @@ class Delivery:
             self._outcomes.settle(items, Failure(InvalidTopicError(f"it does not fit in a request: {error}")))
         else:
             self._outcomes.settle(items)
-
-
-def _failureOf(error: PylogbrokerError, isDoubtful: bool) -> Failure:
-    """What is told of messages that were not sent now; whether they were sent before may be unknown."""
-    if not isDoubtful or isinstance(error, UnknownOutcomeError):
-        return Failure(error)
-    return Failure(UnknownOutcomeError(f"whether an earlier attempt came through is unknown, and then it was not sent again: {error}"))

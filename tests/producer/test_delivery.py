@@ -122,17 +122,3 @@ class RetryTests(ProducerCase):
             self.failureResultOf(sending, ConnectionError)
         self.assertEqual(producer.counters.retriedCount, 4)
         self.close(producer)
-
-    def test_doubtful(self) -> None:
-        """What was unknown stays unknown when it cannot be sent again: it may be in the log."""
-        producer = self.producer({"num.retries": 1, "batch.size": 1, "confirm": "true"})
-        self.a.isAnswering = self.a.isUp = False
-        sending = producer.send("t", b"x")
-        self.clock.advance(0)
-        self.a.accept(self.cluster.network.accept())
-        self.turn()
-        self.a.cut()
-        self.cluster.pass_(20)
-        self.assertIn("not sent again", str(self.failureResultOf(sending, UnknownOutcomeError).value))
-        self.assertEqual((self.a.payloads(), producer.counters.unknownCount, producer.counters.failedCount), ([b"x"], 1, 0))
-        self.close(producer)
