@@ -79,6 +79,8 @@ HANG_FACTOR = 3
 """Session time-outs for which the reactor may give no sign of life."""
 
 RETRY_DELAY_MAX = 2.0  # seconds between attempts to connect, at the most
+SESSION_PARTS = 6
+"""So many attempts to connect there are within a session's time at least: a server that comes back gives its sessions no more than that to be found."""
 
 
 def _stat(stat: Any) -> Stat:
@@ -155,7 +157,7 @@ class ZookeeperClient:
                 hosts=servers,
                 timeout=session_timeout / 1000,
                 handler=ReactorCallbacks(reactor.callFromThread),
-                connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=RETRY_DELAY_MAX),
+                connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=min(RETRY_DELAY_MAX, session_timeout / 1000 / SESSION_PARTS)),
                 logger=logger,
             )
         except (ValueError, TypeError, kazoo.KazooException) as error:

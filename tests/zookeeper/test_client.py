@@ -53,6 +53,12 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.assertIs(type(error), ZookeeperError)
         self.assertIn("ZeroDivisionError", str(error))
 
+    def test_attempts(self) -> None:
+        """Several attempts to connect fall into a session's time, or a server that comes back would be found too late."""
+        for sessionTimeoutMs, seconds in ((1_200, 0.2), (6_000, 1.0), (60_000, module.RETRY_DELAY_MAX)):
+            client = module.ZookeeperClient(reactor, "127.0.0.1:1", sessionTimeoutMs)
+            self.assertEqual(client._kazoo._conn_retry.max_delay, seconds)
+
     async def test_ends(self) -> None:
         """A kazoo that ends by itself is started again, and again if that does not work."""
         self.patch(module, "RETRY_DELAY_MAX", 0.01)
