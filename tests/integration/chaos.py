@@ -17,6 +17,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -35,7 +36,6 @@ from kazoo.handlers.threading import KazooTimeoutError
 from pylogbroker.cluster.assignment import assign
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import BrokerPartition
-from pylogbroker.zookeeper.server import freePort
 from tests.integration.brokerprocess import ROOT, BrokerProcess
 from tests.integration.chaosjudge import ZOOKEEPER, Bounds, Delivery, Entry, Fault, Sent, judgeGroup, judgeLogs, some
 from tests.integration.chaosmember import TOPIC
@@ -53,7 +53,7 @@ SETTLE_SECONDS = (SESSION_MS + TICK_MS + 3 * BACKOFF_MS) / 1000
 STOP_SECONDS = SESSION_MS / 1000 + 1.5
 """How long a process is stopped: longer than its session lasts."""
 
-BOUNDS = Bounds(commitSeconds=COMMIT_MS / 1000 + 2 * SESSION_MS / 1000, noticeSeconds=(SESSION_MS + TICK_MS) / 1000)
+BOUNDS = Bounds(commitSeconds=COMMIT_MS / 1000 + 2 * SESSION_MS / 1000, noticeSeconds=(2 * SESSION_MS + TICK_MS) / 1000)
 SHARED, SINGLE = "shared", "single"
 MEMBER_COUNT_MAX = 5
 DRAIN_SECONDS_MAX = 90.0
@@ -84,6 +84,26 @@ PRODUCERS: tuple[dict[str, str], ...] = (
 """The properties of each, beside those that all have."""
 
 _UNFORESEEN = re.compile(r"Unhandled|nobody foresaw|Traceback|should not have happened|unaccounted")
+
+
+PORT_MIN = 15_000
+
+
+def steadyPort() -> int:
+    """
+    A port of the loopback interface that nobody has, and that no client is given while its server is away: one below those that the system
+    gives to clients.
+    """
+    random = SystemRandom()
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    while True:
+        port = random.randrange(PORT_MIN, max(low, PORT_MIN + 5_000))
+        with socket.socket() as found:
+            try:
+                found.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class BrokenError(AssertionError):
@@ -185,7 +205,7 @@ class ChaosTrial:
         self._seconds = seconds
         self._tell = tell
         self._random = Random(seed)
-        self._zookeeper = ZookeeperProcess(f"{folder}/zookeeper")
+        self._zookeeper = ZookeeperProcess(f"{folder}/zookeeper", steadyPort())
         self._brokers: list[BrokerProcess] = []
         self._proxies: list[CuttingProxy] = []
         self._producers: list[Member] = []
@@ -229,7 +249,7 @@ class ChaosTrial:
         client.stop()
         client.close()
         for number in range(BROKER_COUNT):
-            port = freePort()
+            port = steadyPort()
             changes = {**BROKER_PROPERTIES, "brokerid": str(number), "port": str(port), "zk.connect": self._zookeeper.servers + CHROOT}
             broker = BrokerProcess(str(self._folder / f"broker{number}"), changes)
             broker.port = port
