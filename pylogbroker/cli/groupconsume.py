@@ -25,12 +25,14 @@ from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
-from pylogbroker.errors import ConsumerTimeoutError, NoNodeException, PylogbrokerError, ZookeeperError
+from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 POLL_MS = 250
 COMMIT_MS = 1_000
+BACKOFF_MS = 500
+"""Between attempts to get our share from others, who need a moment to let go of it; a person waits for us."""
 WRITE_COUNT = 1_000
 """Messages that are made into one piece of output."""
 
@@ -51,6 +53,7 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         "fetch.size": str(options.fetchSize),
         "fetcher.backoff.ms": str(POLL_MS),
         "consumer.timeout.ms": str(POLL_MS),
+        "rebalance.backoff.ms": str(BACKOFF_MS),
         "autocommit.interval.ms": str(COMMIT_MS),
         "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
     }
@@ -79,12 +82,12 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
 
 
 async def _forget(zookeeper: IZookeeper, path: str) -> None:
-    """Delete a node and all below it; what cannot be deleted stays."""
+    """Delete a node and all below it, as far as it can be deleted."""
     try:
         for name in await zookeeper.get_children(path):
             await _forget(zookeeper, f"{path}/{name}")
         await zookeeper.delete(path)
-    except (NoNodeException, ZookeeperError):
+    except ZookeeperError:
         pass
 
 
@@ -125,8 +128,6 @@ class _GroupReading:
             before = dict(stream.positions)
             try:
                 first = await stream.__anext__()
-            except StopAsyncIteration:
-                return
             except ConsumerTimeoutError:
                 if not options.isFollowing and await self._isAtEnd(self._nowMs() - lastMs):
                     return
