@@ -17,7 +17,7 @@ from pylogbroker.cli.asking import closed
 from pylogbroker.cli.publishing import BATCH_SIZE_MAX
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.formats.compression import NONE
-from pylogbroker.producer.producer import Producer
+from pylogbroker.producer.producer import Producer, ProducerData
 
 QUEUE_MS = 1_000
 """How long a message of a file waits for others at most. (Lines of a pipe do not: they are flushed.)"""
@@ -74,6 +74,7 @@ class ClusterPublisher:
         )
         self._topic = topic
         self._separator = separator
+        self._batchCountMax = batchCountMax
         self._error: PylogbrokerError | None = None
         self.sentCount = 0
         self.sentSize = 0
@@ -102,19 +103,28 @@ class ClusterPublisher:
 
         @raise CommandError: something that was taken earlier did not arrive; the text says how much.
         """
-        for payload in payloads:
-            key, value = self._split(payload)
-            await self._producer.whenReady()
-            await self._check()
-            self.sentCount += 1
-            self.sentSize += len(value)
-            self._producer.send(self._topic, value, key).addErrback(self._failed)
-
-    def _split(self, line: bytes) -> tuple[bytes | str | None, bytes]:
-        """The key of a line and the rest. A key is text, as to 0.7's clients, if it can be."""
         if self._separator is None:
-            return None, line
-        key, found, value = line.partition(self._separator)
+            for start in range(0, len(payloads), self._batchCountMax):
+                await self._send(payloads[start : start + self._batchCountMax])
+        else:
+            for payload in payloads:
+                key, value = self._split(payload, self._separator)
+                await self._send([value], key)
+
+    async def _send(self, values: Sequence[bytes], key: bytes | str | None = None) -> None:
+        """To one partition."""
+        ready = self._producer.whenReady()
+        if not ready.called:
+            await ready
+        if self._error is not None:
+            await self._check()
+        self.sentCount += len(values)
+        self.sentSize += sum(map(len, values))
+        self._producer.sendMany([ProducerData(self._topic, values, key)]).addErrback(self._failed)
+
+    def _split(self, line: bytes, separator: bytes) -> tuple[bytes | str | None, bytes]:
+        """The key of a line and the rest. A key is text, as to 0.7's clients, if it can be."""
+        key, found, value = line.partition(separator)
         if not found:
             return None, line
         try:
