@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -14,7 +15,7 @@ from pylogbroker.cli.streams import read
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import NoNodeException
 from tests.cli.clustercase import ClusterCase
-from tests.cli.commands import reactor
+from tests.cli.commands import Process, reactor
 
 PAYLOADS = [b"%d" % number for number in range(40)]
 
@@ -69,12 +70,12 @@ class GroupConsumeTests(ClusterCase):
             result = await self.consumed(*arguments, "--from-beginning")
             self.assertEqual((result.code, sorted(result.output.split())), (0, wanted))
 
-    async def test_share(self) -> None:
-        """Two processes in a group share the messages. Ctrl-C ends one in order: what it printed is committed, its partitions are the other's at once."""
+    async def pair(self) -> tuple[Process, Any, Process, Any]:
+        """Two processes in a group that have half of four partitions each; in two of these is a message C{first}."""
         await self.startBrokers()
         await self.establish("t")
         arguments = ("consume", "--zookeeper", self.servers, "--topic", "t", "--group", "g", "--from-beginning", "--follow")
-        first, _firstProcess = self.spawn(*arguments)
+        first, firstProcess = self.spawn(*arguments)
         await first.said(b"first\n")
         second, secondProcess = self.spawn(*arguments)
 
@@ -87,6 +88,11 @@ class GroupConsumeTests(ClusterCase):
             return len(owners) == 4 and len(set(owners)) == 2
 
         await self.until(isShared)
+        return first, firstProcess, second, secondProcess
+
+    async def test_share(self) -> None:
+        """Two processes in a group share the messages. Ctrl-C ends one in order: what it printed is committed, its partitions are the other's at once."""
+        first, _firstProcess, second, secondProcess = await self.pair()
         await self.spread("t", *PAYLOADS)
 
         async def isPrinted() -> bool:
@@ -104,6 +110,23 @@ class GroupConsumeTests(ClusterCase):
             await first.said(payload + b"\n")
         self.assertEqual(len(await self.children("/consumers/g/ids")), 1)
         self.assertEqual(len(first.output.splitlines()) + len(ended.output.splitlines()), 62)
+
+    async def test_killed(self) -> None:
+        """A process that is killed leaves its partitions to the other when its session is over: each message is printed at least once, in order."""
+        first, _firstProcess, second, secondProcess = await self.pair()
+        await self.spread("t", *PAYLOADS)
+        await second.said(b"\n")
+        secondProcess.signalProcess(signal.SIGKILL)
+        ended = await second.ended
+        more = [b"more %d" % number for number in range(20)]
+        await self.spread("t", *more)
+        for payload in more:
+            await first.said(payload + b"\n")
+        printed = [*ended.output.splitlines(), *first.output.splitlines()]
+        self.assertEqual(set(printed), {b"first", *PAYLOADS, *more})
+        for payloads in (await self.stored("t")).values():
+            found = [payload for payload in first.output.splitlines() if payload in payloads and payload in more]
+            self.assertEqual(found, [payload for payload in payloads if payload in more])
 
     async def test_ended(self) -> None:
         """Ended while nobody takes its output, it has committed what was printed before, and not what nobody got."""
