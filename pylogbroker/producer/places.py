@@ -69,9 +69,10 @@ class Places:
         """
         if topic not in self._topics:
             self._check(topic)
-        if self._router is None or topic in self._lines:
+        router = self._router
+        if router is None or (self._lines and topic in self._lines):
             return None
-        return self._router.choose(topic, key)
+        return router.choose(topic, key)
 
     def _check(self, topic: str) -> None:
         """A broker would cut the connection, and all that is on it would suffer."""

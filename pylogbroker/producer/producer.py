@@ -20,8 +20,7 @@ together) → C{delivery}, C{encoding} (a request) → C{confirmation} (to the b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
@@ -54,6 +53,9 @@ from pylogbroker.producer.ways import Ways
 __all__ = ["Producer", "ProducerCounters", "ProducerData"]
 
 CLOSE_MS_MAX = 10_000
+TURN_COUNT_MAX = 500
+"""Messages that a loop may send in one turn of the reactor: about as much as a socket takes in one."""
+
 _MANY = frozenset((list, tuple))
 
 log = Logger()
@@ -120,7 +122,7 @@ class Producer:
         @param partitioner: instead of C{partitioner.class}: a function of key and count, or an object with a method C{partition}.
         @param hooks: instead of C{callback.handler}.
         @param eventSender: instead of C{event.handler}.
-        @param random: numbers from 0 up to, not including, 1; by default the system's.
+        @param random: numbers from 0 up to, not including, 1; by default a generator of its own.
         @raise ConfigurationError: the settings are wrong, or name what cannot be had.
         """
         if not isinstance(settings, ProducerSettings):
@@ -136,19 +138,24 @@ class Producer:
         if eventSender is None and settings.eventSender is not None:
             eventSender = load("event.handler", settings.eventSender, {})
         if random is None:
-            random = SystemRandom().random
+            random = Random(SystemRandom().getrandbits(64)).random  # asked for each message, and the system's takes as long as all the rest
         if connections is None:
             connections = _connectionsFor(reactor, settings, random)
         self.settings = settings
         self._hooks = hooks
         self._eventSender = eventSender
         self._connections = connections
+        self._reactor = reactor
+        self._turnCount = 0  # of accepted messages, when the reactor had its turn
+        self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
         self._stopListening: Callable[[], None] = lambda: None
         self._queue = Queue(reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs)
         self._outcomes = Outcomes(self._queue, self._settled)
         self.counters = self._outcomes.counters
         self._hookCalls = HookCalls(hooks, self._queue, self._outcomes) if hooks is not None and settings.isAsync else None
+        self._admitOne = self._placeOne  # made once: a burst would make one of each for every message that waits, and the collector look at them
+        self._refuseOne = lambda item, reason: self._refused([item], reason)
         self._source = Source(reactor, self._fullness)
         self._places = Places(self.start, partitioner, random)
         self._ways = Ways(
@@ -207,12 +214,28 @@ class Producer:
         size = len(value) if type(value) is bytes else sizeOf(value)
         self.counters.acceptedCount += 1
         waiter: Deferred[None] = Deferred()
-        items = [QueueItem(topic, value, key, -1, size, waiter)]
+        item = QueueItem(topic, value, key, -1, size, waiter)
         if self._queue.take(1, size):
-            self._place(items)
+            self._placeOne(item)
         else:
-            self._queue.enter(1, size, partial(self._place, items), partial(self._refused, items))
+            self._queue.enter(1, size, item, self._admitOne, self._refuseOne)
         return waiter
+
+    def post(self, topic: str, value: Any, key: Any = None) -> None:
+        """
+        As C{send}, for who does not want to be told: what becomes of it is counted (C{counters}), and logged if it did not go well. That is what 0.7's
+        asynchronous producers offer. It costs half as much as a L{Deferred} for each message.
+        """
+        if not self.settings.isAsync or type(value) in _MANY or self._hooks is not None or self._refusal is not None:
+            self.send(topic, value, key).addErrback(lambda _failure: None)
+            return
+        size = len(value) if type(value) is bytes else sizeOf(value)
+        self.counters.acceptedCount += 1
+        item = QueueItem(topic, value, key, -1, size)
+        if self._queue.take(1, size):
+            self._placeOne(item)
+        else:
+            self._queue.enter(1, size, item, self._admitOne, self._refuseOne)
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -250,7 +273,7 @@ class Producer:
                 self._outcomes.tell(everything, Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")))
                 return ticket.waiter
             everything = [item for group in items for item in group]
-        self._queue.enter(count, size, lambda: self._admitted(items, everything), lambda reason: self._refused(everything, reason))
+        self._queue.enter(count, size, (items, everything), self._admitted, lambda those, reason: self._refused(those[1], reason))
         return ticket.waiter
 
     def _refused(self, items: list[QueueItem], reason: PylogbrokerError) -> None:
@@ -259,7 +282,8 @@ class Producer:
             self._hookCalls.afterEnqueue(items, False)
         self._outcomes.refused(items, reason)
 
-    def _admitted(self, groups: list[list[QueueItem]], items: list[QueueItem]) -> None:
+    def _admitted(self, admitted: tuple[list[list[QueueItem]], list[QueueItem]]) -> None:
+        groups, items = admitted
         if not self.settings.isAsync:
             self._delivery.now(groups)
             return
@@ -267,6 +291,19 @@ class Producer:
             self._hookCalls.afterEnqueue(items, True)
         for group in groups:
             self._place(group)
+
+    def _placeOne(self, item: QueueItem) -> None:
+        """The same as C{_place} of one message, which is what most calls are."""
+        try:
+            place = self._places.choose(item.topic, item.key)
+            if place is not None:
+                item.partition = place[1]
+                self._ways.to(place[0]).lane.add(item)
+                return
+        except PylogbrokerError as error:
+            self._outcomes.settle((item,), Failure(error))
+            return
+        self._delivery.carryOn(self._placeLater([item], item.topic, item.key))
 
     def _place(self, group: list[QueueItem]) -> None:
         """Async: find a partition for messages of one topic and key, now or when the topic has been looked up."""
@@ -307,9 +344,25 @@ class Producer:
 
     def whenReady(self) -> Deferred[None]:
         """
+        For loops that send much.
+
         @return: fires when there is room: at once if there is any, and else when half the queue is free. (C{send} fires when it is through, which is later.)
+            Once in L{TURN_COUNT_MAX} messages it fires in the reactor's next turn instead of at once: a loop that only waits for what has happened already
+            would not let anything leave before the queue is full, and all that is in the queue is the garbage collector's business.
         """
-        return self._queue.whenReady()
+        if self.counters.acceptedCount - self._turnCount < TURN_COUNT_MAX:
+            return succeed(None) if self._queue.isReady else self._queue.whenReady()
+        if not self._turnWaiters:
+            self._reactor.callLater(0, self._turn)
+        waiter: Deferred[None] = Deferred(self._turnWaiters.remove)
+        self._turnWaiters.append(waiter)
+        return waiter
+
+    def _turn(self) -> None:
+        self._turnCount = self.counters.acceptedCount
+        waiters, self._turnWaiters = self._turnWaiters, []
+        for waiter in waiters:
+            self._queue.whenReady().chainDeferred(waiter)
 
     def flush(self) -> Deferred[None]:
         """
@@ -342,7 +395,7 @@ class Producer:
 
         @raise ConfigurationError: there is no C{topic} in the settings.
         """
-        self.send(self._ownTopic(), data).addErrback(lambda _failure: None)
+        self.post(self._ownTopic(), data)
         self._source.wrote()
 
     def _ownTopic(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -17,17 +18,20 @@ from twisted.internet.interfaces import IReactorTime
 from pylogbroker.client.timer import Timer
 from pylogbroker.errors import PylogbrokerError, QueueFullError
 
+T = TypeVar("T")
+
 
 class _Outside:
     """
     Messages that wait for room.
     """
 
-    __slots__ = ("admit", "count", "refuse", "size", "timer")
+    __slots__ = ("admit", "count", "refuse", "size", "subject", "timer")
 
-    def __init__(self, count: int, size: int, admit: Callable[[], None], refuse: Callable[[PylogbrokerError], None]) -> None:
+    def __init__(self, count: int, size: int, subject: Any, admit: Callable[[Any], None], refuse: Callable[[Any, PylogbrokerError], None]) -> None:
         self.count = count
         self.size = size
+        self.subject = subject
         self.admit = admit
         self.refuse = refuse
         self.timer: Timer | None = None
@@ -59,36 +63,33 @@ class Queue:
         self._idlers: list[Deferred[None]] = []
         self._readers: list[Deferred[None]] = []
 
-    def _fits(self, count: int, size: int) -> bool:
-        """A call that is larger than all room goes when it is alone."""
-        return not self.count or (self.count + count <= self._countMax and self.size + size <= self._sizeMax)
-
     def take(self, count: int, size: int) -> bool:
-        """Go in, if there is room and nobody waits. Returns whether."""
-        if self._outside or not self._fits(count, size):
+        """Go in, if there is room and nobody waits. A call that is larger than all room goes when it is alone. Returns whether."""
+        newCount, newSize = self.count + count, self.size + size
+        if self._outside or (self.count and (newCount > self._countMax or newSize > self._sizeMax)):
             return False
-        self.count += count
-        self.size += size
+        self.count, self.size = newCount, newSize
         return True
 
-    def enter(self, count: int, size: int, admit: Callable[[], None], refuse: Callable[[PylogbrokerError], None]) -> None:
+    def enter(self, count: int, size: int, subject: T, admit: Callable[[T], None], refuse: Callable[[T, PylogbrokerError], None]) -> None:
         """
         Go in, now or later.
 
-        @param admit: called when they are in.
-        @param refuse: called with a L{QueueFullError} when the time is over, or with what C{refuseAll} was given.
+        @param subject: what is told to the others.
+        @param admit: called with it when they are in.
+        @param refuse: called with it and a L{QueueFullError} when the time is over, or what C{refuseAll} was given.
         """
         if self.take(count, size):
-            admit()
+            admit(subject)
             return
         timeoutMs = self._enqueueTimeoutMs
         if timeoutMs == 0:
-            refuse(QueueFullError(self._fullText()))
+            refuse(subject, QueueFullError(self._fullText()))
             return
         if self._outside and (self.waitingCount + count > self._countMax or self._waitingSize + size > self._sizeMax):
-            refuse(QueueFullError(f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
+            refuse(subject, QueueFullError(f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
             return
-        outside = _Outside(count, size, admit, refuse)
+        outside = _Outside(count, size, subject, admit, refuse)
         self._outside[outside] = None
         self.waitingCount += count
         self._waitingSize += size
@@ -108,7 +109,7 @@ class Queue:
 
     def _expire(self, outside: _Outside, reason: PylogbrokerError) -> None:
         self._leave(outside)
-        outside.refuse(reason)
+        outside.refuse(outside.subject, reason)
         self._admit()
         self.look()
 
@@ -117,7 +118,7 @@ class Queue:
         for outside in list(self._outside):
             if outside in self._outside:
                 self._leave(outside)
-                outside.refuse(reason)
+                outside.refuse(outside.subject, reason)
         self.look()
 
     def add(self, count: int, size: int) -> None:
@@ -138,12 +139,12 @@ class Queue:
         try:
             while self._outside:
                 first = next(iter(self._outside))
-                if not self._fits(first.count, first.size):
+                count, size = self.count + first.count, self.size + first.size
+                if self.count and (count > self._countMax or size > self._sizeMax):
                     return
                 self._leave(first)
-                self.count += first.count
-                self.size += first.size
-                first.admit()
+                self.count, self.size = count, size
+                first.admit(first.subject)
         finally:
             self._isAdmitting = False
 

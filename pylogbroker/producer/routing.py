@@ -43,7 +43,7 @@ class Router:
             return places[self._index(topic, key, len(places))]
         if avoid is not None:
             places = [place for place in places if place.broker != avoid] or places
-        return places[int(self._random() * len(places))]
+        return places[int(self._random() * len(places))] if len(places) > 1 else places[0]
 
     def _index(self, topic: str, key: Any, count: int) -> int:
         try:

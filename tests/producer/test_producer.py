@@ -32,7 +32,7 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.producer.producer import Producer, ProducerData
+from pylogbroker.producer.producer import TURN_COUNT_MAX, Producer, ProducerData
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import RequestDecoder
 from tests.producer.producercase import ClusterCase, ProducerCase
@@ -219,6 +219,47 @@ class AsyncTests(ProducerCase):
             self.successResultOf(sending)
         self.successResultOf(producer.whenReady())
         self.assertEqual(self.a.payloads(), [b"0", b"1", b"2", b"3"])
+        self.close(producer)
+
+    def test_loopsLetTheReactorRun(self) -> None:
+        """A loop that sends as long as there is room waits for the reactor's next turn now and then, so that messages leave before the queue is full."""
+        producer = self.producer({"batch.size": 100})
+        for index in range(TURN_COUNT_MAX):
+            self.successResultOf(producer.whenReady())
+            producer.post("t", b"%d" % index)
+        ready = [producer.whenReady() for _waiter in range(3)]
+        for waiter in ready:
+            self.assertNoResult(waiter)
+        ready[1].addErrback(lambda _failure: None).cancel()
+        self.turn()
+        for waiter in ready:
+            self.successResultOf(waiter)
+        self.assertEqual(len(self.a.payloads()), TURN_COUNT_MAX)
+        self.successResultOf(producer.whenReady())
+        self.close(producer)
+
+    def test_post(self) -> None:
+        """A message of which nobody wants to be told goes the way of all, room or not, and is counted; so it is in sync mode, and when it fails."""
+        for mode in ("async", "sync"):
+            producer = self.producer({"queue.size": 4, "batch.size": 2, "producer.type": mode})
+            for index in range(5):
+                producer.post("t", b"%d" % index)
+            producer.post("t", [b"5", b"6"])
+            producer.post("a/b", b"x")
+            self.turn()
+            self.close(producer)
+            producer.post("t", b"late")
+            counters = producer.counters
+            self.assertEqual((counters.acceptedCount, counters.writtenCount, counters.failedCount), (9, 7, 2))
+            self.assertEqual(self.a.payloads(), [b"%d" % index for index in range(7)])
+            self.a.log.clear()
+
+    def test_postRefused(self) -> None:
+        """A queue that is full and takes no more refuses such a message, too, and counts it as dropped."""
+        producer = self.producer({"queue.size": 1, "batch.size": 10, "queue.enqueueTimeout.ms": 0})
+        for index in range(3):
+            producer.post("t", b"%d" % index)
+        self.assertEqual((producer.counters.droppedCount, producer.counters.failedCount), (2, 2))
         self.close(producer)
 
     def test_waitsSoLong(self) -> None:

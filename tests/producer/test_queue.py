@@ -21,7 +21,7 @@ class QueueTests(SynchronousTestCase):
         return Queue(self.clock, 10, 100, enqueueTimeoutMs)
 
     def enter(self, queue: Queue, name: str, count: int = 1, size: int = 1) -> None:
-        queue.enter(count, size, lambda: self.admitted.append(name), lambda reason: self.refusals.append((name, reason)))
+        queue.enter(count, size, name, self.admitted.append, lambda name, reason: self.refusals.append((name, reason)))
 
     def test_bounds(self) -> None:
         """Both the number of messages and their bytes are bounded."""
@@ -98,7 +98,7 @@ class QueueTests(SynchronousTestCase):
         """A refusal that itself sends all others away is fine."""
         queue = self.queue()
         queue.take(10, 10)
-        queue.enter(1, 1, lambda: None, lambda reason: queue.refuseAll(reason))
+        queue.enter(1, 1, "a", self.admitted.append, lambda _name, reason: queue.refuseAll(reason))
         self.enter(queue, "b")
         queue.refuseAll(ClosedError("over"))
         self.assertEqual([name for name, _ in self.refusals], ["b"])
@@ -109,14 +109,14 @@ class QueueTests(SynchronousTestCase):
         queue.take(10, 10)
         done: list[int] = []
 
-        def admitted() -> None:
-            done.append(1)
+        def admitted(number: int) -> None:
+            done.append(number)
             queue.release(1, 1)
 
-        for _message in range(10):
-            queue.enter(1, 1, admitted, self.fail)
+        for number in range(10):
+            queue.enter(1, 1, number, admitted, lambda _number, reason: self.fail(reason))
         queue.release(10, 10)
-        self.assertEqual((len(done), queue.count), (10, 0))
+        self.assertEqual((done, queue.count), (list(range(10)), 0))
 
     def test_whenReadyAndIdle(self) -> None:
         """One can wait for room, and for nothing to be under way; who waits no longer is forgotten."""
