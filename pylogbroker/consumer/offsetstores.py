@@ -9,7 +9,7 @@ application dies (L{SqliteOffsetStore}).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, DeferredList, succeed
@@ -57,6 +57,9 @@ class MemoryOffsetStore:
         self.positions.update(positions)
         return succeed(dict(positions))
 
+WRITE_COUNT_MAX = 100
+"""Writes of one commit that are under way at a time: to begin a thousand at once would hold up the streams."""
+
 
 class ZookeeperOffsetStore:
     """
@@ -85,8 +88,13 @@ class ZookeeperOffsetStore:
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
         safe: dict[Place, int] = {}
-        writes = [Deferred.fromCoroutine(self._write(place, offset, safe)) for place, offset in positions.items()]
-        return DeferredList(writes, consumeErrors=True).addCallback(lambda _results: safe)
+        left = iter(positions.items())
+        lanes = [Deferred.fromCoroutine(self._writeAll(left, safe)) for _lane in range(min(len(positions), WRITE_COUNT_MAX))]
+        return DeferredList(lanes, consumeErrors=True).addCallback(lambda _results: safe)
+
+    async def _writeAll(self, left: Iterator[tuple[Place, int]], safe: dict[Place, int]) -> None:
+        for place, offset in left:
+            await self._write(place, offset, safe)
 
     async def _write(self, place: Place, offset: int, safe: dict[Place, int]) -> None:
         try:

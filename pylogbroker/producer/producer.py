@@ -56,6 +56,9 @@ CLOSE_MS_MAX = 10_000
 TURN_COUNT_MAX = 500
 """Messages that a loop may send in one turn of the reactor: about as much as a socket takes in one."""
 
+PAUSE_MS, PAUSE_COUNT_MAX = 1, 2
+"""How long, and how often, such a loop waits for them to leave before it goes on all the same: not for long, since a confirmation from afar takes its time."""
+
 _MANY = frozenset((list, tuple))
 
 log = Logger()
@@ -347,18 +350,22 @@ class Producer:
         For loops that send much.
 
         @return: fires when there is room: at once if there is any, and else when half the queue is free. (C{send} fires when it is through, which is later.)
-            Once in L{TURN_COUNT_MAX} messages it fires in the reactor's next turn instead of at once: a loop that only waits for what has happened already
-            would not let anything leave before the queue is full, and all that is in the queue is the garbage collector's business.
+            Once in L{TURN_COUNT_MAX} messages it fires in the reactor's next turn instead of at once, or a moment later if what was sent before is not
+            gone by then: a loop that only waits for what has happened already would not let anything leave before the queue is full, and all that
+            is in the queue is the garbage collector's business.
         """
         if self.counters.acceptedCount - self._turnCount < TURN_COUNT_MAX:
             return succeed(None) if self._queue.isReady else self._queue.whenReady()
         if not self._turnWaiters:
-            self._reactor.callLater(0, self._turn)
+            self._reactor.callLater(0, self._turn, PAUSE_COUNT_MAX)
         waiter: Deferred[None] = Deferred(self._turnWaiters.remove)
         self._turnWaiters.append(waiter)
         return waiter
 
-    def _turn(self) -> None:
+    def _turn(self, pausesLeft: int) -> None:
+        if pausesLeft and self._queue.count > TURN_COUNT_MAX:
+            self._reactor.callLater(PAUSE_MS / 1000, self._turn, pausesLeft - 1)
+            return
         self._turnCount = self.counters.acceptedCount
         waiters, self._turnWaiters = self._turnWaiters, []
         for waiter in waiters:

@@ -69,9 +69,12 @@ async def write(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     try:
         await zookeeper.set(path, data)
     except NoNodeException:
-        await createParents(zookeeper, path)
         try:
-            await zookeeper.create(path, data)
+            try:
+                await zookeeper.create(path, data)
+            except NoNodeException:  # of many siblings only the first
+                await createParents(zookeeper, path)
+                await zookeeper.create(path, data)
         except NodeExistsException:
             await zookeeper.set(path, data)
 

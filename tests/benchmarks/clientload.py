@@ -10,6 +10,7 @@ message (imports, payloads, connecting, joining the group) does not count; for p
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -70,6 +71,14 @@ async def paced(producer: Producer, topic: str, values: Iterable[bytes], outcome
         producer.send(topic, value).addErrback(bad)
 
 
+async def tuned(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+    """The same as C{paced}, after a word to the garbage collector."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
+    await paced(producer, topic, values, outcomes)
+
+
 async def posts(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
     """The same, but what became of it is left to the counters."""
     for value in values:
@@ -102,7 +111,7 @@ async def many(producer: Producer, topic: str, values: Iterable[bytes], outcomes
         producer.sendMany([ProducerData(topic, batch)]).addErrback(outcomes.bad)
 
 
-WAYS_TO_PRODUCE = {"send": paced, "sendKeyed": keyed, "sendBursts": bursts, "sendMany": many, "post": posts}
+WAYS_TO_PRODUCE = {"send": paced, "sendKeyed": keyed, "sendBursts": bursts, "sendMany": many, "post": posts, "sendTuned": tuned}
 
 
 async def produce(reactor: Any, way: str, topic: str, count: int, settings: dict[str, str]) -> dict[str, float]:

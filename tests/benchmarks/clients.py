@@ -68,6 +68,7 @@ class Client:
 ALL = [
     Client("produce", "send", isShort=True),
     Client("produce", "send", "none", True),
+    Client("produce", "sendTuned"),
     Client("produce", "sendKeyed"),
     Client("produce", "post", isShort=True),
     Client("produce", "post", "none", True),
