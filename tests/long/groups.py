@@ -134,25 +134,38 @@ class CountingStore(ZookeeperOffsetStore):
 class Reader:
     """
     Reads a stream, and notes when messages came.
+
+    @ivar gap: the longest time without any, in seconds by the clock.
+    @ivar busyGap: the same in seconds of CPU of this thread: what somebody else on the machine took is not in it, nor is waiting.
     """
 
     def __init__(self, stream: MessageStream) -> None:
         self.count = 0
-        self.gap = 0.0
-        self._last = time.monotonic()
+        self.gap = self.busyGap = 0.0
+        self._last, self._busyLast = time.monotonic(), time.thread_time()
         self._reading = Deferred.fromCoroutine(self._read(stream))
 
     async def _read(self, stream: MessageStream) -> None:
         async for _message in stream:
-            now = time.monotonic()
-            self.gap = max(self.gap, now - self._last)
-            self._last = now
+            now, busyNow = time.monotonic(), time.thread_time()
+            self.gap, self.busyGap = max(self.gap, now - self._last), max(self.busyGap, busyNow - self._busyLast)
+            self._last, self._busyLast = now, busyNow
             self.count += 1
 
     def begin(self) -> int:
         """Measure from now on; returns the count so far."""
-        self.gap, self._last = 0.0, time.monotonic()
+        self.gap = self.busyGap = 0.0
+        self._last, self._busyLast = time.monotonic(), time.thread_time()
         return self.count
+
+
+def flow(reader: Reader, before: int, seconds: float, busySeconds: float) -> str:
+    """How a stream flowed."""
+    count = reader.count - before
+    return (
+        f"{count / seconds:,.0f} messages/s, {count / busySeconds:,.0f} per CPU-second of the reactor's thread; "
+        f"longest gap {reader.gap * 1e3:.0f} ms by the clock, {reader.busyGap * 1e3:.0f} ms of CPU"
+    )
 
 
 async def commit(reactor: Any, cluster: Cluster) -> bool:
@@ -189,17 +202,17 @@ async def commit(reactor: Any, cluster: Cluster) -> bool:
     await until(reactor, lambda: reader.count == wantedCount)
     cluster.produce({0: [b"m" * 200] * STREAM_MESSAGE_COUNT})
     await until(reactor, lambda: reader.count > wantedCount + 1_000)
-    before, begun = reader.begin(), time.monotonic()
-    await deferLater(reactor, 0.3)
-    usual = (reader.count - before) / (time.monotonic() - begun), reader.gap
-    before, writtenBefore, begun = reader.begin(), store.writtenCount, time.monotonic()
+    before, begun, busy = reader.begin(), time.monotonic(), time.thread_time()
+    await deferLater(reactor, 0.5)
+    alone = flow(reader, before, time.monotonic() - begun, time.thread_time() - busy)
+    before, writtenBefore = reader.begin(), store.writtenCount
+    begun, busy = time.monotonic(), time.thread_time()
     await consumer.commitOffsets()
     seconds = time.monotonic() - begun
-    during = (reader.count - before) / seconds, reader.gap
+    during = flow(reader, before, seconds, time.thread_time() - busy)
     isLeft = reader.count < wantedCount + STREAM_MESSAGE_COUNT
-    report("the stream alone: messages/s, longest gap in ms", f"{usual[0]:,.0f} {usual[1] * 1e3:.0f}")
-    what = f"the stream during a commit of {store.writtenCount - writtenBefore} ({seconds:.2f} s): messages/s, gap in ms"
-    report(what, f"{during[0]:,.0f} {during[1] * 1e3:.0f}")
+    report("the stream alone", alone)
+    report(f"the stream during a commit of {store.writtenCount - writtenBefore}, which took {seconds:.2f} s", during)
     report("messages were left to read at its end", isLeft)
     isGood = isGood and isLeft and reader.count > before
     await consumer.shutdown()
