@@ -32,6 +32,7 @@ from zope.interface import implementer
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.connections import Connections
 from pylogbroker.client.discovery import Broker, IDiscovery
+from pylogbroker.client.timer import Timer
 from pylogbroker.cluster.partitioning import Partitioner, defaultPartitioner
 from pylogbroker.config.producersettings import DEFAULT_PARTITIONER, ProducerSettings
 from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError
@@ -148,7 +149,7 @@ class Producer:
         self._hooks = hooks
         self._eventSender = eventSender
         self._connections = connections
-        self._reactor = reactor
+        self._turnTimer = Timer(reactor)
         self._turnCount = 0  # of accepted messages, when the reactor had its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
@@ -356,15 +357,15 @@ class Producer:
         """
         if self.counters.acceptedCount - self._turnCount < TURN_COUNT_MAX:
             return succeed(None) if self._queue.isReady else self._queue.whenReady()
-        if not self._turnWaiters:
-            self._reactor.callLater(0, self._turn, PAUSE_COUNT_MAX)
+        if not self._turnTimer.isRunning:
+            self._turnTimer.start(0, self._turn, PAUSE_COUNT_MAX)
         waiter: Deferred[None] = Deferred(self._turnWaiters.remove)
         self._turnWaiters.append(waiter)
         return waiter
 
     def _turn(self, pausesLeft: int) -> None:
         if pausesLeft and self._queue.count > TURN_COUNT_MAX:
-            self._reactor.callLater(PAUSE_MS / 1000, self._turn, pausesLeft - 1)
+            self._turnTimer.start(PAUSE_MS, self._turn, pausesLeft - 1)
             return
         self._turnCount = self.counters.acceptedCount
         waiters, self._turnWaiters = self._turnWaiters, []
@@ -435,6 +436,8 @@ class Producer:
         self._refusal = ClosedError("the producer was closed")
         self._starting.refuse(self._refusal)
         self._source.end()
+        self._turnTimer.stop()
+        self._turn(0)
 
     async def _close(self) -> None:
         ways = self._ways.byNumber
