@@ -166,22 +166,47 @@ class _Allowance:
         return inner
 
 
+def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | None:
+    """As L{readEntry}, of what is inside a wrapper; errors carry the wrapper's position."""
+    try:
+        return readEntry(inner, at, len(inner), at == 0)
+    except FormatError as error:
+        raise type(error)(f"inside a wrapper: {error.reason}", position) from error
+
+
 def _innerMessages(message: Message, allowance: _Allowance, depth: int, position: int) -> Iterator[Message]:
     """The messages inside a wrapper, at every depth. Errors carry the position of the outermost wrapper."""
     inner = allowance.open(message, depth, position)
-    at, end = 0, len(inner)
-    while True:
-        try:
-            found = readEntry(inner, at, end, at == 0)
-        except FormatError as error:
-            raise type(error)(f"inside a wrapper: {error.reason}", position) from error
-        if found is None:
-            return
+    at = 0
+    while found := _readInner(inner, at, position):
         innerMessage, at = found
         if innerMessage.codec == NONE:
             yield innerMessage
         else:
             yield from _innerMessages(innerMessage, allowance, depth + 1, position)
+
+
+def _innerPayloads(message: Message, allowance: _Allowance, depth: int, position: int) -> Iterator[bytes]:
+    """The same, of payloads alone, and twice as quick where the entries are plain."""
+    inner = allowance.open(message, depth, position)
+    at, end = 0, len(inner)
+    unpack, crc = _PLAIN.unpack_from, crc32
+    while True:
+        while at + 10 <= end:
+            size, head, checksum = unpack(inner, at)
+            behind = at + 4 + size
+            if head != _PLAIN_HEAD or size < 6 or behind > end or crc(payload := inner[at + 10 : behind]) != checksum:
+                break
+            yield payload
+            at = behind
+        found = _readInner(inner, at, position)
+        if found is None:
+            return
+        innerMessage, at = found
+        if innerMessage.codec == NONE:
+            yield innerMessage.payload
+        else:
+            yield from _innerPayloads(innerMessage, allowance, depth + 1, position)
 
 
 # -- checking: the broker's reading -----------------------------------------------------------------------------------
@@ -362,8 +387,13 @@ class MessageSet:
             if message.codec == NONE:
                 yield message.payload, base + behind
             else:
-                for each in self._inside(MessageAndOffset(message, base + behind), base + position):
-                    yield each.message.payload, each.nextOffset
+                previous: bytes | None = None  # as in _inside
+                for payload in _innerPayloads(message, _Allowance(self.limits), 0, position):
+                    if previous is not None:
+                        yield previous, base + position
+                    previous = payload
+                if previous is not None:
+                    yield previous, base + behind
             position = behind
         while found := readEntry(data, position, end, position == 0):  # at most 9 bytes are left: an empty message of magic 0, or a fault
             yield found[0].payload, base + found[1]
