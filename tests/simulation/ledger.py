@@ -90,8 +90,8 @@ class Ledger:
 
     def undelivered(self, logs: Mapping[Place, Log]) -> Iterable[bytes]:
         """What nobody in the group has got yet."""
-        got = {(delivery.place, delivery.payload) for delivery in self.deliveries}
-        return (payload for place, log in logs.items() for payload, _ in log if (place, payload) not in got)
+        got = {delivery[2:] for delivery in self.deliveries}
+        return (entry[0] for place, log in logs.items() for entry in log if (place, *entry) not in got)
 
     def insideCount(self, logs: Mapping[Place, Log]) -> int:
         """Messages inside wrappers, each wrapper's last one not counted."""
@@ -133,10 +133,8 @@ class Ledger:
 
     def _delivered(self, logs: Mapping[Place, Log]) -> Iterable[str]:
         """Nothing in the logs is missing in the group; who goes on in a partition skips nothing; what was handed out is in the logs."""
-        index = {(place, *entry): i for place, log in logs.items() for i, entry in enumerate(log)}
         frontier: dict[Place, int] = dict.fromkeys(logs, 0)
-        for delivery in self.deliveries:
-            found = index.get((delivery.place, delivery.payload, delivery.nextOffset))
+        for delivery, found in self._found(logs):
             if found is None:
                 yield f"{delivery} is not in the log"
             elif found > frontier[delivery.place]:
@@ -148,29 +146,56 @@ class Ledger:
             if frontier[place] < len(log):
                 yield f"{place}: the group got {frontier[place]} of {len(log)} messages"
 
+    def _found(self, logs: Mapping[Place, Log]) -> Iterable[tuple[Delivery, int | None]]:
+        """
+        Which message of its log each delivery was.
+
+        A wrapper's last message and one inside the next wrapper have the same next offset, and by a retry they can be the same message: then it is the one
+        that the member, or else the group, had to get next.
+        """
+        indices: dict[tuple[Place, bytes, int], list[int]] = {}
+        for place, log in logs.items():
+            for i, entry in enumerate(log):
+                indices.setdefault((place, *entry), []).append(i)
+        last: dict[tuple[str, Place], int] = {}
+        frontier: dict[Place, int] = {}
+        for delivery in self.deliveries:
+            found = indices.get((delivery.place, delivery.payload, delivery.nextOffset))
+            if found is None:
+                yield delivery, None
+                continue
+            likely = last.get((delivery.member, delivery.place), -1) + 1, frontier.get(delivery.place, 0)
+            index = next((each for each in likely if each in found), found[0])
+            last[delivery.member, delivery.place] = index
+            frontier[delivery.place] = max(frontier.get(delivery.place, 0), index + 1)
+            yield delivery, index
+
     def _again(self, logs: Mapping[Place, Log]) -> Iterable[str]:
         """A message is delivered again only after trouble with who had it, or in one compressed set."""
-        inside = {(place, *entry) for place, log in logs.items() for entry in _inside(log)}
-        before: dict[tuple[Place, bytes, int], Delivery] = {}
-        last: dict[tuple[str, Place], Delivery] = {}
-        for delivery in self.deliveries:
-            which = delivery.place, delivery.payload, delivery.nextOffset
-            earlier = before.get(which)
+        inside = {place: set(_inside(log)) for place, log in logs.items()}
+        before: dict[tuple[Place, int], Delivery] = {}
+        last: dict[tuple[str, Place], tuple[Delivery, int]] = {}
+        for delivery, index in self._found(logs):
+            if index is None:
+                continue
+            place = delivery.place
+            earlier = before.get((place, index))
             if earlier is not None and not self._isTroubled(earlier, delivery):
-                left = last[earlier.member, earlier.place]
-                if left.nextOffset != delivery.nextOffset or (left.place, left.payload, left.nextOffset) not in inside:
+                left, leftIndex = last[earlier.member, place]
+                if left.nextOffset != delivery.nextOffset or leftIndex not in inside[place]:
                     yield f"{delivery} came again, after {earlier}"
-            before[which] = last[delivery.member, delivery.place] = delivery
+            before[place, index] = delivery
+            last[delivery.member, place] = delivery, index
 
     def _isTroubled(self, earlier: Delivery, again: Delivery) -> bool:
         troubles = [*self.troubles.get(earlier.member, ()), *self.troubles.get(again.member, ())]
         return any(begin <= again.seconds and end >= earlier.seconds for begin, end in troubles)
 
 
-def _inside(log: Log) -> Iterable[tuple[bytes, int]]:
+def _inside(log: Log) -> Iterable[int]:
     """Messages of a wrapper but its last: their next offset is the wrapper's own, since who stops there gets it all again."""
     end = 0
-    for entry in log:
-        if entry[1] <= end:
-            yield entry
-        end = max(end, entry[1])
+    for index, (_payload, nextOffset) in enumerate(log):
+        if nextOffset <= end:
+            yield index
+        end = max(end, nextOffset)
