@@ -66,7 +66,7 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         await consumer.shutdown()
         await reading.ends.close()
         if options.group is None and zookeeper.connected:
-            await _forget(zookeeper, GroupPaths(group).root)
+            await forget(zookeeper, GroupPaths(group).root)
         await zookeeper.close()
 
     try:
@@ -81,11 +81,11 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
     return 1 if reading.errorCount else 0
 
 
-async def _forget(zookeeper: IZookeeper, path: str) -> None:
+async def forget(zookeeper: IZookeeper, path: str) -> None:
     """Delete a node and all below it, as far as it can be deleted."""
     try:
         for name in await zookeeper.get_children(path):
-            await _forget(zookeeper, f"{path}/{name}")
+            await forget(zookeeper, f"{path}/{name}")
         await zookeeper.delete(path)
     except ZookeeperError:
         pass
