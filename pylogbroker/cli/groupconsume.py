@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.asking import closed
 from pylogbroker.cli.logends import LogEnds
+from pylogbroker.cli.messageformats import MESSAGE_FORMATS
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.config.consumersettings import ConsumerSettings
@@ -159,7 +160,9 @@ class _GroupReading:
         except PylogbrokerError as reason:
             error = reason
         try:
-            await write(self._reactor, self._streams.output, b"\n".join([each.value for each in messages]) + b"\n")
+            shape = MESSAGE_FORMATS[self._options.format]
+            lines = [shape(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
+            await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
         except BaseException:
             for place in list(stream.positions):
                 if place in before:
