@@ -69,6 +69,8 @@ class ExampleTests(CommandCase):
         """An example, for a shell."""
         place = f"127.0.0.1:{self.cluster.brokers[0].port}"
         for old, new in (
+            ("zk1:2181/kafka", self.cluster.servers),
+            ("zk9:2181/kafka", self.cluster.servers),
             ("zk1:2181", self.cluster.servers),
             ("zk2:2181", self.cluster.servers),
             ("log1:9092", place),
@@ -152,14 +154,17 @@ class PageTests(SynchronousTestCase):
         "VerifyConsumerRebalance", "UpdateOffsetsInZK",
     )  # fmt: skip
 
+    COMING = {"audit", "groups translate"}
+    """Commands that may come later than the page."""
+
     def test_scripts(self) -> None:
         """Every script of 0.7, and every class that has none, is on it."""
         self.assertEqual([name for name in self.SCRIPTS if f"`{name}.sh`" not in self.PAGE] + [name for name in self.CLASSES if name not in self.PAGE], [])
 
     def test_commands(self) -> None:
         """Every command is on it, and what it calls a command is one."""
-        found = set(re.findall(r"`?pylogbroker ((?:groups|perf) [a-z-]+|[a-z]+)", self.PAGE))
-        self.assertEqual(found - {"groups counters"}, set(commands()))
+        found = set(re.findall(r"pylogbroker ((?:groups|perf) (?:export|import|reset|verify|translate|produce|consume|simple-consume)|[a-z]+)", self.PAGE))
+        self.assertEqual((set(commands()) - found, found - set(commands()) - self.COMING), (set(), set()))
 
     def test_lines(self) -> None:
         """The commands that it shows are taken by their parsers."""
