@@ -8,6 +8,7 @@ they have proven that they took it.
 from __future__ import annotations
 
 import argparse
+import re
 from random import Random
 from typing import Any
 
@@ -24,6 +25,9 @@ from pylogbroker.producer.producer import Producer
 
 THREAD_COUNT_MAX = 1_000
 MESSAGE_SIZE_MAX = 1 << 30
+
+_ADDRESS = re.compile("[^:]+:[0-9]+")
+"""What a producer's broker.list can carry."""
 
 _SENT = ("total.data.sent.in.MB", "MB.sec", "total.data.sent.in.nMsg", "nMsg.sec")
 SUMMARY_COLUMNS = ("start.time", "end.time", "compression", "message.size", "batch.size", *_SENT)
@@ -84,6 +88,8 @@ class _Pushing:
 
     def _settings(self) -> dict[str, str]:
         options = self._options
+        if options.zookeeper is None and not _ADDRESS.fullmatch(options.broker):
+            raise CommandError(f"--broker {options.broker}: here it is a name or an IPv4 address, a colon and a port")
         place = {"broker.list": f"0:{options.broker}"} if options.zookeeper is None else {"zk.connect": options.zookeeper}
         return {
             **place,

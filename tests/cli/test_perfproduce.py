@@ -67,3 +67,5 @@ class PerfProduceTests(ClusterCase):
             result = await self.produce("--broker", "127.0.0.1:1", "--timeout-ms", "300", "--messages", "5", *mode)
             self.assertEqual(result.code, 1)
             self.assertIn("pylogbroker: ", result.errors)
+        result = await self.produce("--broker", "tls:localhost:9093", "--messages", "5")
+        self.assertEqual(result.errors, "pylogbroker: --broker tls:localhost:9093: here it is a name or an IPv4 address, a colon and a port\n")
