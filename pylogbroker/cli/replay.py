@@ -58,7 +58,7 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     """
     publisher = ClusterPublisher(
         reactor, options.toZookeeper or options.zookeeper, options.toTopic, None,
-        codec=options.codec, batchCountMax=options.batchCount, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.timeoutMs,
+        codec=options.codec, batchCountMax=options.batchCount, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.timeoutMs, what="messages",
     )  # fmt: skip
     progress = Progress(streams.errors, reactor.seconds)
     try:
