@@ -11,10 +11,11 @@ from datetime import datetime
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
+from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.commitlog.topics import validateTopic
-from pylogbroker.errors import FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError
+from pylogbroker.errors import FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError, ZnodeError
 from pylogbroker.formats.compression import codecByName
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
 
 DEFAULT_BROKER = "127.0.0.1:9092"
 INT_MAX = 2**31 - 1
@@ -148,3 +149,22 @@ def addBatching(parser: argparse.ArgumentParser) -> None:
     """How messages are sent."""
     parser.add_argument("--batch-size", dest="batchCount", metavar="N", type=positive, default=200, help="messages in one request (%(default)s)")
     parser.add_argument("--compression", dest="codec", metavar="none|gzip|snappy", type=codec, default=0, help="how each batch is compressed (none)")
+
+
+def addRegistry(parser: argparse.ArgumentParser) -> None:
+    """Where ZooKeeper is, and how long to wait for it and for the brokers."""
+    addZookeeper(parser, True)
+    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for ZooKeeper and for each answer (%(default)s)")
+
+
+def addJson(parser: argparse.ArgumentParser, what: str = "one JSON document instead of a table") -> None:
+    """For machines."""
+    parser.add_argument("--json", dest="isJson", action="store_true", help=what)
+
+
+def brokerPartition(text: str) -> BrokerPartition:
+    """The type of a partition of a cluster."""
+    try:
+        return decodePartition("a partition", text)
+    except ZnodeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -43,12 +43,14 @@ class ClusterPublisher:
         batchCountMax: int,
         payloadSizeMax: int,
         timeoutMs: int,
+        what: str = "lines",
     ) -> None:
         """
         @param zookeeper: its servers, and perhaps a chroot.
         @param separator: what stands between key and message in what C{add} is given; L{None}: there are no keys.
         @param batchCountMax: messages in one request.
         @param payloadSizeMax: the brokers' C{max.message.size}, bytes.
+        @param what: messages are called, in errors.
         @param timeoutMs: for ZooKeeper, for connecting, for an answer, and for closing.
         """
         if not zookeeper.strip():
@@ -73,6 +75,7 @@ class ClusterPublisher:
             },
         )
         self._topic = topic
+        self._what = what
         self._separator = separator
         self._batchCountMax = batchCountMax
         self._error: PylogbrokerError | None = None
@@ -141,7 +144,7 @@ class ClusterPublisher:
         """When something went wrong: let what is under way come to its end, so that it can be told, and raise."""
         if self._error is not None:
             await self.close()
-            raise self.failed(self._error, "lines")
+            raise self.failed(self._error, self._what)
 
     async def flush(self) -> None:
         """

@@ -17,6 +17,7 @@ from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addTopic, group, notWith, topicsThatDoNot, topicsThatMatch, whole
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.groupconsume import consumeInGroup
+from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
@@ -32,6 +33,7 @@ examples:
   pylogbroker consume --topic dpkg --from-beginning --max-messages 10
   pylogbroker consume --broker log1:9092 --topic syslog --follow
   pylogbroker consume --zookeeper zk1:2181 --topic clicks --group counters --follow
+  pylogbroker consume --topic dpkg --from-beginning --max-messages 2 --json
   pylogbroker consume --zookeeper zk1:2181 --whitelist log.* --from-beginning
 """
 
@@ -60,6 +62,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--offset", metavar="N", type=whole(0), help="start at an offset; without either, at the end")
     parser.add_argument("--max-messages", dest="countMax", metavar="N", type=whole(0), default=LONG_MAX, help="stop after so many messages")
     parser.add_argument("--follow", dest="isFollowing", action="store_true", help="do not stop at the end; wait for new messages")
+    addMessageFormat(parser)
     parser.add_argument(
         "--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, RESPONSE_SIZE_MAX - CODE_SIZE), default=1 << 20,
         help="bytes to ask for at a time; no message can be read that is larger (%(default)s)",
@@ -157,9 +160,10 @@ class _Reading:
         pieces: list[bytes] = []
         offset = self.offset
         countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+        shape, topic, partition = MESSAGE_FORMATS[self._options.format], self._options.topic, self._options.partition
         try:
             for payload, offset in payloads:
-                pieces.append(payload)
+                pieces.append(shape(payload, topic, partition, offset))
                 if len(pieces) >= countMax:
                     full, pieces = pieces, []
                     await self._write(full, offset)

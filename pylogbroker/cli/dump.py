@@ -13,12 +13,16 @@ import argparse
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
 
+from pylogbroker.cli.arguments import addJson
+from pylogbroker.cli.messageformats import payloadAsJson
 from pylogbroker.cli.streams import Streams, writeAtOnce
+from pylogbroker.cli.tables import asJsonLine
 from pylogbroker.errors import FormatError
 from pylogbroker.formats.messageset import HEADER_SIZE_0, HEADER_SIZE_1, SIZE_FIELD_SIZE, MessageSet, readEntry
+from pylogbroker.model import Message
 
 READ_SIZE = 1 << 20
 WRITE_SIZE = 64 << 10
@@ -28,6 +32,7 @@ _EXAMPLES = """\
 examples:
   pylogbroker dump /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
   pylogbroker dump --no-print --open /tmp/pylogbroker-logs/*/*.kafka
+  pylogbroker dump --json /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
 """
 
 
@@ -37,6 +42,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help="a segment file; its name is the offset at which it begins")
     parser.add_argument("--no-print", "-noprint", dest="isPrinted", action="store_false", help="leave the payloads out")
     parser.add_argument("--open", dest="isOpened", action="store_true", help="open compressed entries and show the messages inside, indented")
+    addJson(parser, "each entry as a JSON object in a line; those inside, with --open, as its messages")
 
 
 def dump(options: argparse.Namespace, streams: Streams) -> int:
@@ -124,8 +130,7 @@ def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Cal
     base = int(stem.group()) if stem else 0
     if stem is None:
         say(f"pylogbroker: {path}: the name does not begin with an offset; counting from 0")
-    pieces = [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
-    gathered = offset = 0
+    pieces = [] if options.isJson else [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
     offset, gathered = base, 0
     fault: str | None = None
 
@@ -139,41 +144,52 @@ def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Cal
             continue
         if entry.error is not None:
             found(entry.position, entry.error.reason)
-        text = _shown(entry, base, options.isPrinted)
+        inside: list[Message] = []
         if options.isOpened and entry.error is None and entry.codec:
             try:
-                text += _opened(entry, base, options.isPrinted)
+                inside = [message for message, _nextOffset in MessageSet(entry.data, base + entry.position)]
             except FormatError as error:
                 found(entry.position, error.reason)
+        text = _asJson(entry, inside, path, base, options) if options.isJson else _asText(entry, inside, base, options.isPrinted)
         pieces.append(text)
         gathered += len(text)
         offset = base + entry.position + len(entry.data)
         if gathered > WRITE_SIZE:
             write(b"".join(pieces))
             pieces, gathered = [], 0
-    pieces.append(f"tail of the log is at offset: {offset}\n".encode())
+    if not options.isJson:
+        pieces.append(f"tail of the log is at offset: {offset}\n".encode())
     write(b"".join(pieces))
     return fault
 
 
-def _shown(entry: _Found, base: int, isPrinted: bool) -> bytes:
+def _asText(entry: _Found, inside: Iterable[Message], base: int, isPrinted: bool) -> bytes:
+    """As 0.7 shows it, and the messages inside a wrapper, at every depth, indented."""
     codec = _CODEC_NAMES.get(entry.codec, f"unknown codec {entry.codec}")
     payload = entry.data[entry.payloadStart :]
     line = (
         f"offset: {base + entry.position} isvalid: {'false' if entry.error else 'true'} payloadsize: {len(payload)} "
         f"magic: {entry.magic} compresscodec: {codec}\n"
     )
-    return line.encode() + (_payload(payload) if isPrinted else b"")
-
-
-def _opened(entry: _Found, base: int, isPrinted: bool) -> bytes:
-    """The messages inside a wrapper, at every depth."""
-    pieces = []
-    for message, _nextOffset in MessageSet(entry.data, base + entry.position):
+    pieces = [line.encode(), _payload(payload) if isPrinted else b""]
+    for message in inside:
         pieces.append(f"  payloadsize: {len(message.payload)} magic: {message.magic}\n".encode())
         if isPrinted:
             pieces.append(b"  " + _payload(message.payload))
     return b"".join(pieces)
+
+
+def _asJson(entry: _Found, inside: Iterable[Message], path: str, base: int, options: argparse.Namespace) -> bytes:
+    payload = entry.data[entry.payloadStart :]
+    document: dict[str, Any] = {"file": path, "offset": base + entry.position, "isValid": entry.error is None, "payloadSize": len(payload)}
+    document.update({"magic": entry.magic, "codec": entry.codec})
+    if options.isPrinted:
+        document.update(payloadAsJson(payload))
+    if options.isOpened and entry.codec:
+        document["messages"] = [
+            {"payloadSize": len(each.payload), "magic": each.magic, **(payloadAsJson(each.payload) if options.isPrinted else {})} for each in inside
+        ]  # fmt: skip
+    return asJsonLine(document).encode("utf-8", "surrogateescape")
 
 
 def _payload(payload: bytes) -> bytes:

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.asking import closed
 from pylogbroker.cli.logends import LogEnds
+from pylogbroker.cli.messageformats import MESSAGE_FORMATS
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.config.consumersettings import ConsumerSettings
@@ -66,7 +67,7 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         await consumer.shutdown()
         await reading.ends.close()
         if options.group is None and zookeeper.connected:
-            await _forget(zookeeper, GroupPaths(group).root)
+            await forget(zookeeper, GroupPaths(group).root)
         await zookeeper.close()
 
     try:
@@ -81,11 +82,11 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
     return 1 if reading.errorCount else 0
 
 
-async def _forget(zookeeper: IZookeeper, path: str) -> None:
+async def forget(zookeeper: IZookeeper, path: str) -> None:
     """Delete a node and all below it, as far as it can be deleted."""
     try:
         for name in await zookeeper.get_children(path):
-            await _forget(zookeeper, f"{path}/{name}")
+            await forget(zookeeper, f"{path}/{name}")
         await zookeeper.delete(path)
     except ZookeeperError:
         pass
@@ -159,7 +160,9 @@ class _GroupReading:
         except PylogbrokerError as reason:
             error = reason
         try:
-            await write(self._reactor, self._streams.output, b"\n".join([each.value for each in messages]) + b"\n")
+            shape = MESSAGE_FORMATS[self._options.format]
+            lines = [shape(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
+            await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
         except BaseException:
             for place in list(stream.positions):
                 if place in before:

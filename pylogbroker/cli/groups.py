@@ -9,28 +9,22 @@ all the same.
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
-
-from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addZookeeper, group, positive
-from pylogbroker.cli.asking import closed
+from pylogbroker.cli.arguments import addJson, addRegistry, group
+from pylogbroker.cli.asking import atOnce
+from pylogbroker.cli.clusterreading import ClusterReading, children, partitionsOf, value
 from pylogbroker.cli.logends import UNKNOWN, Ages, LogEnds
-from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cli.streams import Streams
+from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import StaticSubscription, WildcardSubscription, decodeSubscription
 from pylogbroker.cluster.znodes import decodeNumber, decodePartition, decodeText
-from pylogbroker.errors import InvalidNameError, InvalidPatternError, NoNodeException, PylogbrokerError, ZnodeError
+from pylogbroker.errors import InvalidNameError, InvalidPatternError, PylogbrokerError, ZnodeError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import BrokerPartition
-from pylogbroker.zookeeper.client import ZookeeperClient
-
-PARTITION_COUNT_MAX = 100_000
-"""Of a topic on a broker; more is taken for garbage."""
 
 _EXAMPLES = """\
 examples:
@@ -47,9 +41,8 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
     parser.add_argument("groups", metavar="GROUP", nargs="*", type=group, help="the groups to show; without, all")
-    addZookeeper(parser, True)
-    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for ZooKeeper and for each answer (%(default)s)")
-    parser.add_argument("--json", dest="isJson", action="store_true", help="one JSON document instead of tables; times are milliseconds")
+    addRegistry(parser)
+    addJson(parser, "one JSON document instead of tables; times are milliseconds")
 
 
 @dataclass
@@ -106,49 +99,19 @@ async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    zookeeper = ZookeeperClient(reactor, options.zookeeper)
-    ends = LogEnds(reactor, zookeeper, options.timeoutMs)
-
-    async def leave() -> None:
-        await ends.close()
-        await zookeeper.close()
-
-    try:
-        await zookeeper.connect(options.timeoutMs)
-        names = await _children(zookeeper, paths.CONSUMERS)
-        missing = [name for name in options.groups if name not in names]
-        if missing:
-            raise CommandError(f"there is no consumer group {', '.join(missing)}; there are: {', '.join(names) or 'none'}")
-        reports = [await GroupReading(zookeeper, ends, name).read() for name in options.groups or names]
-    finally:
-        await closed(Deferred.fromCoroutine(leave()))
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+        names = await cluster.knownGroups(options.groups)
+        reports = [await GroupReading(cluster.zookeeper, cluster.ends, name).read() for name in names]
     if options.isJson:
-        text = json.dumps({"groups": [each.asJson() for each in reports]}, indent=2, ensure_ascii=False) + "\n"
+        text = asJson({"groups": [each.asJson() for each in reports]})
     else:
         text = "\n".join(asTable(each) for each in reports)
         for problem in [problem for each in reports for problem in each.problems]:
             streams.say(f"pylogbroker: {problem}")
         if not reports:
             streams.say("there are no consumer groups")
-    await write(reactor, streams.output, text.encode("utf-8", "surrogatepass"))
+    await show(reactor, streams, text)
     return 0
-
-
-async def _children(zookeeper: IZookeeper, path: str) -> list[str]:
-    """None of a node that is not there."""
-    try:
-        return list(await zookeeper.get_children(path))
-    except NoNodeException:
-        return []
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all at the same time; then raise the first error, if there was one."""
-
-    outcomes: list[tuple[bool, Any]] = await DeferredList([Deferred.fromCoroutine(work) for work in works], consumeErrors=True)
-    for succeeded, outcome in outcomes:
-        if not succeeded:
-            outcome.raiseException()
 
 
 class GroupReading:
@@ -167,7 +130,7 @@ class GroupReading:
         """
         report = self._report
         topics = await self._readMembers()
-        topics |= {*await _children(self._zookeeper, self._paths.owners), *await _children(self._zookeeper, self._paths.offsets)}
+        topics |= {*await children(self._zookeeper, self._paths.owners), *await children(self._zookeeper, self._paths.offsets)}
         for topic in sorted(topics):
             try:
                 await self._readTopic(topic)
@@ -178,13 +141,13 @@ class GroupReading:
         byBroker: dict[int, list[PartitionReport]] = {}
         for each in report.partitions:
             byBroker.setdefault(each.partition.broker, []).append(each)
-        await _all(self._askBroker(number, each) for number, each in byBroker.items())
+        await atOnce(self._askBroker(number, each) for number, each in byBroker.items())
         return report
 
     async def _readMembers(self) -> set[str]:
         """What they want to read, too."""
         topics: set[str] = set()
-        for name in await _children(self._zookeeper, self._paths.ids):
+        for name in await children(self._zookeeper, self._paths.ids):
             found: list[Any] = []
             await self._value(f"{self._paths.ids}/{name}", lambda path, data: (decodeText(path, data), decodeSubscription(path, data)), found.append)
             if not found:
@@ -192,7 +155,7 @@ class GroupReading:
             self._report.members[name], subscription = found[0]
             names: list[str] = []
             if isinstance(subscription, WildcardSubscription):
-                names = await _children(self._zookeeper, paths.BROKER_TOPICS)
+                names = await children(self._zookeeper, paths.BROKER_TOPICS)
             assert isinstance(subscription, WildcardSubscription | StaticSubscription)
             try:
                 topics.update(subscription.streamCounts(names))
@@ -201,19 +164,11 @@ class GroupReading:
         return topics
 
     async def _readTopic(self, topic: str) -> None:
-        path = paths.topic(topic)
-        for name in await _children(self._zookeeper, path):
-            counts: list[int] = []
-            await self._value(f"{path}/{name}", decodeNumber, counts.append)
-            for count in counts:
-                if not name.isascii() or not name.isdigit() or not 0 <= count <= PARTITION_COUNT_MAX:
-                    self._report.problems.append(f"{path}/{name}: {count} is no number of a broker's partitions")
-                    continue
-                for partition in range(count):
-                    self._partition(topic, BrokerPartition(int(name), partition))
+        for partition in await partitionsOf(self._zookeeper, topic, self._report.problems.append):
+            self._partition(topic, partition)
         owners, offsets = self._paths.topicOwners(topic), self._paths.topicOffsets(topic)
-        await _all([self._readPlace(topic, owners, name, decodeText, "owner") for name in await _children(self._zookeeper, owners)])
-        await _all([self._readPlace(topic, offsets, name, decodeNumber, "offset") for name in await _children(self._zookeeper, offsets)])
+        await atOnce([self._readPlace(topic, owners, name, decodeText, "owner") for name in await children(self._zookeeper, owners)])
+        await atOnce([self._readPlace(topic, offsets, name, decodeNumber, "offset") for name in await children(self._zookeeper, offsets)])
 
     def _partition(self, topic: str, partition: BrokerPartition) -> PartitionReport:
         return self._partitions.setdefault((topic, partition), PartitionReport(topic, partition))
@@ -225,17 +180,13 @@ class GroupReading:
         except ZnodeError as error:
             self._report.problems.append(str(error))
             return
-        await self._value(path, decode, lambda value: setattr(self._partition(topic, place), attribute, value))
+        await self._value(path, decode, lambda found: setattr(self._partition(topic, place), attribute, found))
 
     async def _value(self, path: str, decode: Callable[[str, bytes | None], Any], use: Callable[[Any], Any]) -> None:
         """Read a node, if it is there and says something that can be understood."""
-        try:
-            data, _stat = await self._zookeeper.get(path)
-            use(decode(path, data))
-        except NoNodeException:
-            pass
-        except ZnodeError as error:
-            self._report.problems.append(str(error))
+        found = await value(self._zookeeper, path, decode, self._report.problems.append)
+        if found is not None:
+            use(found)
 
     def _checkOwners(self) -> None:
         """An owner is a thread, C{<member>-<number>}."""
@@ -267,19 +218,12 @@ def asTable(report: GroupReport) -> str:
     """A group for people."""
     lines = [f"group {report.group}"]
     lines += [f"  member {name}  {wanted}" for name, wanted in report.members.items()] or ["  no members"]
-    rows = [_HEADINGS] + [
-        (each.topic, str(each.partition), _shown(each.offset), _shown(each.end), _shown(each.lag), shownAges(each.ages), each.owner or "-")
-        for each in report.partitions
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if report.partitions else ():
-        cells = [cell.rjust(width) if 2 <= index <= 5 else cell.ljust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        lines.append(("  " + "  ".join(cells)).rstrip())
+    if report.partitions:
+        rows = [
+            (each.topic, str(each.partition), each.offset, each.end, each.lag, shownAges(each.ages), each.owner) for each in report.partitions
+        ]  # fmt: skip
+        lines += [f"  {line}" for line in table(_HEADINGS, rows).splitlines()]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _shown(number: int | None) -> str:
-    return "-" if number is None else str(number)
 
 
 def shownAges(ages: Ages) -> str:

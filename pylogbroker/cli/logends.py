@@ -20,7 +20,7 @@ from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import decodeBroker
 from pylogbroker.errors import NoNodeException
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import LATEST, BrokerPartition
+from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
 
 OFFSET_COUNT_MAX = 100_000
 """Of segments that a partition is asked for."""
@@ -70,21 +70,35 @@ class LogEnds:
         @raise CommandError: the broker is not registered.
         @raise PylogbrokerError: it cannot be asked.
         """
-        consumer = self._consumers.get(partition.broker)
-        if consumer is None:
-            path = paths.brokerId(partition.broker)
+        consumer = await self.consumer(partition.broker)
+        return await consumer.getOffsetsBefore(topic, partition.partition, time, countMax)
+
+    async def consumer(self, broker: int) -> SimpleConsumer:
+        """
+        The connection to a broker.
+
+        @raise CommandError: it is not registered.
+        @raise PylogbrokerError: ZooKeeper cannot be asked.
+        """
+        found = self._consumers.get(broker)
+        if found is None:
+            path = paths.brokerId(broker)
             try:
                 data, _stat = await self._zookeeper.get(path)
             except NoNodeException as error:
-                raise CommandError(f"broker {partition.broker} is not registered") from error
-            found = decodeBroker(path, data)
-            consumer = SimpleConsumer(self._reactor, f"{found.host}:{found.port}", timeoutMs=self._timeoutMs, connectTimeoutMs=self._timeoutMs)
-            consumer = self._consumers.setdefault(partition.broker, consumer)
-        return await consumer.getOffsetsBefore(topic, partition.partition, time, countMax)
+                raise CommandError(f"broker {broker} is not registered") from error
+            place = decodeBroker(path, data)
+            found = SimpleConsumer(self._reactor, f"{place.host}:{place.port}", timeoutMs=self._timeoutMs, connectTimeoutMs=self._timeoutMs)
+            found = self._consumers.setdefault(broker, found)
+        return found
 
     async def end(self, topic: str, partition: BrokerPartition) -> int:
         """Behind the last message that consumers see. Raises as C{before}."""
         return (await self.before(topic, partition, LATEST, 1))[0]
+
+    async def start(self, topic: str, partition: BrokerPartition) -> int:
+        """The oldest message that there is. Raises as C{before}."""
+        return (await self.before(topic, partition, EARLIEST, 1))[0]
 
     async def ages(self, topic: str, partition: BrokerPartition, offset: int) -> Ages:
         """How long ago the message at an offset was written. Raises as C{before}."""

@@ -15,7 +15,7 @@ import io
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
@@ -23,7 +23,25 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli import consume, demo, dev, dump, groups, offsets, produce, zookeeper
+from pylogbroker.cli import (
+    brokers,
+    consume,
+    demo,
+    dev,
+    dump,
+    groupoffsets,
+    groups,
+    groupverify,
+    metrics,
+    offsets,
+    perfconsume,
+    perfproduce,
+    produce,
+    replay,
+    topics,
+    verify,
+    zookeeper,
+)
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -38,29 +56,59 @@ examples:
 
 _Command = Callable[[Any, argparse.Namespace, Streams], Coroutine[Deferred[Any], Any, int]]
 
+class _Subject(NamedTuple):
+    """One of several commands of a module."""
+
+    addArguments: Callable[[argparse.ArgumentParser], None]
+
+
 _COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("demo", demo, "Run a broker in this process, publish a log file to it, read it back, compare it byte for byte, and stop again."),
     ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
     ("consume", consume, "Print messages on standard output, one a line."),
     ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
     ("groups", groups, "Print the consumer groups: who is in them, where they are, and how far they are behind."),
+    ("groups export", _Subject(groupoffsets.addExportArguments), "Write the committed offsets of consumer groups, a line each."),
+    ("groups import", _Subject(groupoffsets.addImportArguments), "Set committed offsets to what groups export has written; a dry run, unless told."),
+    ("groups reset", _Subject(groupoffsets.addResetArguments), "Set a group's offsets to earliest, latest, a time or a number; a dry run, unless told."),
+    ("groups verify", groupverify, "Say whether every partition that a group wants has an owner among its members."),
+    ("replay", replay, "Copy the messages of a topic into another, from the oldest on."),
+    ("topics", topics, "Print the topics of a cluster, and where the logs of their partitions begin and end."),
+    ("brokers", brokers, "Print the brokers of a cluster, and whether they answer."),
+    ("metrics", metrics, "Print the figures of a broker as rows of comma-separated values, again and again."),
     ("dev", dev, "Run a ZooKeeper and a broker in the foreground, on this machine only, and say what to do next."),
     ("zookeeper", zookeeper, "Run a ZooKeeper for development and tests in the foreground, on this machine only."),
     ("dump", dump, "Print what stands in segment files, and whether they are valid to their ends."),
+    ("verify", verify, "Say whether the segment files of partitions are whole and fit together."),
+    ("perf produce", perfproduce, "Publish messages and print how fast that was, with Kafka 0.7's columns."),
+    ("perf consume", _Subject(perfconsume.addGroupArguments), "Read as a consumer group and print how fast that was, with Kafka 0.7's columns."),
+    ("perf simple-consume", _Subject(perfconsume.addSimpleArguments), "Read one partition and print how fast that was, with Kafka 0.7's columns."),
 )
+
+
+_TWO_WORDS = frozenset(name for name, _module, _sentence in _COMMANDS if " " in name)
 
 
 def buildParser() -> argparse.ArgumentParser:
     """The parser of all arguments."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="pylogbroker", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=layout)
+    parser = argparse.ArgumentParser(prog="pylogbroker", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"pylogbroker {__version__}")
+    _addCommands(parser)
+    return parser
+
+
+def _addCommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module, sentence in _COMMANDS:
-        command = commands.add_parser(name, help=sentence, description=sentence, formatter_class=layout)
+        command = commands.add_parser(name, help=sentence, description=sentence, formatter_class=argparse.RawDescriptionHelpFormatter)
         module.addArguments(command)
         command.set_defaults(parser=command)
-    return parser
+    return dict(commands.choices)
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command, by its name of one word or two."""
+    return _addCommands(argparse.ArgumentParser(prog="pylogbroker"))
 
 
 _COROUTINES: dict[str, _Command] = {
@@ -69,9 +117,35 @@ _COROUTINES: dict[str, _Command] = {
     "consume": consume.consume,
     "offsets": offsets.offsets,
     "groups": groups.groups,
+    "groups export": groupoffsets.exportOffsets,
+    "groups import": groupoffsets.importOffsets,
+    "groups reset": groupoffsets.resetOffsets,
+    "groups verify": groupverify.verifyGroups,
+    "replay": replay.replay,
+    "topics": topics.topics,
+    "brokers": brokers.brokers,
+    "metrics": metrics.metrics,
     "dev": dev.dev,
     "zookeeper": zookeeper.zookeeper,
+    "perf produce": perfproduce.perfProduce,
+    "perf consume": perfconsume.perfConsume,
+    "perf simple-consume": perfconsume.perfSimpleConsume,
 }
+
+_WITHOUT_REACTOR: dict[str, Callable[[argparse.Namespace, Streams], int]] = {"dump": dump.dump, "verify": verify.verifyFiles}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """
+    Options, of commands of one word and of two.
+
+    @param arguments: without the program's name; by default the process's own.
+    @raise SystemExit: the arguments are wrong, or ask for help.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if " ".join(words[:2]) in _TWO_WORDS:
+        words[:2] = [" ".join(words[:2])]
+    return buildParser().parse_args(words)
 
 
 def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse.Namespace, _Command | None]:
@@ -79,16 +153,18 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse
     All that is done before there is a reactor.
 
     @param arguments: without the program's name; by default the process's own.
-    @return: (the options; the command, or L{None} for C{dump}, which needs no reactor).
+    @return: (the options; the command, or L{None} for one that needs no reactor).
     @raise SystemExit: the arguments are wrong, or ask for help.
     @raise PylogbrokerError: a file cannot be opened.
     """
-    options = buildParser().parse_args(arguments)
+    options = parse(arguments)
     if options.command == "produce":
         produce.check(options.parser, options)
         produce.prepare(options, streams)
     elif options.command == "consume":
         consume.check(options.parser, options)
+    elif options.command == "metrics":
+        metrics.check(options)
     return options, _COROUTINES.get(options.command)
 
 
@@ -104,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options, command = prepare(arguments, streams)
         if command is None:
-            return dump.dump(options, streams)
+            return _WITHOUT_REACTOR[options.command](options, streams)
     except BrokenPipeError:
         return 0
     except PylogbrokerError as error:

@@ -7,15 +7,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pylogbroker.cli.arguments import INT_MAX, addBroker, addPartition, addTopic, time, whole
+from pylogbroker.cli.arguments import INT_MAX, addBroker, addJson, addPartition, addTopic, time, whole
 from pylogbroker.cli.asking import checkPartition, closed
-from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cli.streams import Streams
+from pylogbroker.cli.tables import asJson, show
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 
 _EXAMPLES = """\
 examples:
   pylogbroker offsets --topic dpkg
-  pylogbroker offsets --topic dpkg --time earliest
+  pylogbroker offsets --topic dpkg --time earliest --json
   pylogbroker offsets --topic dpkg --time 2026-01-31T12:00 --count 5
 """
 
@@ -32,6 +33,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         "2026-01-31T12:00: the segment files that were last written to before then (latest)",
     )  # fmt: skip
     parser.add_argument("--count", metavar="N", type=whole(1, INT_MAX), default=1, help="offsets to show at most, one a line, the latest first (%(default)s)")
+    addJson(parser, "one JSON document instead of lines")
 
 
 async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -45,7 +47,8 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
     try:
         await checkPartition(consumer, options.topic, options.partition)
         found = await consumer.getOffsetsBefore(options.topic, options.partition, options.time, options.count)
-        await write(reactor, streams.output, "".join(f"{offset}\n" for offset in found).encode())
+        document = {"topic": options.topic, "partition": options.partition, "offsets": found}
+        await show(reactor, streams, asJson(document) if options.isJson else "".join(f"{offset}\n" for offset in found))
     finally:
         await closed(consumer.close())
     if not found:

@@ -27,7 +27,7 @@ _EXAMPLES = """\
 examples:
   pylogbroker produce /var/log/dpkg.log --topic dpkg
   tail -f /var/log/syslog | pylogbroker produce - --broker log1:9092 --topic syslog --compression gzip
-  pylogbroker produce orders.tsv --zookeeper zk1:2181 --topic orders --key-separator \\t
+  pylogbroker produce orders.tsv --zookeeper zk1:2181 --topic orders --key-separator '\\t'
 """
 
 

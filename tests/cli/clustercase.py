@@ -4,13 +4,15 @@ What the tests of the commands with C{--zookeeper} share: brokers that are regis
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from glob import glob
 from itertools import count
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -44,18 +46,35 @@ class ClusterCase(CommandCase):
     async def startBrokers(self, brokerCount: int = 2, **properties: str) -> None:
         """Brokers of two partitions each; keys with underscores for dots."""
         for number in range(brokerCount):
-            own = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
-            broker = LocalBroker(reactor, {**own, **{key.replace("_", "."): value for key, value in properties.items()}})
-            self.addCleanup(broker.stop)
-            await broker.start()
-            self.brokers.append(broker)
+            self.brokers.append(await self._startBroker(number, properties))
 
-    async def establish(self, topic: str) -> None:
-        """Have a topic on all brokers, with one message C{first} in partition 0 of each: a producer stays with the brokers that have a topic (0.7's way)."""
+    async def _startBroker(self, number: int, properties: Mapping[str, str], directory: str | None = None) -> LocalBroker:
+        own = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
+        broker = LocalBroker(reactor, {**own, **{key.replace("_", "."): value for key, value in properties.items()}}, directory)
+        self.addCleanup(broker.stop)
+        await broker.start()
+        return broker
+
+    async def restartAged(self, topic: str, times: Sequence[float], **properties: str) -> None:
+        """
+        Start the only broker anew with its data, the segments of partition 0 last written to at given times.
+
+        @param times: seconds since the epoch, of as many segments, the oldest first.
+        """
+        [old] = self.brokers
+        await old.broker.stop()
+        for path, seconds in zip(sorted(glob(os.path.join(old.directory, f"{topic}-0", "*.kafka"))), times, strict=False):
+            os.utime(path, (seconds, seconds))
+        await self._startBroker(0, properties, old.directory)
+
+    async def establish(self, topic: str, *payloads: bytes) -> None:
+        """
+        Have a topic on all brokers, with the same messages in partition 0 of each, by default C{first}: a producer stays with the brokers that have a
+        topic (0.7's way).
+        """
         for broker in self.brokers:
-            producer = SyncProducer(reactor, broker.endpoint)
-            await producer.send(topic, 0, [b"first"])
-            await producer.close()
+            self.broker = broker
+            await self.publish(topic, *(payloads or (b"first",)))
 
         async def isRegistered() -> bool:
             return len(await self.children(f"/brokers/topics/{topic}")) == len(self.brokers)

@@ -61,6 +61,10 @@ class Process(ProcessProtocol):
         self._look()
         return waiting
 
+    def saidAnything(self) -> Deferred[None]:
+        """Fires when something stands on standard output, or when the process has ended."""
+        return self.said(b"\n")
+
     def _look(self, isEnded: bool = False) -> None:
         awaited, self._awaited = self._awaited, []
         for what, waiting in awaited:

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.arguments import codec, group, positive, separator, time, topic, topicsThatDoNot, topicsThatMatch, whole
+from pylogbroker.cli.arguments import brokerPartition, codec, group, positive, separator, time, topic, topicsThatDoNot, topicsThatMatch, whole
+from pylogbroker.model import BrokerPartition
 
 
 class TypeTests(SynchronousTestCase):
@@ -37,6 +38,11 @@ class TypeTests(SynchronousTestCase):
         self.refused(group, "a/b", "..")
         for text in ("", "a\0"):
             self.assertRaises(argparse.ArgumentTypeError, group, text)
+
+    def test_brokerPartition(self) -> None:
+        """A partition of a cluster is named by its broker and its number there."""
+        self.assertEqual(brokerPartition("12-3"), BrokerPartition(12, 3))
+        self.refused(brokerPartition, "12", "a-b", "1-2-3")
 
     def test_patterns(self) -> None:
         """A pattern means to us what it means to Java, or is refused by name."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import glob
 import io
+import json
 import os
+import zlib
 from contextlib import redirect_stderr
 
 from twisted.internet.defer import Deferred
@@ -43,6 +45,15 @@ class ConsumeTests(CommandCase):
         self.assertEqual(await self.consume("--from-beginning", "--max-messages", "2"), Outcome(0, b"one\ntwo\n", "read 2 messages; the next offset is 26\n"))
         self.assertEqual((await self.consume("--from-beginning", "--max-messages", "5")).output, b"one\ntwo\nthree\n")
         self.assertEqual(await self.consume("--from-beginning", "--max-messages", "0"), Outcome(0, b"", ""))
+
+    async def test_formats(self) -> None:
+        """Messages can be shown by their checksums, or as JSON."""
+        await self.startBroker()
+        await self.publish("t", b"one", b"two", codec=GZIP)
+        result = await self.consume("--from-beginning", "--format", "checksum")
+        self.assertEqual(result.output, b"checksum:%d\nchecksum:%d\n" % (zlib.crc32(b"one"), zlib.crc32(b"two")))
+        lines = (await self.consume("--from-beginning", "--json")).output.splitlines()
+        self.assertEqual([json.loads(line)["payload"] for line in lines], ["one", "two"])
 
     async def test_many(self) -> None:
         """Messages of many fetches, compressed ones among them, come in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -38,6 +39,30 @@ class DumpCase(SynchronousTestCase):
             code = dump(options, streams)
         with open(path, encoding="utf-8", newline="\n") as file:
             return code, file.read().splitlines(), errors.getvalue()
+
+
+class JsonTests(DumpCase):
+    """For machines."""
+
+    def test_entries(self) -> None:
+        """An object for each entry, and inside it, when wrappers are opened, the messages of a wrapper."""
+        path = self.segment(encodeMessage(b"one") + encodeSet([b"a", b"\xff"], GZIP), "0.kafka")
+        code, lines, _errors = self.dump("--json", "--open", path)
+        first, second = map(json.loads, lines)
+        self.assertEqual(first, {"file": path, "offset": 0, "isValid": True, "payloadSize": 3, "magic": 1, "codec": 0, "payload": "one"})
+        self.assertEqual((code, second["offset"], second["codec"]), (0, 13, GZIP))
+        messages = [{"payloadSize": 1, "magic": 1, "payload": "a"}, {"payloadSize": 1, "magic": 1, "payloadBase64": "/w=="}]
+        self.assertEqual(second["messages"], messages)
+        _code, lines, _errors = self.dump("--json", "--open", "--no-print", path)
+        self.assertEqual(json.loads(lines[1])["messages"], [{"payloadSize": 1, "magic": 1}] * 2)
+        self.assertNotIn("payload", json.loads(lines[0]))
+
+    def test_fault(self) -> None:
+        """What is not valid says so, and where that is is told as ever."""
+        path = self.segment(encodeMessage(b"one")[:-1] + b"x")
+        code, [line], errors = self.dump("--json", path)
+        self.assertEqual((code, json.loads(line)["isValid"]), (1, False))
+        self.assertIn("valid up to offset 1000", errors)
 
 
 class ValidTests(DumpCase):

@@ -55,7 +55,7 @@ class GroupConsumeTests(ClusterCase):
         first = await self.consumed("--topic", "t", "--group", "g", "--from-beginning", "--max-messages", "15")
         self.assertEqual((first.code, len(first.output.split())), (0, 15))
         self.assertEqual(await self.committed("g"), self.size(first.output.split()))
-        second = await self.consumed("--topic", "t", "--group", "g")
+        second = await self.consumed("--topic", "t", "--group", "g", "--from-beginning")
         self.assertEqual(sorted((first.output + second.output).split()), sorted(PAYLOADS))
         self.assertEqual((await self.consumed("--topic", "t", "--group", "g", "--from-beginning")).output, b"")
         self.assertEqual((await self.children("/consumers/g/ids"), await self.children("/consumers/g/owners/t")), ([], []))

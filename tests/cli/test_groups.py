@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -58,18 +56,8 @@ class GroupsTests(ClusterCase):
         await self.startBrokers(1, num_partitions="1", log_file_size="20")
         for number in range(3):
             await self.spread("t", b"%d" % number * 20)  # 30 bytes in the log, a segment each
-        [self.broker] = self.brokers
-        await self.broker.broker.stop()
-        paths = sorted(glob.glob(os.path.join(self.broker.directory, "t-0", "*.kafka")))
         now = reactor.seconds()
-        for path, hours in zip(paths, (9, 5, 1), strict=False):
-            os.utime(path, (now - 3600 * hours,) * 2)
-        from pylogbroker.testing.localbroker import LocalBroker
-
-        own = {"num.partitions": "1", "log.file.size": "20", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
-        broker = LocalBroker(reactor, own, directory=self.broker.directory)
-        self.addCleanup(broker.stop)
-        await broker.start()
+        await self.restartAged("t", [now - 3600 * hours for hours in (9, 5, 1)], num_partitions="1", log_file_size="20")
         for group, offset in (("start", b"0"), ("middle", b"30"), ("end", b"90"), ("beyond", b"91"), ("bad", b"x")):
             await self.node(f"/consumers/{group}/offsets/t/0-0", offset)
         result = await self.groups("--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import signal
 import struct
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from pylogbroker import __version__
-from pylogbroker.cli.main import buildParser, main, prepare, reporter
+from pylogbroker.cli.main import commands, main, parse, prepare, reporter
 from pylogbroker.cli.streams import Streams
 from pylogbroker.formats.messageset import encodeMessage
 from pylogbroker.wire.requests import encodeFetch
@@ -46,9 +47,6 @@ class Silent(Protocol):
         """Never."""
 
 
-COMMANDS = ("demo", "produce", "consume", "offsets", "groups", "dev", "zookeeper", "dump")
-
-
 class ParserTests(SynchronousTestCase):
     """Arguments."""
 
@@ -56,18 +54,18 @@ class ParserTests(SynchronousTestCase):
         """@return: exit code; standard output; standard error."""
         output, errors = io.StringIO(), io.StringIO()
         with redirect_stdout(output), redirect_stderr(errors):
-            ended = self.assertRaises(SystemExit, buildParser().parse_args, arguments)
+            ended = self.assertRaises(SystemExit, parse, arguments)
         return ended.code, output.getvalue(), errors.getvalue()
 
     def test_help(self) -> None:
         """Every command has a help with an example that its own parser takes."""
-        for command in COMMANDS:
-            code, output, _ = self.exit(command, "--help")
+        for command in commands():
+            code, output, _ = self.exit(*command.split(), "--help")
             self.assertEqual(code, 0)
             examples = re.findall(r"pylogbroker (" + command + r"[^|\n]*)", output.partition("examples:")[2])
             self.assertNotEqual(examples, [])
             for example in examples:
-                buildParser().parse_args(example.split())
+                parse(shlex.split(example))
         self.assertIn("examples:", self.exit("--help")[1])
 
     def test_version(self) -> None:
@@ -118,6 +116,12 @@ class ParserTests(SynchronousTestCase):
                 ended = self.assertRaises(SystemExit, prepare, arguments, Streams(0, 1, io.StringIO()))
             self.assertEqual(ended.code, 2)
             self.assertIn(reason, errors.getvalue())
+
+    def test_twoWords(self) -> None:
+        """A command of two words is one, and its first word alone another, whatever names stand behind it."""
+        self.assertEqual(parse(["groups", "export", "--zookeeper", "z"]).command, "groups export")
+        self.assertEqual(parse(["groups", "counters", "--zookeeper", "z"]).groups, ["counters"])
+        self.assertEqual(parse(["groups", "--zookeeper", "z", "export"]).groups, ["export"])
 
     def test_prepared(self) -> None:
         """A command that needs the reactor is given back; the other one is none."""

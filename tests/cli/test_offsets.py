@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.cli.commands import CommandCase, Outcome
 
 
@@ -19,6 +21,8 @@ class OffsetsTests(CommandCase):
         self.assertEqual(await self.offsets(), Outcome(0, b"90\n", ""))
         self.assertEqual(await self.offsets("--time", "earliest"), Outcome(0, b"0\n", ""))
         self.assertEqual(await self.offsets("--count", "10"), Outcome(0, b"90\n60\n30\n0\n", ""))
+        document = json.loads((await self.offsets("--count", "2", "--json")).output)
+        self.assertEqual(document, {"topic": "t", "partition": 0, "offsets": [90, 60]})
 
     async def test_time(self) -> None:
         """A time finds the segments that were last written to before it; none is said."""

@@ -1,0 +1,178 @@
+"""
+C{pylogbroker metrics}: the figures of a broker, or of any program that serves them as Prometheus' text, as a row of comma-separated values each time
+(0.7's JmxTool, spec-0.7 tools §9).
+
+The columns are those that were there first; when others come, a new header stands before the row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from io import BytesIO
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, ResponseDone, ResponseFailed
+from twisted.web.error import Error, SchemeNotSupported
+from twisted.web.http import PotentialDataLoss
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import LONG_MAX, positive, whole
+from pylogbroker.cli.perfrows import SEPARATOR, dateText
+from pylogbroker.cli.streams import Streams
+from pylogbroker.cli.tables import asJsonLine, show
+
+URL = "http://127.0.0.1:8067/metrics"
+ANSWER_SIZE_MAX = 16 << 20
+DATE_FORMAT = "yyyy-MM-dd HH:mm:ss.SSS"
+
+_SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?')
+_EXAMPLES = """\
+examples:
+  pylogbroker metrics --url http://log1:8067/metrics --count 2 --interval-ms 100
+  pylogbroker metrics --url http://log1:8067/metrics --name '*_total*' --count 1 --json
+  pylogbroker metrics --url http://log1:8067/metrics
+
+The third goes on until it is ended.
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("--url", metavar="URL", default=URL, help="where the figures are (%(default)s)")
+    parser.add_argument(
+        "--name", dest="patterns", metavar="PATTERN", action="append", help="the figures to show, labels included; * and ? match anything; without, all"
+    )
+    parser.add_argument("--interval-ms", dest="intervalMs", metavar="MS", type=positive, default=5_000, help="between two rows (%(default)s)")
+    parser.add_argument("--count", metavar="N", type=whole(1), default=LONG_MAX, help="rows to show; without, it goes on for ever")
+    parser.add_argument("--date-format", dest="dateFormat", metavar="PATTERN", default=DATE_FORMAT, help="as Java has it (%(default)s)")
+    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for each answer (%(default)s)")
+    parser.add_argument("--json", dest="isJson", action="store_true", help="each row as a JSON object in a line")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Ending what goes on for ever is no failure."""
+    options.isFollowing = options.count == LONG_MAX
+
+
+def readSamples(text: str) -> dict[str, str]:
+    """
+    Figures by name and labels, as they stand there.
+
+    @param text: in Prometheus' text format.
+    @raise CommandError: it is something else.
+    """
+    found = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        sample = _SAMPLE.fullmatch(line.strip())
+        if sample is None:
+            raise CommandError(f"that is no text with figures for Prometheus: {line[:100]!r}")
+        found[sample[1] + (sample[2] or "")] = sample[3]
+    return found
+
+
+async def metrics(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Print rows.
+
+    @return: the exit code.
+    @raise PylogbrokerError: there are no figures to be had.
+    """
+    columns: list[str] = []
+    count = 0
+    begin = reactor.seconds()
+    while True:
+        found = readSamples(await _fetch(reactor, options.url, options.timeoutMs))
+        nowMs = int(reactor.seconds() * 1000)
+        figures = {name: value for name, value in sorted(found.items()) if _isWanted(name, options.patterns)}
+        if not figures:
+            raise CommandError(f"{options.url} has none of these figures among {len(found)}")
+        if options.isJson:
+            text = asJsonLine({"time": dateText(options.dateFormat, nowMs), **{name: _number(value) for name, value in figures.items()}})
+        else:
+            isNew = not columns or not set(figures) <= set(columns)
+            columns = list(figures) if isNew else columns
+            text = _header(columns) if isNew else ""
+            text += SEPARATOR.join([dateText(options.dateFormat, nowMs), *[figures.get(name, "") for name in columns]]) + "\n"
+        await show(reactor, streams, text)
+        count += 1
+        if count >= options.count:
+            return 0
+        await deferLater(reactor, max(0, begin + count * options.intervalMs / 1000 - reactor.seconds()))
+
+
+def _isWanted(name: str, patterns: Sequence[str] | None) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) or fnmatchcase(name.partition("{")[0], pattern) for pattern in patterns)
+
+
+def _header(columns: Sequence[str]) -> str:
+    return SEPARATOR.join(json.dumps(name, ensure_ascii=False) for name in ("time", *columns)) + "\n"
+
+
+def _number(text: str) -> float | int | str:
+    """JSON knows no infinities, nor what is not a number."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+    return number if number - number == 0 else text
+
+
+class _Body(Protocol):
+    """Gathers an answer."""
+
+    def __init__(self, done: Deferred[bytes]) -> None:
+        self._done = done
+        self._data = BytesIO()
+
+    def dataReceived(self, data: bytes) -> None:
+        self._data.write(data)
+        if self._data.tell() > ANSWER_SIZE_MAX and self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 - Twisted's signature
+        if self._data.tell() > ANSWER_SIZE_MAX:
+            self._done.errback(CommandError(f"the answer has more than {ANSWER_SIZE_MAX:,} bytes"))
+        elif reason.check(ResponseDone, PotentialDataLoss):
+            self._done.callback(self._data.getvalue())
+        else:
+            self._done.errback(reason)
+
+
+async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
+    """
+    @raise CommandError: there is no such page.
+    """
+
+    async def ask() -> bytes:
+        agent = Agent(reactor, connectTimeout=timeoutMs / 1000)
+        response: Any = await agent.request(b"GET", url.encode())
+        if response.code != 200:
+            raise CommandError(f"{url}: the answer is {response.code} {response.phrase.decode('ascii', 'replace')}")
+        done: Deferred[bytes] = Deferred()
+        response.deliverBody(_Body(done))
+        return await done
+
+    def late(_result: object, _seconds: float) -> None:
+        raise CommandError(f"{url}: no answer within {timeoutMs} ms")
+
+    try:
+        return (await Deferred.fromCoroutine(ask()).addTimeout(timeoutMs / 1000, reactor, late) or b"").decode("utf-8", "replace")
+    except (ResponseFailed) as error:
+        raise CommandError(f"{url}: {'; '.join(str(reason.value) for reason in error.reasons)}") from error
+    except (OSError, ConnectError, ConnectionClosed, Error, SchemeNotSupported, ValueError) as error:
+        raise CommandError(f"{url}: {error}") from error

@@ -1,0 +1,172 @@
+"""
+The examples that the commands' C{--help} shows, carried out as they stand there, on a live cluster of processes.
+
+Only the places are exchanged: the addresses of ZooKeeper and of a broker, and the paths of files and directories. What follows new messages, or serves, is
+ended by Ctrl-C when it has said something; all else must end by itself, and everything with exit code 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.server import Site
+
+from pylogbroker.cli.arguments import LONG_MAX
+from pylogbroker.cli.main import commands, parse
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.model import BrokerPartition
+from tests.cli.commands import ROOT, CommandCase, Outcome, Process, reactor
+from tests.cli.test_metrics import Figures
+from tests.integration.toolcluster import ToolCluster, sharedCluster
+
+SERVING = ("dev", "zookeeper")
+LINES = b"".join(b"line %d\n" % number for number in range(50))
+
+
+def examples(command: str) -> list[str]:
+    """The lines of a command's help that are examples of it."""
+    text = commands()[command].epilog or ""
+    found = re.findall(r"^  (\S.*\bpylogbroker .*|pylogbroker .*)$", text.partition("examples:")[2], re.MULTILINE)
+    return [each for each in found if f"pylogbroker {command}" in each]
+
+
+class ExampleTests(CommandCase):
+    """Every command."""
+
+    timeout = 300
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.cluster: ToolCluster = await sharedCluster()
+        for topic in ("clicks", "dpkg", "syslog"):
+            for broker in self.cluster.brokers:
+                producer = SyncProducer(reactor, f"127.0.0.1:{broker.port}")
+                for partition in (0, 1):
+                    await producer.send(topic, partition, [b"%s %d" % (topic.encode(), number) for number in range(20)])
+                    await producer.confirm(topic, partition)
+                await producer.close()
+        await self.cluster.put("counters", "clicks", {BrokerPartition(0, 0): 0, BrokerPartition(1, 1): 0})
+        self.folder = self.mktemp()
+        os.makedirs(self.folder)
+        for name, data in (("dpkg.log", LINES), ("syslog", LINES), ("orders.tsv", b"key\tvalue\n")):
+            with open(os.path.join(self.folder, name), "wb") as file:
+                file.write(data)
+
+    def figures(self) -> str:
+        """Somewhere where figures are."""
+        port = reactor.listenTCP(0, Site(cast(Any, Figures(b"a_total 1\nb 2\n"))), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return f"127.0.0.1:{port.getHost().port}"
+
+    def placed(self, command: str, example: str) -> str:
+        """An example, for a shell."""
+        place = f"127.0.0.1:{self.cluster.brokers[0].port}"
+        for old, new in (
+            ("zk1:2181/kafka", self.cluster.servers),
+            ("zk9:2181/kafka", self.cluster.servers),
+            ("zk1:2181", self.cluster.servers),
+            ("zk2:2181", self.cluster.servers),
+            ("log1:9092", place),
+            ("log1:8067", self.figures()),
+            ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
+            ("/tmp/zookeeper", "zookeeper"),
+            ("/var/log/", ""),
+            ("tail -f", "cat"),
+            ("log.*", "'log.*|clicks'"),
+        ):
+            example = example.replace(old, new)
+        more = {"zookeeper": " --port 0", "dev": " --zookeeper-port 0 --port 0"}.get(command, "")
+        if "--broker" in commands()[command].format_help() and "--broker" not in example and "--zookeeper" not in example:
+            more += f" --broker {place}"
+        example = re.sub(r"--(zookeeper-)?port \d+", "", example) if command in SERVING else example
+        return example.replace("pylogbroker ", f"{shlex.quote(sys.executable)} -m pylogbroker ", 1) + more
+
+    def shell(self, line: str) -> tuple[Process, Any]:
+        """Start it. It is killed with the test."""
+        protocol = Process()
+        words = line if "|" in line.replace("'log.*|clicks'", "") else f"exec {line}"
+        process = reactor.spawnProcess(
+            protocol, "/bin/sh", ["/bin/sh", "-c", words], env={**os.environ, "PYTHONPATH": str(ROOT)}, path=self.folder
+        )  # fmt: skip
+        process.closeStdin()
+
+        def end() -> Deferred[Outcome] | None:
+            if protocol.ended.called:
+                return None
+            process.signalProcess(signal.SIGKILL)
+            return protocol.ended
+
+        self.addCleanup(end)
+        return protocol, process
+
+    async def news(self) -> None:
+        """Something for those who follow."""
+        producer = SyncProducer(reactor, f"127.0.0.1:{self.cluster.brokers[0].port}")
+        for topic in ("clicks", "syslog"):
+            await producer.send(topic, 0, [b"news"])
+        await producer.close()
+
+    async def carryOut(self, command: str, example: str) -> Outcome:
+        """An example, to its end."""
+        protocol, process = self.shell(self.placed(command, example))
+        options = parse(shlex.split(example.rpartition("pylogbroker ")[2]))
+        if getattr(options, "isFollowing", False) or getattr(options, "count", 0) == LONG_MAX:
+            publishing = LoopingCall(lambda: Deferred.fromCoroutine(self.news()))
+            publishing.start(0.3)
+            try:
+                await protocol.saidAnything()
+            finally:
+                publishing.stop()
+            process.signalProcess(signal.SIGINT)
+        return await protocol.ended
+
+    async def test_all(self) -> None:
+        """The help of every command has an example, and each of them works."""
+        failures = []
+        for command in commands():
+            found = examples(command)
+            self.assertNotEqual(found, [], command)
+            for example in found:
+                outcome = await self.carryOut(command, example)
+                if outcome.code or "Traceback" in outcome.errors:
+                    failures.append(f"{example}: {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}")
+        self.assertEqual(failures, [], "\n".join(failures))
+
+
+class PageTests(SynchronousTestCase):
+    """C{docs/tools.md}."""
+
+    PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+    SCRIPTS = (
+        "kafka-run-class", "kafka-server-start", "kafka-server-stop", "zookeeper-server-start", "zookeeper-server-stop", "zookeeper-shell",
+        "kafka-console-producer", "kafka-console-consumer", "kafka-producer-shell", "kafka-consumer-shell", "kafka-simple-consumer-shell",
+        "kafka-replay-log-producer", "kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-simple-consumer-perf-test", "run-rat",
+    )  # fmt: skip
+    CLASSES = (
+        "ConsumerOffsetChecker", "DumpLogSegments", "ExportZkOffsets", "ImportZkOffsets", "GetOffsetShell", "JmxTool", "MirrorMaker",
+        "VerifyConsumerRebalance", "UpdateOffsetsInZK",
+    )  # fmt: skip
+
+    COMING = {"audit", "groups translate"}
+    """Commands that may come later than the page."""
+
+    def test_scripts(self) -> None:
+        """Every script of 0.7, and every class that has none, is on it."""
+        self.assertEqual([name for name in self.SCRIPTS if f"`{name}.sh`" not in self.PAGE] + [name for name in self.CLASSES if name not in self.PAGE], [])
+
+    def test_commands(self) -> None:
+        """Every command is on it, and what it calls a command is one."""
+        found = set(re.findall(r"pylogbroker ((?:groups|perf) (?:export|import|reset|verify|translate|produce|consume|simple-consume)|[a-z]+)", self.PAGE))
+        self.assertEqual((set(commands()) - found, found - set(commands()) - self.COMING), (set(), set()))
+
+    def test_lines(self) -> None:
+        """The commands that it shows are taken by their parsers."""
+        lines = [line for block in re.findall(r"^```sh\n(.*?)^```$", self.PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+        self.assertEqual(len([parse(shlex.split(line)[1:]) for line in lines]), 4)
