@@ -37,7 +37,7 @@ class PublisherCase(ProducerCase):
         return self.made_
 
     def logger(self, publisher: LogPublisher, namespace: str = "application", **options: Any) -> Logger:
-        return Logger(namespace, observer=TwistedPublisher(publisher.observer(**options)))  # type: ignore[arg-type]
+        return Logger(namespace, observer=TwistedPublisher(publisher.observer(**options)))
 
     def standard(self, publisher: LogPublisher, name: str = "application") -> logging.Logger:
         logger = logging.Logger(name)
