@@ -195,7 +195,7 @@ class Ledger:
         for topic in sorted(windows):
             if topics is not None and topic not in topics:
                 continue
-            measure = None if topic in reported else allTiers[0]
+            measure = None if topic in reported or not allTiers else allTiers[0]
             for tier in allTiers:
                 some = []
                 for startMs in sorted(windows[topic]):

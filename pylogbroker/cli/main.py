@@ -23,7 +23,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli import consume, demo, dev, dump, groups, offsets, produce, zookeeper
+from pylogbroker.cli import audit, consume, demo, dev, dump, groups, offsets, produce, zookeeper
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -43,6 +43,7 @@ _COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
     ("consume", consume, "Print messages on standard output, one a line."),
     ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
+    ("audit", audit, "Count what is in clusters, compare it with what producers say they have sent, and tell whether anything is missing."),
     ("groups", groups, "Print the consumer groups: who is in them, where they are, and how far they are behind."),
     ("dev", dev, "Run a ZooKeeper and a broker in the foreground, on this machine only, and say what to do next."),
     ("zookeeper", zookeeper, "Run a ZooKeeper for development and tests in the foreground, on this machine only."),
@@ -68,6 +69,7 @@ _COROUTINES: dict[str, _Command] = {
     "produce": produce.produce,
     "consume": consume.consume,
     "offsets": offsets.offsets,
+    "audit": audit.audit,
     "groups": groups.groups,
     "dev": dev.dev,
     "zookeeper": zookeeper.zookeeper,

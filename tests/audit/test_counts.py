@@ -37,7 +37,8 @@ class ReportTests(SynchronousTestCase):
         wrongs: list[dict[str, Any]] = [
             {**good, **change}
             for change in (
-                {"audit": 2}, {"role": "lost"}, {"messageCount": -1}, {"messageCount": "7"}, {"messageCount": True}, {"messageCount": 2**63}, {"topic": None}, {"topic": "x" * 5000},
+                {"audit": 2}, {"role": "lost"}, {"messageCount": -1}, {"messageCount": "7"}, {"messageCount": True}, {"messageCount": 2**63},
+                {"topic": None}, {"topic": "x" * 5000},
                 {"startMs": 1}, {"windowMs": 0}, {"windowMs": 2**40, "startMs": 0}, {"source": 1},
             )
         ]  # fmt: skip
