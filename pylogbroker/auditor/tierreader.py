@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.client.discovery import ZookeeperDiscovery
+from pylogbroker.client.endpoints import brokerEndpoint
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError, RemoteOffsetOutOfRangeError, RemotePartitionError
@@ -55,7 +56,7 @@ class TierReader:
         self._positions: dict[tuple[str, str, int], int] = {}
 
     def _client(self, address: TierAddress) -> IZookeeper:
-        return ZookeeperClient(self._reactor, address.zookeeperServers)
+        return ZookeeperClient(self._reactor, address.zookeeperServers, digest=self._settings.zookeeperDigest)
 
     async def open(self) -> None:
         """
@@ -118,7 +119,8 @@ class TierReader:
         consumer = self._consumers.get(endpoint)
         if consumer is None:
             timeoutMs = self._settings.timeoutMs
-            consumer = self._consumers[endpoint] = SimpleConsumer(self._reactor, endpoint, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
+            reached = brokerEndpoint(self._settings.brokerEndpoint, endpoint)
+            consumer = self._consumers[endpoint] = SimpleConsumer(self._reactor, reached, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
         return consumer
 
     async def _readPartition(self, endpoint: str, topic: str, partition: int, sinceMs: int, take: Take) -> None:

@@ -21,6 +21,7 @@ machine a connection would double what an idle one costs (they must stay under 2
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -32,10 +33,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.broker.admission import Admission
+from pylogbroker.broker.listening import isTlsFailure, tlsReason
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.strangers import guess
 from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
-from pylogbroker.errors import PylogbrokerError, WireError
+from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Grant
 from pylogbroker.metrics.counters import ConnectionCounters
 
@@ -92,6 +94,7 @@ class BrokerConnection(TwistedProtocol):
         self._outgoing = self._grant = None
         self._greeting = b""
         self._sentBefore = -1
+        self._dialect: IDialect | None = factory.dialect if factory.dialectFor is None else None
 
     @property
     def receiveSize(self) -> int:
@@ -129,6 +132,9 @@ class BrokerConnection(TwistedProtocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._finishing = self._unheard = True
         self.factory.connectionLost(self)
+        if reason is not None and isTlsFailure(reason):
+            self.factory.counters.malformedCount += 1
+            self.factory.quietLog.warn("{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason))
         if self._outgoing is not None:
             self._sent()
         elif not self.busy:
@@ -140,7 +146,11 @@ class BrokerConnection(TwistedProtocol):
 
     def _advance(self) -> None:
         """Carry out requests until one has to wait, or none is whole."""
-        carryOut = self.factory.dialect.carryOut
+        dialect = self._dialect
+        if dialect is None:
+            assert self.factory.dialectFor is not None
+            dialect = self._dialect = self.factory.dialectFor(self.transport)
+        carryOut = dialect.carryOut
         self._advancing = True
         try:
             while not self.busy:
@@ -249,6 +259,9 @@ class BrokerConnection(TwistedProtocol):
         """The connection cannot go on."""
         counters, quietLog = self.factory.counters, self.factory.quietLog
         counters.malformedCount += 1
+        if isinstance(error, NotAllowedError):  # who has refused it has said so, once
+            self.drop()
+            return
         stranger = guess(self._greeting) if self._greeting and isinstance(error, WireError) else None
         if stranger is None:
             quietLog.warn("Closed the connection of {peer}: {error}", peer=self._peer(), error=error)
@@ -297,6 +310,7 @@ class BrokerFactory(ServerFactory):
 
     @ivar connections: those that are open.
     @ivar unheard: those that are not any more, and still have requests to carry out.
+    @ivar dialectFor: makes the dialect for a connection, by its transport, when its first request is there; L{None}: they all have the same.
     """
 
     noisy = False
@@ -313,6 +327,7 @@ class BrokerFactory(ServerFactory):
         self.counters = counters
         self.quietLog = quietLog
         self.connectionCountMax = connectionCountMax
+        self.dialectFor: Callable[[Any], IDialect] | None = None
         self.connections: dict[BrokerConnection, None] = {}
         self.unheard: dict[BrokerConnection, None] = {}
         admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))

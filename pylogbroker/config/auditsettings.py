@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Text, TextList
+from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, SecretText, Text, TextList
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -65,6 +65,12 @@ AUDITOR_ROWS: tuple[Row, ...] = (
     ),
     _ours("fetch.size", "fetchSize", Integer(1, 1 << 26), "1048576", "Bytes to fetch at a time."),
     _ours("fetch.size.max", "fetchSizeMax", Integer(1, 1 << 26), "67108864", "What that may grow to, by doubling, for a message that is larger."),
+    _ours("zk.digest", "zookeeperDigest", SecretText(), "", "Name and password for the ZooKeepers of all tiers, `user:password`, for its scheme *digest*."),
+    _ours(
+        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
+        "How to reach a broker of any tier, as a Twisted client endpoint string: `tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
+        "None: plain TCP.",
+    ),
     _ours("timeout.ms", "timeoutMs", _POSITIVE, "30000", "How long connecting, and each answer of a broker or of ZooKeeper, may take."),
 )
 """All keys that an auditor's property file can have."""
@@ -135,6 +141,8 @@ class AuditorSettings:
     listen: str
     fetchSize: int
     fetchSizeMax: int
+    zookeeperDigest: str
+    brokerEndpoint: str
     timeoutMs: int
 
     @classmethod

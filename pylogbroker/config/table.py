@@ -65,7 +65,7 @@ def readSettings(rows: Sequence[Row], properties: Mapping[str, str], warn: Calla
     for row in rows:
         value: object = None
         if row.key in properties:
-            where = _shown(properties, row.key)
+            where = _shown(properties, row.key, getattr(row.kind, "isSecret", False))
             try:
                 value = row.kind.parse(properties[row.key], lambda text, where=where: warn(f"{where}: {text}"))  # type: ignore[misc]
             except ValueError as error:
@@ -81,9 +81,9 @@ def readSettings(rows: Sequence[Row], properties: Mapping[str, str], warn: Calla
     return values
 
 
-def _shown(properties: Mapping[str, str], key: str) -> str:
+def _shown(properties: Mapping[str, str], key: str, isSecret: bool = False) -> str:
     place = properties.place(key) if isinstance(properties, Properties) else ""
-    return f"{place + ': ' if place else ''}{key}={properties[key]}"
+    return f"{place + ': ' if place else ''}{key}={'…' if isSecret else properties[key]}"
 
 
 def asMarkdown(rows: Iterable[Row]) -> str:
