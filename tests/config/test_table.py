@@ -91,3 +91,9 @@ class MarkdownTests(SynchronousTestCase):
             f"\n### Known, without effect in this release\n\n{head}"
             "| `smell` | int | none | Nothing smells here. |\n",
         )
+
+    def test_brief(self) -> None:
+        """Briefly: without headings, and without tables that have no rows."""
+        text = asMarkdown(ROWS[2:3], isBrief=True)
+        self.assertEqual(len(text.splitlines()), 3)
+        self.assertNotIn("#", text)
