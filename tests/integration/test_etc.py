@@ -4,6 +4,7 @@ What lies in C{etc/}: sample property files, which say what the tables say, and 
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import shutil
@@ -118,3 +119,25 @@ class UnitTests(SynchronousTestCase):
         run = subprocess.run([analyze, "verify", *map(str, folder.iterdir())], capture_output=True, text=True, timeout=60, check=False)
         said = [line for line in (run.stdout + run.stderr).splitlines() if "pylogbroker" in line]
         self.assertEqual(said, [])
+
+
+class LogLineTests(SynchronousTestCase):
+    """The tables of log lines in C{docs/operations.md}."""
+
+    def sentences(self) -> set[str]:
+        """Every text in the package, as the page shows it: with an ellipsis for a field."""
+        found = set()
+        for path in (ETC.parent / "pylogbroker").rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(re.sub(r"\{[^}]*\}", "…", node.value))
+        return found
+
+    def test_linesExist(self) -> None:
+        """Each line that the page explains is one that the code logs."""
+        page = (ETC.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+        page = page.partition("## What each log line means")[2].partition("## What to do when")[0]
+        lines = [line for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for line in re.findall(r"`([^`]+)`", cell)]
+        self.assertGreater(len(lines), 30)
+        sentences = self.sentences()
+        self.assertEqual([line for line in lines if line not in sentences], [])
