@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 from http.client import HTTPConnection
+from random import Random
+from socket import SHUT_WR, create_connection
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -35,7 +37,7 @@ class ServiceTests(AuditCase):
     """Pass after pass, over HTTP and in the log."""
 
     async def service(self, start: bool = True, **properties: str) -> AuditorService:
-        settings = self.settings(interval_ms="50", **properties)
+        settings = self.settings(**{"interval_ms": "50", **properties})
         service = AuditorService(reactor, settings, Auditor(reactor, settings))
         self.addCleanup(service.stopService)
         self.events: list[LogEvent] = []
@@ -71,6 +73,34 @@ class ServiceTests(AuditCase):
         self.assertEqual((await deferToThread(ask, port, "/metrics/../../etc/passwd"))[0], 404)
         self.assertEqual((await deferToThread(ask, port, "/metrics", "POST"))[0], 405)
         self.assertEqual((await deferToThread(ask, port, "/metrics", "HEAD"))[::2], (200, ""))
+
+    async def test_mutatedRequests(self) -> None:
+        """Two thousand broken requests change nothing: what can be read afterwards is what could be before, and the log has no traceback."""
+        await self.fill(10, 8)
+        service = await self.service(interval_ms="3600000")
+        await self.until(lambda: service.page.comparison is not None)
+        port, random = service.port.getHost().port, Random(4)
+        whole = b"GET /audit.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: identity\r\n\r\nhello"
+
+        def attack() -> None:
+            for _number in range(2000):
+                request = bytearray(whole)
+                for _change in range(random.randrange(1, 8)):
+                    position = random.randrange(len(request))
+                    request[position : position + random.randrange(3)] = random.randbytes(random.randrange(4))
+                with create_connection(("127.0.0.1", port), 30) as connection:
+                    try:
+                        connection.sendall(request)
+                        if random.random() < 0.2:
+                            connection.shutdown(SHUT_WR)
+                            connection.recv(1 << 16)
+                    except OSError:  # it may hang up at any time
+                        pass
+
+        before = (await deferToThread(ask, port, "/audit.json"))[2]
+        await deferToThread(attack)
+        self.assertEqual((await deferToThread(ask, port, "/audit.json"))[2], before)
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     async def test_beforeTheFirstPass(self) -> None:
         """Before the first pass is over, nobody is told that all is well."""

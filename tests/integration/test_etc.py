@@ -5,10 +5,14 @@ What lies in C{etc/}: sample property files, which say what the tables say, and 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +27,7 @@ from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.table import Row
+from tests.integration.brokerprocess import twistd
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
 UNITS = ETC / "systemd"
@@ -119,6 +124,30 @@ class UnitTests(SynchronousTestCase):
         run = subprocess.run([analyze, "verify", *map(str, folder.iterdir())], capture_output=True, text=True, timeout=60, check=False)
         said = [line for line in (run.stdout + run.stderr).splitlines() if "pylogbroker" in line]
         self.assertEqual(said, [])
+
+
+class ReadyTests(SynchronousTestCase):
+    """What C{Type=notify} relies on."""
+
+    def test_broker(self) -> None:
+        """The broker, with the sample file, tells systemd when it serves, and when it begins to stop."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+            receiver.bind(f"{folder}/notify")
+            receiver.settimeout(60)
+            command = [*twistd(), "-n", "--pidfile=", "pylogbroker", "--config", str(ETC / "broker.properties")]
+            process = subprocess.Popen(
+                [*command, "--set", "port=0", "--set", f"log.dir={folder}/log"], cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, "PYTHONPATH": str(ETC.parent), "NOTIFY_SOCKET": f"{folder}/notify"},
+            )  # fmt: skip
+            self.addCleanup(process.kill)
+            self.assertEqual(receiver.recv(100), b"READY=1")
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(receiver.recv(100), b"STOPPING=1")
+            output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, output)
 
 
 class LogLineTests(SynchronousTestCase):
