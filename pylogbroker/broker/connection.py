@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.broker.admission import Admission
-from pylogbroker.broker.listening import isTlsFailure, tlsReason
+from pylogbroker.broker.listening import isTls, isTlsFailure, tlsReason
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.strangers import guess
 from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
@@ -66,7 +66,7 @@ class IDialect(Protocol):
     def carryOut(self, request: Any) -> Any: ...
 
 
-@implementer(IHalfCloseableProtocol)
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
 class BrokerConnection(TwistedProtocol):
     """
     A broker's end of a connection.
@@ -110,6 +110,12 @@ class BrokerConnection(TwistedProtocol):
 
     def connectionMade(self) -> None:
         self.factory.connectionMade(self)
+        if isTls(self.transport):
+            self.factory.unshaken[self] = False
+
+    def handshakeCompleted(self) -> None:
+        """Over TLS: the client has shown what it was asked for."""
+        self.factory.unshaken.pop(self, None)
 
     def dataReceived(self, data: bytes) -> None:
         if self._greeting == b"":
@@ -132,6 +138,7 @@ class BrokerConnection(TwistedProtocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._finishing = self._unheard = True
         self.factory.connectionLost(self)
+        self.factory.unshaken.pop(self, None)
         if reason is not None and isTlsFailure(reason):
             self.factory.counters.malformedCount += 1
             self.factory.quietLog.warn("{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason))
@@ -310,6 +317,7 @@ class BrokerFactory(ServerFactory):
 
     @ivar connections: those that are open.
     @ivar unheard: those that are not any more, and still have requests to carry out.
+    @ivar unshaken: those over TLS whose handshake is not over, and whether they were so the last time that anybody looked.
     @ivar dialectFor: makes the dialect for a connection, by its transport, when its first request is there; L{None}: they all have the same.
     """
 
@@ -330,6 +338,7 @@ class BrokerFactory(ServerFactory):
         self.dialectFor: Callable[[Any], IDialect] | None = None
         self.connections: dict[BrokerConnection, None] = {}
         self.unheard: dict[BrokerConnection, None] = {}
+        self.unshaken: dict[BrokerConnection, bool] = {}
         admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
@@ -351,7 +360,16 @@ class BrokerFactory(ServerFactory):
         self.admission.connectionLost()
 
     def cutStalled(self) -> None:
-        """Cut off who takes nothing of its answer: it keeps deleted segments on the disk. Called by the clock; two calls in which nothing moved are enough."""
+        """
+        Cut off who takes nothing of its answer, since it keeps deleted segments on the disk; and who does not come to the end of its TLS handshake, since
+        strangers must not hold places for ever. Called by the clock; two calls in which nothing moved are enough.
+        """
+        for connection, wasSeen in list(self.unshaken.items()):
+            self.unshaken[connection] = True
+            if wasSeen:
+                self.counters.slowCount += 1
+                self.quietLog.warn("{peer} does not come to the end of its TLS handshake: cut off", peer=connection.transport.getPeer())
+                connection.transport.abortConnection()
         for connection in list(self.connections):
             if connection.isStalled():
                 self.counters.slowCount += 1

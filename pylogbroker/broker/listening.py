@@ -102,6 +102,11 @@ def _context(options: dict[str, str]) -> Any:
         raise ConfigurationError(f"TLS cannot be used: {error}") from error
 
 
+def isTls(transport: Any) -> bool:
+    """Whether a connection has TLS around it."""
+    return hasattr(transport, "getPeerCertificate")
+
+
 def clientName(transport: Any) -> str | None:
     """
     The common name of the certificate that a client has shown; L{None} for none, or for one without a common name, or with several.

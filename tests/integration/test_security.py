@@ -163,6 +163,25 @@ class CertificateTests(SecurityCase):
         self.addCleanup(consumer.close)
         await self.refused(consumer.fetch("clicks", 0, 0, 100), ConnectionError)
 
+    async def test_endlessHandshake(self) -> None:
+        """Who begins a handshake and does not go on is cut off; who is through, and idle, is not."""
+        broker = await self.serve(reader_idle_ms="100")
+        consumer = self.consumer("reader")
+        await consumer.fetch("clicks", 0, 0, 100)
+
+        def stay() -> bytes:
+            with socket.create_connection(("127.0.0.1", broker.port), 30) as plain:
+                plain.sendall(b"\x16\x03\x01")
+                try:
+                    return plain.recv(100)
+                except ConnectionResetError:
+                    return b""
+
+        self.assertEqual(await deferToThread(stay), b"")
+        self.assertEqual(len(self.lines("TLS handshake: cut off")), 1)
+        service = broker.broker.service
+        self.assertEqual((len(service.factory.connections), len(service.factory.unshaken), service.counters.connections.slowCount), (1, 0, 1))
+
     async def test_oldTls(self) -> None:
         """TLS before 1.2 is not spoken."""
         broker = await self.serve(clientCAs=False)
