@@ -81,6 +81,10 @@ class InvalidTopicError(PylogbrokerError):
     """A topic name that breaks the rules of spec-0.7 log-storage §12; the text says which."""
 
 
+class NotAllowedError(InvalidTopicError):
+    """A topic that a client may not use; for this client it is as if there were none of that name."""
+
+
 class InvalidNameError(PylogbrokerError):
     """The name of a group, consumer or topic that cannot be a step of a path in ZooKeeper."""
 

@@ -18,6 +18,7 @@ from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.settings import BrokerSettings
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.program import notifySystemd
 
 
 class Options(usage.Options):
@@ -79,9 +80,11 @@ class TwistdBrokerService(BrokerService):
         """After the reactor has installed its own: those would make twistd end by the signal."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
+        notifySystemd("READY=1")
 
     def _stopReactor(self) -> None:
         if self._reactor.running:
+            notifySystemd("STOPPING=1")
             self._reactor.stop()
 
 

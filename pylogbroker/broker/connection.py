@@ -21,10 +21,11 @@ machine a connection would double what an idle one costs (they must stay under 2
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
@@ -32,10 +33,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.broker.admission import Admission
+from pylogbroker.broker.listening import isTls, isTlsFailure, tlsReason
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.strangers import guess
 from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
-from pylogbroker.errors import PylogbrokerError, WireError
+from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Grant
 from pylogbroker.metrics.counters import ConnectionCounters
 
@@ -64,7 +66,7 @@ class IDialect(Protocol):
     def carryOut(self, request: Any) -> Any: ...
 
 
-@implementer(IHalfCloseableProtocol)
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
 class BrokerConnection(TwistedProtocol):
     """
     A broker's end of a connection.
@@ -92,6 +94,7 @@ class BrokerConnection(TwistedProtocol):
         self._outgoing = self._grant = None
         self._greeting = b""
         self._sentBefore = -1
+        self._dialect: IDialect | None = factory.dialect if factory.dialectFor is None else None
 
     @property
     def receiveSize(self) -> int:
@@ -107,6 +110,12 @@ class BrokerConnection(TwistedProtocol):
 
     def connectionMade(self) -> None:
         self.factory.connectionMade(self)
+        if isTls(self.transport):
+            self.factory.unshaken[self] = False
+
+    def handshakeCompleted(self) -> None:
+        """Over TLS: the client has shown what it was asked for."""
+        self.factory.unshaken.pop(self, None)
 
     def dataReceived(self, data: bytes) -> None:
         if self._greeting == b"":
@@ -129,6 +138,10 @@ class BrokerConnection(TwistedProtocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         self._finishing = self._unheard = True
         self.factory.connectionLost(self)
+        self.factory.unshaken.pop(self, None)
+        if reason is not None and isTlsFailure(reason):
+            self.factory.counters.malformedCount += 1
+            self.factory.quietLog.warn("{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason))
         if self._outgoing is not None:
             self._sent()
         elif not self.busy:
@@ -140,7 +153,11 @@ class BrokerConnection(TwistedProtocol):
 
     def _advance(self) -> None:
         """Carry out requests until one has to wait, or none is whole."""
-        carryOut = self.factory.dialect.carryOut
+        dialect = self._dialect
+        if dialect is None:
+            assert self.factory.dialectFor is not None
+            dialect = self._dialect = self.factory.dialectFor(self.transport)
+        carryOut = dialect.carryOut
         self._advancing = True
         try:
             while not self.busy:
@@ -249,6 +266,9 @@ class BrokerConnection(TwistedProtocol):
         """The connection cannot go on."""
         counters, quietLog = self.factory.counters, self.factory.quietLog
         counters.malformedCount += 1
+        if isinstance(error, NotAllowedError):  # who has refused it has said so, once
+            self.drop()
+            return
         stranger = guess(self._greeting) if self._greeting and isinstance(error, WireError) else None
         if stranger is None:
             quietLog.warn("Closed the connection of {peer}: {error}", peer=self._peer(), error=error)
@@ -297,6 +317,8 @@ class BrokerFactory(ServerFactory):
 
     @ivar connections: those that are open.
     @ivar unheard: those that are not any more, and still have requests to carry out.
+    @ivar unshaken: those over TLS whose handshake is not over, and whether they were so the last time that anybody looked.
+    @ivar dialectFor: makes the dialect for a connection, by its transport, when its first request is there; L{None}: they all have the same.
     """
 
     noisy = False
@@ -313,8 +335,10 @@ class BrokerFactory(ServerFactory):
         self.counters = counters
         self.quietLog = quietLog
         self.connectionCountMax = connectionCountMax
+        self.dialectFor: Callable[[Any], IDialect] | None = None
         self.connections: dict[BrokerConnection, None] = {}
         self.unheard: dict[BrokerConnection, None] = {}
+        self.unshaken: dict[BrokerConnection, bool] = {}
         admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
@@ -336,7 +360,16 @@ class BrokerFactory(ServerFactory):
         self.admission.connectionLost()
 
     def cutStalled(self) -> None:
-        """Cut off who takes nothing of its answer: it keeps deleted segments on the disk. Called by the clock; two calls in which nothing moved are enough."""
+        """
+        Cut off who takes nothing of its answer, since it keeps deleted segments on the disk; and who does not come to the end of its TLS handshake, since
+        strangers must not hold places for ever. Called by the clock; two calls in which nothing moved are enough.
+        """
+        for connection, wasSeen in list(self.unshaken.items()):
+            self.unshaken[connection] = True
+            if wasSeen:
+                self.counters.slowCount += 1
+                self.quietLog.warn("{peer} does not come to the end of its TLS handshake: cut off", peer=connection.transport.getPeer())
+                connection.transport.abortConnection()
         for connection in list(self.connections):
             if connection.isStalled():
                 self.counters.slowCount += 1

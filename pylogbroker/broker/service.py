@@ -23,7 +23,6 @@ from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.internet.tcp import Port
 from twisted.logger import Logger
@@ -34,6 +33,8 @@ from pylogbroker.broker.advertised import advertisedHost
 from pylogbroker.broker.broker import Broker
 from pylogbroker.broker.connection import BrokerFactory
 from pylogbroker.broker.dialect2011 import Dialect2011
+from pylogbroker.broker.guard import Guard
+from pylogbroker.broker.listening import serverEndpoint
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.registration import Registration
 from pylogbroker.broker.transfer import SliceServer
@@ -42,8 +43,9 @@ from pylogbroker.broker.warmth import PIECE_SIZE, Warmth
 from pylogbroker.broker.workers import IWorker, ThreadWorker
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.commitlog.logdirectory import LogDirectory, LogSettings
+from pylogbroker.config.allowlist import readAllowList
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, StorageError, ZookeeperError
+from pylogbroker.errors import ClosedError, ConfigurationError, NotAllowedError, PylogbrokerError, StorageError, ZookeeperError
 from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
@@ -150,9 +152,16 @@ class BrokerService(Service):
         self.directory = LogDirectory(settings.logDirectory, form, fileSystem or RealFileSystem(), logSettings(settings), self.upkeep.nowMs)
         chance = random or SystemRandom()
         broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, chance, self.counters, self._topicCreated)
-        dialect = Dialect2011(broker, settings.requestSizeMax, self.counters, self._report(quietLog))
+        report = self._report(quietLog)
+
+        def makeDialect(over: Any) -> Dialect2011:
+            return Dialect2011(over, settings.requestSizeMax, self.counters, report)
+
         self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
-        self.factory = BrokerFactory(dialect, self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
+        self.factory = BrokerFactory(makeDialect(broker), self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
+        if settings.allowFile:
+            guard = Guard(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
+            self.factory.dialectFor = guard.dialectFor
         self._stalledLook = LoopingCall(self.factory.cutStalled)
         self._stalledLook.clock = reactor
         self._wasStopped = False
@@ -160,7 +169,11 @@ class BrokerService(Service):
 
     @staticmethod
     def _report(quietLog: QuietLog) -> Callable[[str, PylogbrokerError], None]:
-        return lambda sentence, error: quietLog.warn(sentence + ": {error}", error=error)
+        def report(sentence: str, error: PylogbrokerError) -> None:
+            if not isinstance(error, NotAllowedError):  # the guard has said so, once
+                quietLog.warn(sentence + ": {error}", error=error)
+
+        return report
 
     # -- starting under twistd: before the reactor runs
 
@@ -259,7 +272,10 @@ class BrokerService(Service):
     # -- ZooKeeper
 
     def _client(self) -> IZookeeper:
-        return ZookeeperClient(self._reactor, self._settings.zookeeperServers, self._settings.zookeeperSessionTimeoutMs)
+        settings = self._settings
+        return ZookeeperClient(
+            self._reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl
+        )
 
     async def _register(self) -> None:
         """Connect, and enter the broker and what it has."""
@@ -318,7 +334,7 @@ class BrokerService(Service):
             raise RuntimeError("a broker that was stopped cannot be started again: make another one")
         for description in self._settings.listeners:
             try:
-                endpoint = serverFromString(self._reactor, description)
+                endpoint = serverEndpoint(self._reactor, description)
                 port = await endpoint.listen(self.factory)
             except Exception as error:
                 await self._closePorts()

@@ -24,6 +24,7 @@ from zope.interface import directlyProvides
 
 from pylogbroker import __version__
 from pylogbroker.cli import (
+    audit,
     brokers,
     consume,
     demo,
@@ -67,6 +68,7 @@ _COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
     ("consume", consume, "Print messages on standard output, one a line."),
     ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
+    ("audit", audit, "Count what is in clusters, compare it with what producers say they have sent, and tell whether anything is missing."),
     ("groups", groups, "Print the consumer groups: who is in them, where they are, and how far they are behind."),
     ("groups export", _Subject(groupoffsets.addExportArguments), "Write the committed offsets of consumer groups, a line each."),
     ("groups import", _Subject(groupoffsets.addImportArguments), "Set committed offsets to what groups export has written; a dry run, unless told."),
@@ -116,6 +118,7 @@ _COROUTINES: dict[str, _Command] = {
     "produce": produce.produce,
     "consume": consume.consume,
     "offsets": offsets.offsets,
+    "audit": audit.audit,
     "groups": groups.groups,
     "groups export": groupoffsets.exportOffsets,
     "groups import": groupoffsets.importOffsets,

@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, DeferredList, succeed
 
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
+from pylogbroker.client.endpoints import brokerEndpoint
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, BrokerLink
 from pylogbroker.errors import BusyError, ClosedError
 
@@ -29,11 +30,14 @@ class Connections:
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         random: Callable[[], float] | None = None,
+        template: str = "",
     ) -> None:
         """
         @param reactor: as of L{BrokerLink}, and so are the others.
+        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.client.endpoints.brokerEndpoint}.
         """
         self._make = partial(BrokerLink, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
+        self._template = template
         self._links: dict[str, BrokerLink] = {}
         self._refusal: ClosedError | None = None
 
@@ -55,7 +59,7 @@ class Connections:
         if link is None:
             if len(self._links) >= BROKER_COUNT_MAX:
                 raise BusyError(f"there are ways to {len(self._links)} brokers already")
-            link = self._links[endpoint] = self._make(endpoint)
+            link = self._links[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
         return link
 
     def forget(self, endpoint: str) -> Deferred[None]:

@@ -48,6 +48,20 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     return HostnameEndpoint(reactor, host, port)
 
 
+def brokerEndpoint(template: str, address: str) -> str:
+    """
+    How to reach a broker that is known by its address.
+
+    @param template: an endpoint string with C{{host}} and C{{port}} in it, or C{""} for the address itself.
+    @param address: C{host:port}; an IPv6 address in brackets.
+    """
+    if not template:
+        return address
+    host, _, port = address.rpartition(":")
+    quoted = host.strip("[]").replace("\\", "\\\\").replace(":", "\\:")
+    return template.replace("{host}", quoted).replace("{port}", port)
+
+
 def _fromTwistedString(reactor: Any, description: str) -> IStreamClientEndpoint:
     try:
         return cast(IStreamClientEndpoint, clientFromString(reactor, description))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from pylogbroker.config.kinds import Boolean, Integer, Text
+from pylogbroker.config.kinds import Boolean, EndpointTemplate, Integer, OneOf, SecretText, Text
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -42,7 +42,20 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "How long the first connection to ZooKeeper may take.", derived="`zk.sessiontimeout.ms`",
     ),
     Row("zk.synctime.ms", "zkSyncTimeMs", _NOT_NEGATIVE, "2000", "How far a ZooKeeper follower may be behind: the default of `rebalance.backoff.ms`."),
+    _ours(
+        "zk.digest", "zkDigest", SecretText(), "",
+        "Name and password for ZooKeeper, `user:password`, for its scheme *digest*. Protect the file that it stands in.",
+    ),
+    _ours(
+        "zk.acl", "zkAcl", OneOf("readable", "private", "open"), "readable",
+        "With `zk.digest`, who else may do what with the nodes that are created: `readable`, read them; `private`, nothing; `open`, everything.",
+    ),
     # -- fetching
+    _ours(
+        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
+        "How to reach a broker, as a Twisted client endpoint string: `tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
+        "None: plain TCP.",
+    ),
     Row("socket.timeout.ms", "socketTimeoutMs", _POSITIVE, "30000", "How long an answer of a broker may take. (In 0.7 without effect.)"),
     Row(
         "socket.buffersize", "receiveBufferSize", Integer(0, 1 << 30), "0",
@@ -107,6 +120,9 @@ class ConsumerSettings:
     zkSessionTimeoutMs: int
     zkConnectionTimeoutMs: int
     zkSyncTimeMs: int
+    zkDigest: str
+    zkAcl: str
+    brokerEndpoint: str
     socketTimeoutMs: int
     receiveBufferSize: int
     fetchSize: int

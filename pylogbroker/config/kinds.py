@@ -104,6 +104,61 @@ class Text:
         return text
 
 
+class Secret(str):
+    """A text that does not show itself in C{repr}, and so in no log and no traceback."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'" if self else "''"
+
+
+class SecretText:
+    """
+    A name and a password with C{:} between, or nothing. Errors do not repeat it.
+    """
+
+    name = "string"
+    range = "`user:password`"
+    isSecret = True
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> Secret:
+        user, colon, password = text.partition(":")
+        if text and not (user and colon and password):
+            raise ValueError("must be user:password")
+        return Secret(text)
+
+
+class OneOf:
+    """One of a few words."""
+
+    name = "string"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    @property
+    def range(self) -> str:
+        return ", ".join(f"`{word}`" for word in self.words)
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+        if text not in self.words:
+            raise ValueError(f"must be one of {', '.join(self.words)}")
+        return text
+
+
+class EndpointTemplate:
+    """A client endpoint string in which C{{host}} and C{{port}} stand for a broker's; or nothing."""
+
+    name = "string"
+    range = "with `{host}` and `{port}`"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+        if text and ("{host}" not in text or "{port}" not in text):
+            raise ValueError("must have {host} and {port} in it")
+        return text
+
+
 class TextList:
     """
     Texts with C{|} between them. White space around each is dropped; blanks inside stay, since endpoint strings hold file names.

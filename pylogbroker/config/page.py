@@ -4,6 +4,7 @@ The reference page of all settings, C{docs/settings.md}, from the tables of the 
 
 from __future__ import annotations
 
+from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
 from pylogbroker.config.consumersettings import CONSUMER_ROWS
 from pylogbroker.config.producersettings import PRODUCER_ROWS
 from pylogbroker.config.settings import brokerPage
@@ -23,7 +24,27 @@ Of `pylogbroker.consumer.group.ConsumerConnector`, a member of a group.
 
 """
 
+_AUDITED_HEAD = """
+## Audited producer
+
+Of `pylogbroker.producer.auditing.AuditedProducer`; they may stand in a producer's file. See [audit](audit.md).
+
+"""
+
+_AUDITOR_HEAD = """
+## Auditor
+
+Of `twistd pylogbroker-auditor` and `pylogbroker audit`.
+
+"""
+
 
 def settingsPage() -> str:
     """The page, as Markdown."""
-    return brokerPage() + _PRODUCER_HEAD + asMarkdown(PRODUCER_ROWS) + _CONSUMER_HEAD + asMarkdown(CONSUMER_ROWS)
+    parts = (
+        (_PRODUCER_HEAD, PRODUCER_ROWS),
+        (_CONSUMER_HEAD, CONSUMER_ROWS),
+        (_AUDITED_HEAD, AUDITED_ROWS),
+        (_AUDITOR_HEAD, AUDITOR_ROWS),
+    )
+    return brokerPage() + "".join(head + asMarkdown(rows, isBrief=all(not row.kafkas for row in rows)) for head, rows in parts)

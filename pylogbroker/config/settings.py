@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Text, TextList, TopicMap
+from pylogbroker.config.allowlist import readAllowList
+from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, OneOf, SecretText, Text, TextList, TopicMap
 from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -48,8 +49,8 @@ BROKER_ROWS: tuple[Row, ...] = (
     ),
     _ours(
         "listeners", "listeners", TextList(), None,
-        "Where to listen instead, as Twisted endpoint strings with `|` between them: `tcp:9092:interface=127.0.0.1 | "
-        "ssl:9093:privateKey=key.pem`. A backslash must be doubled in the file.",
+        "Where to listen instead, as endpoint strings with `|` between them: `tcp:9092:interface=127.0.0.1 | "
+        "tls:9093:privateKey=key.pem:clientCAs=ca.pem`. A backslash must be doubled in the file.",
         derived="made of `port` and `listen.interface`",
     ),
     # -- ZooKeeper
@@ -69,6 +70,14 @@ BROKER_ROWS: tuple[Row, ...] = (
         "zk.connectiontimeout.ms", "zookeeperConnectionTimeoutMs", _POSITIVE, None,
         "How long the broker's start waits for ZooKeeper, in milliseconds, before it fails.",
         derived="`zk.sessiontimeout.ms`",
+    ),
+    _ours(
+        "zk.digest", "zookeeperDigest", SecretText(), "",
+        "Name and password for ZooKeeper, `user:password`, for its scheme *digest*. Protect the file that it stands in.",
+    ),
+    _ours(
+        "zk.acl", "zookeeperAcl", OneOf("readable", "private", "open"), "readable",
+        "With `zk.digest`, who else may do what with the nodes that are created: `readable`, read them; `private`, nothing; `open`, everything.",
     ),
     # -- connections
     Row(
@@ -92,6 +101,11 @@ BROKER_ROWS: tuple[Row, ...] = (
         "reader.idle.ms", "readerIdleMs", _POSITIVE, "120000",
         "How long a client may take nothing of an answer that waits for it; then its connection is cut, since it keeps deleted "
         "segments on the disk.",
+    ),
+    _ours(
+        "allow.file", "allowFile", Text(), "",
+        "A file with rules that say which clients, by the common name of their certificates, may produce to and fetch which topics. None: "
+        "all may do everything.",
     ),
     # -- requests
     Row(
@@ -235,6 +249,7 @@ class BrokerSettings:
     @ivar retentionSize: negative for no limit.
     @ivar flushIntervalMs: 0 and less flush at every look.
     @ivar connectionCountMax: 0 for no limit of its own.
+    @ivar allowFile: C{""} when all may do everything. It was read, to find what is wrong with it, and is read again when the broker is made.
     """
 
     brokerId: int
@@ -246,11 +261,14 @@ class BrokerSettings:
     zookeeperServers: str
     zookeeperSessionTimeoutMs: int
     zookeeperConnectionTimeoutMs: int
+    zookeeperDigest: str
+    zookeeperAcl: str
     socketSendBufferSize: int
     socketReceiveBufferSize: int
     connectionCountMax: int
     frameDeadlineMs: int
     readerIdleMs: int
+    allowFile: str
     requestSizeMax: int
     payloadSizeMax: int
     topicNameSizeMax: int
@@ -316,6 +334,8 @@ class BrokerSettings:
             values[setting] = max(values[setting], least)
         if not values["listeners"]:
             values["listeners"] = (_listener(values["port"], values["listenInterface"]),)
+        if values["allowFile"]:
+            readAllowList(values["allowFile"])
         return cls(**values)
 
 

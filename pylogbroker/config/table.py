@@ -65,7 +65,7 @@ def readSettings(rows: Sequence[Row], properties: Mapping[str, str], warn: Calla
     for row in rows:
         value: object = None
         if row.key in properties:
-            where = _shown(properties, row.key)
+            where = _shown(properties, row.key, getattr(row.kind, "isSecret", False))
             try:
                 value = row.kind.parse(properties[row.key], lambda text, where=where: warn(f"{where}: {text}"))  # type: ignore[misc]
             except ValueError as error:
@@ -81,14 +81,16 @@ def readSettings(rows: Sequence[Row], properties: Mapping[str, str], warn: Calla
     return values
 
 
-def _shown(properties: Mapping[str, str], key: str) -> str:
+def _shown(properties: Mapping[str, str], key: str, isSecret: bool = False) -> str:
     place = properties.place(key) if isinstance(properties, Properties) else ""
-    return f"{place + ': ' if place else ''}{key}={properties[key]}"
+    return f"{place + ': ' if place else ''}{key}={'…' if isSecret else properties[key]}"
 
 
-def asMarkdown(rows: Iterable[Row]) -> str:
+def asMarkdown(rows: Iterable[Row], isBrief: bool = False) -> str:
     """
     The rows as Markdown tables, Kafka's keys first, then ours, then those without effect: the reference page under C{docs/} is this text.
+
+    @param isBrief: leave out headings, and tables without rows.
     """
     rows = list(rows)
     parts = []
@@ -97,7 +99,9 @@ def asMarkdown(rows: Iterable[Row]) -> str:
         ("pylogbroker's", [row for row in rows if not row.kafkas and row.used]),
         ("Known, without effect in this release", [row for row in rows if not row.used]),
     ):
-        lines = [f"### {title}", "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        if isBrief and not chosen:
+            continue
+        lines = [*(() if isBrief else (f"### {title}", "")), "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += [f"| `{row.key}` | {_type(row)} | {_default(row)} | {row.sentence.replace('|', chr(92) + '|')} |" for row in chosen]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)

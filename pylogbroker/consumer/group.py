@@ -13,6 +13,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any
@@ -21,8 +22,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from pylogbroker.client.endpoints import brokerEndpoint
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, StaticSubscription, WildcardSubscription
+from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetchers import EndpointFor, Fetchers, plainEndpoint
 from pylogbroker.consumer.looking import TOPIC_SIZE_MAX
@@ -36,6 +39,10 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STREAM_COUNT_MAX = 100_000
+
+
+def _endpointOf(template: str, broker: BrokerRegistration) -> str:
+    return brokerEndpoint(template, plainEndpoint(broker))
 
 
 class ConsumerConnector:
@@ -61,7 +68,7 @@ class ConsumerConnector:
         *,
         hostName: str | None = None,
         random: Random | None = None,
-        endpointFor: EndpointFor = plainEndpoint,
+        endpointFor: EndpointFor | None = None,
     ) -> None:
         """
         @param reactor: for connecting and for time.
@@ -70,7 +77,7 @@ class ConsumerConnector:
         @param offsetStore: where positions are kept; by default ZooKeeper.
         @param hostName: this machine's, for the consumer id.
         @param random: for the consumer id and for jitter; by default the system's.
-        @param endpointFor: where a broker is reached, of what its registration says.
+        @param endpointFor: where a broker is reached, of what its registration says; by default as C{broker.endpoint} says.
         @raise ConfigurationError: C{zk.connect} is missing, or a property is wrong.
         @raise InvalidNameError: the name of the group cannot be one.
         """
@@ -82,7 +89,11 @@ class ConsumerConnector:
         if zookeeper is None and not settings.zkConnect:
             raise ConfigurationError("zk.connect is missing: a consumer group lives in ZooKeeper")
         self._ownsZookeeper = zookeeper is None
-        self._zookeeper: IZookeeper = zookeeper or ZookeeperClient(reactor, settings.zkConnect, settings.zkSessionTimeoutMs)
+        self._zookeeper: IZookeeper = zookeeper or ZookeeperClient(
+            reactor, settings.zkConnect, settings.zkSessionTimeoutMs, digest=settings.zkDigest, acl=settings.zkAcl
+        )
+        if endpointFor is None:
+            endpointFor = partial(_endpointOf, settings.brokerEndpoint)
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
         self._positions = Positions(offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group))

@@ -87,7 +87,7 @@ def _connectionsFor(reactor: Any, settings: ProducerSettings, random: Callable[[
         closeMs=min(CLOSE_MS_MAX, settings.closeTimeoutMs),
         sendBufferSize=settings.sendBufferSize,
     )
-    return Connections(reactor, connectTimeoutMs=settings.connectTimeoutMs, limits=limits, random=random)
+    return Connections(reactor, connectTimeoutMs=settings.connectTimeoutMs, limits=limits, random=random, template=settings.brokerEndpoint)
 
 
 @implementer(IConsumer)

@@ -84,7 +84,9 @@ class Starting:
             if zookeeper is None:
                 from pylogbroker.zookeeper.client import ZookeeperClient  # kazoo is not needed by who has a list of brokers
 
-                client = ZookeeperClient(self._reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs)
+                client = ZookeeperClient(
+                    self._reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl
+                )
                 await client.connect(settings.zookeeperConnectTimeoutMs)
                 zookeeper = self._ownZookeeper = client
             discovery = ZookeeperDiscovery(self._reactor, zookeeper, readRetryCount=settings.zookeeperReadRetryCount, random=self._random)

@@ -27,7 +27,7 @@ from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -67,6 +67,10 @@ ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
 
 KINDS = {EventType.CREATED: "created", EventType.DELETED: "deleted", EventType.CHANGED: "changed", EventType.CHILD: "child"}
 """Of watch events. kazoo has one more, C{NONE}, which a watch gets that went with its connection."""
+
+READABLE, PRIVATE, OPEN = "readable", "private", "open"
+ACLS = {READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE, PRIVATE: CREATOR_ALL_ACL, OPEN: OPEN_ACL_UNSAFE}
+"""What C{zk.acl} means (L{pylogbroker.config.settings})."""
 
 SESSION_TIMEOUT_MS = 6_000
 IN_FLIGHT_COUNT_MAX = 100
@@ -122,11 +126,22 @@ class ZookeeperClient:
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, servers: str, session_timeout: int = SESSION_TIMEOUT_MS, *, requestTimeoutMs: int | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        servers: str,
+        session_timeout: int = SESSION_TIMEOUT_MS,
+        *,
+        requestTimeoutMs: int | None = None,
+        digest: str = "",
+        acl: str = READABLE,
+    ) -> None:
         """
         @param servers: as of the C{zk.connect} property.
         @param session_timeout: milliseconds; the server has limits of its own.
         @param requestTimeoutMs: of each request; by default twice the session's.
+        @param digest: C{user:password}, given with every connection; empty for none.
+        @param acl: with C{digest}, who but this user may use the nodes that are created: L{READABLE}, L{PRIVATE} or L{OPEN}.
         @raise ConfigurationError: C{servers} cannot be read.
         """
         self.servers = servers
@@ -135,6 +150,7 @@ class ZookeeperClient:
         self._reactor = reactor
         self._sessionTimeoutMs = session_timeout
         self._requestTimeoutMs = requestTimeoutMs or 2 * session_timeout
+        self._acls = ACLS[acl] if digest else OPEN_ACL_UNSAFE
         self._callback: Callable[[SessionEvent], None] | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._watches: dict[Watch, None] = {}
@@ -159,6 +175,7 @@ class ZookeeperClient:
                 handler=ReactorCallbacks(reactor.callFromThread),
                 connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=min(RETRY_DELAY_MAX, session_timeout / 1000 / SESSION_PARTS)),
                 logger=logger,
+                auth_data=[("digest", str(digest))] if digest else None,
             )
         except (ValueError, TypeError, kazoo.KazooException) as error:
             raise ConfigurationError(f"zk.connect={servers}: {error}") from error
@@ -422,7 +439,7 @@ class ZookeeperClient:
     def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Deferred[str]:
         """Fires with the path, which a sequence number makes longer."""
         ephemeral, sequence = bool(flags & EPHEMERAL), bool(flags & SEQUENCE)
-        return self._ask("create", path, lambda: self._kazoo.create_async(path, data, acls or OPEN_ACL_UNSAFE, ephemeral, sequence))
+        return self._ask("create", path, lambda: self._kazoo.create_async(path, data, acls or self._acls, ephemeral, sequence))
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
         """Fires with the data, or L{None}, and L{Stat}."""

@@ -205,7 +205,7 @@ class LifeTests(LeadTestCase):
             def listen(self, factory: object) -> Deferred[Any]:
                 return never
 
-        self.patch(service, "serverFromString", lambda reactor, description: Slow())
+        self.patch(service, "serverEndpoint", lambda reactor, description: Slow())
         error = self.assertRaises(ConfigurationError, lead.service.privilegedStartService)
         self.assertIn("twistd cannot wait", str(error))
 

@@ -27,6 +27,13 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual(first.connectTimeoutMs, 1234)
         self.assertEqual(self.reactor.tcpClients, [])
 
+    def test_template(self) -> None:
+        """With a template, that is how a broker of an address is reached."""
+        connections = Connections(self.reactor, template="tcp:{host}:{port}:timeout=7")
+        link = connections.to("192.0.2.7:9092")
+        self.assertIs(connections.to("192.0.2.7:9092"), link)
+        self.assertEqual(link.name, "tcp:192.0.2.7:9092:timeout=7")
+
     def test_forget(self) -> None:
         """A broker that is gone is closed and forgotten; should it come again, it is met anew. One that nobody knows is forgotten already."""
         first = self.connections.to("192.0.2.7:9092")

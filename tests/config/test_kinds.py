@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Kind, PropertyList, Text, TextList, TopicMap
+from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, Kind, OneOf, PropertyList, Secret, SecretText, Text, TextList, TopicMap
 
 
 class KindCase(SynchronousTestCase):
@@ -144,3 +144,32 @@ class PropertyListTests(KindCase):
         """An entry without an equals sign, or with two, is an error that names it."""
         for text, entry in (("a=1,b", "b"), ("a=1=2", "a=1=2"), ("a=1,", "")):
             self.assertEqual(self.refused(PropertyList(), text), f"{entry!r} must have exactly one =")
+
+
+class SecretTests(KindCase):
+    """Names and passwords."""
+
+    def test_values(self) -> None:
+        """A name, a colon, a password; or nothing. Neither a value nor an error shows itself."""
+        value = self.parse(SecretText(), "user:pass:word")
+        self.assertEqual((value, repr(value), repr(Secret(""))), ("user:pass:word", "'…'", "''"))
+        self.assertEqual(self.parse(SecretText(), ""), "")
+        for text in ("hidden", ":hidden", "hidden:"):
+            self.assertNotIn("hidden", self.refused(SecretText(), text))
+
+
+class WordTests(KindCase):
+    """One of a few words, and templates."""
+
+    def test_words(self) -> None:
+        """Only these."""
+        self.assertEqual(self.parse(OneOf("a", "b"), "b"), "b")
+        self.assertIn("a, b", self.refused(OneOf("a", "b"), "c"))
+        self.assertEqual(OneOf("a", "b").range, "`a`, `b`")
+
+    def test_template(self) -> None:
+        """Host and port must be in it, or nothing."""
+        self.assertEqual(self.parse(EndpointTemplate(), "tls:{host}:{port}"), "tls:{host}:{port}")
+        self.assertEqual(self.parse(EndpointTemplate(), ""), "")
+        for text in ("tls:{host}:9092", "tls:log1:{port}"):
+            self.assertIn("{host}", self.refused(EndpointTemplate(), text))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
 from pylogbroker.config.consumersettings import CONSUMER_ROWS
 from pylogbroker.config.page import settingsPage
 from pylogbroker.config.producersettings import PRODUCER_ROWS
@@ -27,7 +28,7 @@ class PageTests(SynchronousTestCase):
 
     def test_everyKey(self) -> None:
         """Every key of every role is in its part, once."""
-        start, producer, consumer = settingsPage().split("\n## ")[-3:]
-        for part, rows in ((start, BROKER_ROWS), (producer, PRODUCER_ROWS), (consumer, CONSUMER_ROWS)):
+        parts = settingsPage().split("\n## ")[1:]
+        for part, rows in zip(parts, (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS), strict=True):
             for row in rows:
                 self.assertEqual(part.count(f"\n| `{row.key}` |"), 1, row.key)

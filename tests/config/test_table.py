@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.kinds import Integer, Text, TextList, TopicMap
+from pylogbroker.config.kinds import Integer, SecretText, Text, TextList, TopicMap
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
@@ -33,6 +33,12 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(self.read("paper.size=4\nink=\n")["inkName"], "")
         self.assertIs(self.read("paper.size=4")["trays"], None)
         self.assertEqual(self.warnings, [])
+
+    def test_secretsAreNotShown(self) -> None:
+        """What is wrong with a secret is said without it."""
+        rows = (Row("key", "key", SecretText(), "", "A key."),)
+        error = self.assertRaises(ConfigurationError, readSettings, rows, parseProperties("key=hidden", "f"), self.fail)
+        self.assertEqual(str(error), "f:1: key=…: must be user:password")
 
     def test_allProblems(self) -> None:
         """All mistakes are named at once, a line each, with place, key, value and reason, in the order of the table."""
@@ -85,3 +91,9 @@ class MarkdownTests(SynchronousTestCase):
             f"\n### Known, without effect in this release\n\n{head}"
             "| `smell` | int | none | Nothing smells here. |\n",
         )
+
+    def test_brief(self) -> None:
+        """Briefly: without headings, and without tables that have no rows."""
+        text = asMarkdown(ROWS[2:3], isBrief=True)
+        self.assertEqual(len(text.splitlines()), 3)
+        self.assertNotIn("#", text)

@@ -50,7 +50,7 @@ class StartingTests(ClusterCase):
         """Without a client one is made as zk.connect says; it goes with the producer, and at once when the start fails."""
         made: list[Any] = []
 
-        def make(_reactor: Any, servers: str, _timeout: int) -> Any:
+        def make(_reactor: Any, servers: str, _timeout: int, **_options: str) -> Any:
             self.assertEqual(servers, "z:2181")
             made.append(self.server.client())
             return made[-1]

@@ -3,3 +3,4 @@
 from twisted.application.service import ServiceMaker
 
 pylogbroker = ServiceMaker("pylogbroker", "pylogbroker.tap", "A broker of a publish-subscribe log, which speaks the protocol of Kafka 0.7.", "pylogbroker")
+auditor = ServiceMaker("pylogbroker-auditor", "pylogbroker.auditortap", "Counts what is in clusters and compares it with what was sent.", "pylogbroker-auditor")

@@ -1,0 +1,126 @@
+"""
+A comparison for people (a table), for programs (JSON) and for Prometheus (text).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pylogbroker.audit.ledger import MISSING, OPEN, TOTAL_START, Comparison, Line
+
+_HEADS = ("topic", "window", "tier", "expected", "unknown", "seen", "complete", "status")
+_NUMBERS = frozenset((3, 4, 5, 6))
+
+
+def timeText(timeMs: int) -> str:
+    """A time, UTC, for people; C{total} for that of a total."""
+    if timeMs == TOTAL_START:
+        return "total"
+    try:
+        return datetime.fromtimestamp(timeMs / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # a message may say anything
+        return str(timeMs)
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    part = "" if line.completeness is None else f"{int(line.completeness * 10_000) / 100:.2f} %"  # rounded down: what is not whole does not look whole
+    return (
+        _plain(line.topic), timeText(line.startMs), _plain(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part, line.status,
+    )  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    """Names may come from anywhere, and go to a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def asTable(comparison: Comparison, isBrief: bool = False) -> str:
+    """
+    For people: holes and totals, and every window unless it is to be brief.
+
+    @param isBrief: leave out windows in which nothing is missing.
+    """
+    lines = [line for line in comparison.lines if not isBrief or line.status == MISSING]
+    rows = [_HEADS, *(_cells(line) for line in (*lines, *comparison.totals))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    text = [_row(row, widths) for row in rows]
+    if comparison.missing:
+        count = sum(line.missingCount for line in comparison.missing)
+        text.append(f"{count} messages are missing in {len(comparison.missing)} places")
+    elif not comparison.lines:
+        text.append("nothing to compare")
+    else:
+        openCount = len({line.startMs for line in comparison.lines if line.status == OPEN})
+        text.append("nothing is missing" + (f"; {openCount} windows are not over yet" if openCount else ""))
+    text += [f"note: {_plain(note)}" for note in comparison.notes]
+    return "\n".join(text) + "\n"
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    parts = [cell.rjust(width) if column in _NUMBERS else cell.ljust(width) for column, (cell, width) in enumerate(zip(cells, widths, strict=True))]
+    return "  ".join(parts).rstrip()
+
+
+def asJson(comparison: Comparison) -> str:
+    """For programs; the fields are those of L{Line}."""
+    return json.dumps(
+        {
+            "timeMs": comparison.nowMs,
+            "windowMs": comparison.windowMs,
+            "isComplete": comparison.isComplete,
+            "isCertain": comparison.isCertain,
+            "windows": [_asDictionary(line) for line in comparison.lines],
+            "totals": [_asDictionary(line) for line in comparison.totals],
+            "notes": list(comparison.notes),
+        },
+        indent=1,
+    )
+
+
+def _asDictionary(line: Line) -> dict[str, object]:
+    fields: dict[str, object] = line._asdict()
+    if line.startMs == TOTAL_START:
+        del fields["startMs"]
+    return {**fields, "missingCount": line.missingCount, "completeness": line.completeness}
+
+
+_METRICS = (
+    ("pylogbroker_audit_expected_messages", "Messages that ought to be there, in the windows that are over."),
+    ("pylogbroker_audit_seen_messages", "Messages that are there, in the windows that are over."),
+    ("pylogbroker_audit_missing_messages", "Messages that are missing, over all windows that are over."),
+    ("pylogbroker_audit_missing_windows", "Windows in which messages are missing."),
+)
+
+
+def asPrometheus(comparison: Comparison) -> str:
+    """For Prometheus: gauges by topic and tier, since windows come and go."""
+    missingCounts: dict[tuple[str, str], int] = {}
+    missingWindows: dict[tuple[str, str], int] = {}
+    for line in comparison.missing:
+        key = line.topic, line.tier
+        missingCounts[key] = missingCounts.get(key, 0) + line.missingCount
+        missingWindows[key] = missingWindows.get(key, 0) + 1
+    text = []
+    for (name, sentence), values in zip(
+        _METRICS,
+        (
+            {(line.topic, line.tier): line.expectedCount for line in comparison.totals},
+            {(line.topic, line.tier): line.seenCount for line in comparison.totals},
+            {(line.topic, line.tier): missingCounts.get((line.topic, line.tier), 0) for line in comparison.totals},
+            {(line.topic, line.tier): missingWindows.get((line.topic, line.tier), 0) for line in comparison.totals},
+        ),
+        strict=True,
+    ):
+        text += [f"# HELP {name} {sentence}", f"# TYPE {name} gauge"]
+        text += [f'{name}{{topic="{_label(topic)}",tier="{_label(tier)}"}} {value}' for (topic, tier), value in values.items()]
+    name = "pylogbroker_audit_certain"
+    text += [f"# HELP {name} Whether everything could be counted.", f"# TYPE {name} gauge", f"{name} {int(comparison.isCertain)}"]
+    name = "pylogbroker_audit_time_seconds"
+    text += [f"# HELP {name} When this was compared.", f"# TYPE {name} gauge", f"{name} {comparison.nowMs / 1000:.3f}"]
+    return "\n".join(text) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,184 @@
+"""
+One pass of an audit: read the counts, read the data, compare.
+
+The counts are read first. A count is published after the messages that it counts were written; so whatever has been reported when
+the data is read has been sent before, and can be there. (What was written and is not flushed yet is not visible; the grace covers that.)
+
+A tier that could not be read whole is left out of the comparison, and said: what has not been looked for is not missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+
+from pylogbroker.audit.counts import CountReport, decodeReport
+from pylogbroker.audit.envelope import timeIn
+from pylogbroker.audit.ledger import Comparison, Ledger
+from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
+from pylogbroker.errors import FormatError, PylogbrokerError
+from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.interfaces import IZookeeper
+
+FUTURE_MS_MAX = 24 * 3_600_000
+"""A time that is further ahead is nobody's; windows that never end would fill the books."""
+
+TimeOf = Callable[[bytes], "int | None"]
+
+
+class Auditor:
+    """
+    Audits the tiers of its settings, pass after pass.
+
+    @ivar messageCount: messages that were counted, all tiers and topics together.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: AuditorSettings,
+        *,
+        timeOf: TimeOf | None = None,
+        zookeeper: Callable[[TierAddress], IZookeeper] | None = None,
+    ) -> None:
+        """
+        @param reactor: for connecting and for time.
+        @param timeOf: the time of a payload that has no envelope, in milliseconds since the epoch; L{None} when it knows none.
+        @param zookeeper: makes the client of a tier, not connected.
+        """
+        self.messageCount = 0
+        self._reactor = reactor
+        self._settings = settings
+        self._timeOf = timeOf
+        self._ledger = Ledger(settings.windowMs)
+        self._readers = [TierReader(reactor, tier, settings, zookeeper) for tier in settings.tiers]
+        self._foreignCount = self._futureCount = self._timeOfFailedCount = 0
+
+    def nowMs(self) -> int:
+        """The time, in milliseconds since the epoch."""
+        return int(self._reactor.seconds() * 1000)
+
+    async def audit(self) -> Comparison:
+        """
+        One pass.
+
+        @return: what was found. Tiers that could not be read are named in its notes, and it is not certain then.
+        """
+        nowMs = self.nowMs()
+        sinceMs = max(0, nowMs - self._settings.horizonMs)
+        self._ledger.forgetBefore(sinceMs)
+        problems: dict[str, str] = {}
+        await self._eachTier(problems, lambda reader: self._readCounts(reader, sinceMs))
+        topics = set(self._settings.topics) or self._ledger.reportedTopics - {self._settings.auditTopic}
+        await self._eachTier(problems, lambda reader: self._readData(reader, sorted(topics), sinceMs))
+        tiers = [reader.name for reader in self._readers if reader.name not in problems]
+        notes = [f"{name} was not audited: {problem}" for name, problem in problems.items()]
+        comparison = self._ledger.compare(tiers, nowMs, self._settings.graceMs, topics, (*notes, *self._notes()))
+        return comparison if not problems else _uncertain(comparison)
+
+    async def _eachTier(self, problems: dict[str, str], act: Callable[[TierReader], Any]) -> None:
+        """All at the same time; those that have failed already are left alone."""
+
+        async def one(reader: TierReader) -> None:
+            try:
+                await act(reader)
+            except PylogbrokerError as error:
+                problems[reader.name] = str(error)
+
+        works = [Deferred.fromCoroutine(one(reader)) for reader in self._readers if reader.name not in problems]
+        results: list[tuple[bool, Any]] = await DeferredList(works, consumeErrors=True)
+        for isGood, result in results:
+            if not isGood:
+                result.raiseException()
+
+    # -- counts
+
+    async def _readCounts(self, reader: TierReader, sinceMs: int) -> None:
+        await reader.open()
+        await reader.read(self._settings.auditTopic, sinceMs, self._takeReports)
+
+    def _takeReports(self, fetched: MessageSet) -> int | None:
+        reports: list[CountReport] = []
+        behind, foreignCount = None, 0
+        for payload, behind in fetched.payloads():
+            try:
+                reports.append(decodeReport(payload))
+            except FormatError:
+                foreignCount += 1
+        self._foreignCount += foreignCount
+        latestMs = self.nowMs() + FUTURE_MS_MAX
+        for report in reports:
+            if report.startMs <= latestMs:
+                self._ledger.enter(report)
+        return behind
+
+    # -- data
+
+    async def _readData(self, reader: TierReader, topics: list[str], sinceMs: int) -> None:
+        for topic in topics:
+            await reader.read(topic, sinceMs, lambda fetched, topic=topic: self._takeData(reader.name, topic, fetched))  # type: ignore[misc]
+
+    def _takeData(self, tier: str, topic: str, fetched: MessageSet) -> int | None:
+        windowMs, timeOf = self._settings.windowMs, self._timeOf
+        windows: dict[int, int] = {}
+        behind, arrivalCount = None, 0
+        for payload, behind in fetched.payloads():
+            time = timeIn(payload)
+            if time is None and timeOf is not None:
+                time = self._askTime(timeOf, payload)
+            if time is None:
+                arrivalCount += 1
+            else:
+                startMs = time - time % windowMs
+                windows[startMs] = windows.get(startMs, 0) + 1
+        nowMs = self.nowMs()
+        for startMs, count in windows.items():
+            self.messageCount += count
+            if startMs > nowMs + FUTURE_MS_MAX:
+                self._futureCount += count
+            else:
+                self._ledger.see(tier, topic, startMs, count)
+        if arrivalCount:
+            self.messageCount += arrivalCount
+            self._ledger.see(tier, topic, self._ledger.startOf(nowMs), arrivalCount, isArrival=True)
+        return behind
+
+    def _askTime(self, timeOf: TimeOf, payload: bytes) -> int | None:
+        try:
+            time = timeOf(payload)
+        except Exception:  # the application's own
+            if not self._timeOfFailedCount:
+                self._log.failure("timeOf failed; this is said once")
+            self._timeOfFailedCount += 1
+            return None
+        return time if isinstance(time, int) else None
+
+    # -- what else there is to say
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self._foreignCount:
+            notes.append(f"{self._foreignCount} messages of {self._settings.auditTopic} are no counts, and were left out")
+        if self._futureCount:
+            notes.append(f"{self._futureCount} messages have a time that is more than a day ahead, and were left out")
+        if self._timeOfFailedCount:
+            notes.append(f"timeOf failed on {self._timeOfFailedCount} messages; the first failure is in the log")
+        for reader in self._readers:
+            if reader.skippedCount:
+                notes.append(f"{reader.name}: {reader.skippedCount} times data was deleted before it was counted")
+        return notes
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        for reader in self._readers:
+            await reader.close()
+
+
+def _uncertain(comparison: Comparison) -> Comparison:
+    return Comparison(comparison.windowMs, comparison.nowMs, comparison.lines, comparison.totals, comparison.notes, False)

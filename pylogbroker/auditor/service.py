@@ -1,0 +1,184 @@
+"""
+The auditor as a Twisted service: a pass every so often, a log line for each hole that is found, and what was found last over HTTP.
+
+    /metrics      for Prometheus
+    /audit.json   for programs
+    /audit.txt    for people
+
+It only reads, and is bound to the loopback interface unless it is told otherwise. A hole is logged once, when it is found; and once more when
+it has closed, since data may come late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from pylogbroker.audit.ledger import Comparison
+from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
+from pylogbroker.auditor.auditor import Auditor
+from pylogbroker.config.auditsettings import AuditorSettings
+from pylogbroker.errors import ConfigurationError
+
+REQUEST_SIZE_MAX = 64 << 10
+IDLE_SECONDS = 30
+LOGGED_COUNT_MAX = 1_000
+"""Holes that are logged one by one, at a time; the number of the others is."""
+
+_PAGES = {
+    b"metrics": ("text/plain; version=0.0.4; charset=utf-8", asPrometheus),
+    b"audit.json": ("application/json", asJson),
+    b"audit.txt": ("text/plain; charset=utf-8", asTable),
+}
+
+
+class AuditPage(Resource):
+    """
+    What was found last.
+
+    @ivar comparison: L{None} before the first pass is over.
+    """
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.comparison: Comparison | None = None
+
+    def render(self, request: Any) -> bytes:
+        """Called by Twisted for each request."""
+        if request.method not in (b"GET", b"HEAD"):
+            request.setResponseCode(405)
+            request.setHeader(b"Allow", b"GET, HEAD")
+            return b""
+        request.setHeader(b"X-Content-Type-Options", b"nosniff")
+        kind, show = _PAGES.get(b"/".join(request.postpath), ("text/plain; charset=utf-8", None))
+        request.setHeader(b"Content-Type", kind.encode())
+        if show is None:
+            request.setResponseCode(404)
+            return b"/metrics, /audit.json and /audit.txt are here\n"
+        if self.comparison is None:
+            request.setResponseCode(503)
+            return b"the first pass is not over yet\n"
+        return show(self.comparison).encode()
+
+
+class AuditSite(Site):
+    """Small requests only, and no line in the log for each."""
+
+    noisy = False
+
+    def log(self, request: Any) -> None:
+        """Nothing."""
+
+
+class AuditorService(Service):
+    """
+    @ivar auditor: does the work.
+    @ivar page: what is served.
+    @ivar port: that it listens on, once it does; L{None} for none.
+    """
+
+    _log = Logger()
+    name = "pylogbroker-auditor"
+
+    def __init__(self, reactor: Any, settings: AuditorSettings, auditor: Auditor) -> None:
+        self.auditor = auditor
+        self.page = AuditPage()
+        self.port: Any = None
+        self._reactor = reactor
+        self._settings = settings
+        self._holes: dict[tuple[str, int, str], None] = {}
+        self._passing = LoopingCall(self._pass)
+        self._passing.clock = reactor
+        self._isPassing: Deferred[None] | None = None
+
+    def privilegedStartService(self) -> None:
+        """
+        Listen.
+
+        @raise ConfigurationError: C{listen} is no endpoint, or it cannot be had.
+        """
+        super().privilegedStartService()
+        if not self._settings.listen or self.port is not None:
+            return
+        outcomes: list[Any] = []
+        try:
+            site = AuditSite(self.page, timeout=IDLE_SECONDS, reactor=self._reactor)
+            serverFromString(self._reactor, self._settings.listen).listen(site).addBoth(outcomes.append)
+        except Exception as error:
+            raise ConfigurationError(f"listen={self._settings.listen}: {error}") from error
+        [outcome] = outcomes or [None]
+        if not hasattr(outcome, "stopListening"):
+            raise ConfigurationError(f"listen={self._settings.listen}: {getattr(outcome, 'value', 'it needs a running reactor')}")
+        self.port = outcome
+
+    def startService(self) -> None:
+        """Begin with a pass."""
+        self.privilegedStartService()
+        super().startService()
+        names = " ".join(tier.name for tier in self._settings.tiers)
+        self._log.info("The auditor counts {tiers}, and tells on {listen}", tiers=names, listen=self.port.getHost() if self.port else "nothing")
+        passing = self._passing.start(self._settings.passIntervalMs / 1000)
+        passing.addErrback(lambda failure: self._log.failure("The auditor has stopped: this is a bug", failure))
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when everything is closed; does not fail. A pass that is under way is given up."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        await maybeDeferred(super().stopService)
+        if self._passing.running:
+            self._passing.stop()
+        if self._isPassing is not None:
+            self._isPassing.cancel()
+        port, self.port = self.port, None
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+        await self.auditor.close()
+
+    def _pass(self) -> Deferred[None]:
+        self._isPassing = passing = Deferred.fromCoroutine(self._audit())
+
+        def over(result: Any) -> None:
+            self._isPassing = None
+            if result is not None and self.running:
+                self._log.failure("A pass of the auditor has failed, the next one tries again", result)
+
+        return passing.addBoth(over)
+
+    async def _audit(self) -> None:
+        comparison = await self.auditor.audit()
+        before = self.page.comparison
+        self.page.comparison = comparison
+        self._tell(comparison)
+        if before is None or list(before.notes) != list(comparison.notes):
+            for note in comparison.notes:
+                self._log.warn("{note}", note=note)
+
+    def _tell(self, comparison: Comparison) -> None:
+        """Holes that are new, and those that have closed."""
+        found = {(line.topic, line.startMs, line.tier): line for line in comparison.missing}
+        news = [line for key, line in found.items() if key not in self._holes]
+        judged = {(line.topic, line.startMs, line.tier) for line in (*comparison.lines, *comparison.totals)}
+        closed = [key for key in self._holes if key not in found and key in judged]
+        for line in news[:LOGGED_COUNT_MAX]:
+            self._log.error(
+                "{missing} of {expected} messages of {topic} are missing in {tier}, window {window}",
+                missing=line.missingCount, expected=line.expectedCount, topic=line.topic, tier=line.tier, window=timeText(line.startMs),
+            )  # fmt: skip
+        if len(news) > LOGGED_COUNT_MAX:
+            self._log.error("{count} more windows have holes", count=len(news) - LOGGED_COUNT_MAX)
+        for topic, startMs, tier in closed:
+            self._log.info("Nothing is missing any more of {topic} in {tier}, window {window}", topic=topic, tier=tier, window=timeText(startMs))
+        # What was not judged this time, since its tier could not be read, is as it was; what is older than the horizon is gone.
+        horizonMs = comparison.nowMs - self._settings.horizonMs
+        kept = [key for key in self._holes if key not in judged and (key[1] >= horizonMs or key[1] < 0)]
+        self._holes = dict.fromkeys([*kept, *found])

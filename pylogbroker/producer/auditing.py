@@ -1,0 +1,315 @@
+"""
+Producers that say what they have sent, so that an auditor can tell whether it is there (C{docs/audit.md}; section 4 of the 2011 paper).
+
+    producer = AuditedProducer(reactor, {"zk.connect": "zk1:2181", "audit.topic": "pylogbroker-audit"})
+
+is a producer whose payloads go in envelopes (time, host, payload), and who publishes, in a topic of its own, how many messages of each topic and window of time
+were sent. A message counts when its C{send} has succeeded; one whose outcome is not known is counted apart. With C{confirm}, a message that was counted
+was taken by a broker; without, it was written to a connection, and that it did not arrive is just what the audit finds out.
+
+Reports are published every so often, and at the end. What was not reported when the process is killed is sent and not counted: the audit sees more than
+was sent there, which is no alarm.
+
+L{CountPublisher} is the counting alone. A program at the other end, which loads a warehouse, say, uses it with C{role="seen"} to become a tier of the audit.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from random import Random, SystemRandom
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList, fail, succeed
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.audit.counts import SENT, CountReport, WindowCounter
+from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
+from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
+from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.errors import ConfigurationError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.producer.classes import callableOf, load
+from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
+from pylogbroker.producer.producer import Producer, ProducerCounters
+
+KEEP_WINDOW_COUNT = 2
+"""How many windows more, after its end, a window is kept open for messages whose sending takes long."""
+
+REPORTING_COUNT_MAX = 1_000
+"""Reports on their way; more wait for the next time."""
+
+_MANY = frozenset((list, tuple))
+
+
+class CountPublisher:
+    """
+    Counts by topic and window, and publishes the counts.
+
+    @ivar host: this machine's name in the reports.
+    @ivar leftOutCount: messages that could not be counted; see L{WindowCounter}.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, reactor: Any, producer: Producer, settings: AuditedSettings | Mapping[str, str], *, role: str = SENT, random: Random | None = None
+    ) -> None:
+        """
+        @param producer: takes the reports; it stays its owner's.
+        @param settings: or properties that begin with C{audit.}.
+        @param role: L{pylogbroker.audit.counts.SENT} or L{pylogbroker.audit.counts.SEEN}.
+        @param random: makes the name of this life of the program; by default the system's.
+        @raise ConfigurationError: the settings are wrong.
+        """
+        if not isinstance(settings, AuditedSettings):
+            settings = AuditedSettings.fromProperties(settings, self._warn)
+        self.host = settings.hostName or socket.gethostname()
+        self._reactor = reactor
+        self._producer = producer
+        self._settings = settings
+        source = f"{self.host}-{self.nowMs()}-{(random or SystemRandom()).getrandbits(64):016x}"
+        self._counter = WindowCounter(source, self.host, settings.tier, settings.windowMs, role)
+        self._onTheirWay: dict[tuple[str, int], Deferred[None]] = {}
+        self._isFullTold = False
+        self._ticking = LoopingCall(self.report)
+        self._ticking.clock = reactor
+
+    def _warn(self, sentence: str) -> None:
+        self._log.warn("{sentence}", sentence=sentence)
+
+    def nowMs(self) -> int:
+        """The time, in milliseconds since the epoch."""
+        return int(self._reactor.seconds() * 1000)
+
+    @property
+    def leftOutCount(self) -> int:
+        """Messages that could not be counted."""
+        return self._counter.leftOutCount
+
+    def count(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0) -> None:
+        """
+        So many messages.
+
+        @param timeMs: that of the messages, in milliseconds since the epoch.
+        @param count: those that were sent, or seen, for certain.
+        @param unknownCount: those that may have been.
+        """
+        self._counter.add(topic, timeMs, count, unknownCount)
+        if self._counter.leftOutCount and not self._isFullTold:
+            self._isFullTold = True
+            self._log.error("Messages are not counted for the audit: {count} topics and windows are open already", count=len(self._counter))
+        if not self._ticking.running:
+            self._ticking.start(self._settings.reportIntervalMs / 1000, now=False)
+
+    def report(self) -> None:
+        """Publish what has changed. What does not get through is published again the next time."""
+        nowMs = self.nowMs()
+        for report in self._counter.due(nowMs):
+            series = report.topic, report.startMs
+            if series in self._onTheirWay or len(self._onTheirWay) >= REPORTING_COUNT_MAX:
+                continue
+            sending = self._producer.send(self._settings.auditTopic, report.encode())
+            done: Deferred[None] = Deferred()
+            self._onTheirWay[series] = done
+            sending.addCallbacks(self._reported, self._notReported, callbackArgs=(report,), errbackArgs=(report,))
+            sending.addBoth(self._over, series, done)
+        self._counter.forget(nowMs - KEEP_WINDOW_COUNT * self._settings.windowMs)
+        if not len(self._counter) and self._ticking.running:
+            self._ticking.stop()
+
+    def _reported(self, _result: object, report: CountReport) -> None:
+        self._counter.arrived(report)
+
+    def _notReported(self, failure: Failure, report: CountReport) -> None:
+        self._log.warn(
+            "The count of {topic} was not published, it will be tried again: {reason}", topic=report.topic, reason=failure.getErrorMessage()
+        )
+
+    def _over(self, _result: object, series: tuple[str, int], done: Deferred[None]) -> None:
+        del self._onTheirWay[series]
+        done.callback(None)
+
+    def close(self) -> Deferred[None]:
+        """
+        Publish what is left, once. To be called before the producer is closed.
+
+        @return: fires when that has come to an end, well or not; does not fail.
+        """
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        if self._ticking.running:
+            self._ticking.stop()
+        await self._settled()  # what is on its way may be an older count of the same series
+        while due := self._counter.dueCount:
+            self.report()
+            await self._settled()
+            if self._counter.dueCount >= due:
+                self._log.error("{count} counts could not be published: the audit will see more messages than were reported", count=due)
+                break
+        if self._ticking.running:
+            self._ticking.stop()
+
+    async def _settled(self) -> None:
+        if self._onTheirWay:
+            waiting = [_after(done) for done in self._onTheirWay.values()]
+            self._producer.flush().addErrback(lambda _failure: None)
+            await DeferredList(waiting, consumeErrors=True)
+
+
+def _after(done: Deferred[None]) -> Deferred[None]:
+    """One more who waits."""
+    waiter: Deferred[None] = Deferred()
+
+    def pass_(result: None) -> None:
+        waiter.callback(None)
+
+    done.addCallback(pass_)
+    return waiter
+
+
+class AuditedProducer:
+    """
+    A L{Producer} that counts what it sends. Its payloads are encoded when they are given to C{send}.
+
+    @ivar producer: the one that sends.
+    @ivar counts: the L{CountPublisher}.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        properties: Mapping[str, str],
+        *,
+        timeOf: Callable[[bytes], int | None] | None = None,
+        encoder: Encoder | Any = None,
+        auditRandom: Random | None = None,
+        **options: Any,
+    ) -> None:
+        """
+        @param properties: a producer's, and those that begin with C{audit.} (L{pylogbroker.config.auditsettings.AUDITED_ROWS}).
+        @param timeOf: the time of a payload, in milliseconds since the epoch, instead of the time of sending; L{None} leaves it at that. An auditor must be
+            told the same, unless there are envelopes.
+        @param encoder: as of L{Producer}.
+        @param options: what else L{Producer} takes.
+        @raise ConfigurationError: as of L{Producer}; or the audited topic would be that of the counts.
+        """
+        audit = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
+        others = {key: value for key, value in properties.items() if not key.startswith(PREFIX)}
+        self._settings = AuditedSettings.fromProperties(audit, self._warn)
+        settings = ProducerSettings.fromProperties(others, self._warn)
+        if encoder is None:
+            encoder = load("serializer.class", settings.encoder, ENCODERS, "encode")
+        self._encoder: Encoder = callableOf("encoder", encoder, "encode")
+        self._timeOf = timeOf
+        self._reactor = reactor
+        self.producer = Producer(reactor, settings, encoder=defaultEncoder, **options)
+        self.counts = CountPublisher(reactor, self.producer, self._settings, random=auditRandom)
+        self._host = hostBytes(self.counts.host)
+
+    def _warn(self, sentence: str) -> None:
+        self._log.warn("{sentence}", sentence=sentence)
+
+    def __repr__(self) -> str:
+        return f"<AuditedProducer over {self.producer!r}>"
+
+    @property
+    def counters(self) -> ProducerCounters:
+        """The producer's, reports included."""
+        return self.producer.counters
+
+    def start(self) -> Deferred[AuditedProducer]:
+        """As L{Producer.start}."""
+        return self.producer.start().addCallback(lambda _producer: self)
+
+    def send(self, topic: str, value: Any, key: Any = None) -> Deferred[None]:
+        """
+        As L{Producer.send}. Fails with L{ConfigurationError} for the topic of the counts.
+        """
+        if topic == self._settings.auditTopic:
+            return fail(ConfigurationError(f"{topic} is the topic of the counts (audit.topic)"))
+        values = value if type(value) in _MANY else (value,)
+        try:
+            packed = [self._pack(each) for each in values]
+        except PylogbrokerError:
+            return fail(Failure())
+        except Exception as error:  # the application's own encoder, or its timeOf
+            return fail(PylogbrokerError(f"the encoder or timeOf failed: {error!r}"))
+        if not packed:
+            return succeed(None)
+        if self.producer.settings.isAsync:
+            return _all([self._sendSome(topic, [payload], [timeMs], key) for timeMs, payload in packed])
+        return self._sendSome(topic, [payload for _time, payload in packed], [timeMs for timeMs, _payload in packed], key)
+
+    def _pack(self, value: Any) -> tuple[int, bytes]:
+        payload = self._encoder(value)
+        timeMs = None if self._timeOf is None else self._timeOf(payload)
+        if timeMs is None:
+            timeMs = self.counts.nowMs()
+        return timeMs, encodeEnvelope(timeMs, self._host, payload) if self._settings.hasEnvelope else payload
+
+    def _sendSome(self, topic: str, payloads: list[bytes], times: list[int], key: Any) -> Deferred[None]:
+        """Which share one outcome."""
+        sending = self.producer.send(topic, payloads if len(payloads) > 1 else payloads[0], key)
+        return sending.addCallbacks(self._sent, self._notSent, callbackArgs=(topic, times), errbackArgs=(topic, times))
+
+    def _sent(self, _result: object, topic: str, times: list[int]) -> None:
+        for timeMs in times:
+            self.counts.count(topic, timeMs)
+
+    def _notSent(self, failure: Failure, topic: str, times: list[int]) -> Failure:
+        if failure.check(UnknownOutcomeError):
+            for timeMs in times:
+                self.counts.count(topic, timeMs, 0, 1)
+        return failure
+
+    def whenReady(self) -> Deferred[None]:
+        """As L{Producer.whenReady}."""
+        return self.producer.whenReady()
+
+    def flush(self) -> Deferred[None]:
+        """As L{Producer.flush}."""
+        return self.producer.flush()
+
+    def close(self, timeoutMs: float | None = None) -> Deferred[None]:
+        """
+        Send what has been accepted, publish the last counts, close everything.
+
+        @return: as of L{Producer.close}.
+        """
+        return Deferred.fromCoroutine(self._close(timeoutMs))
+
+    async def _close(self, timeoutMs: float | None) -> None:
+        if timeoutMs is None:
+            timeoutMs = self.producer.settings.closeTimeoutMs
+        deadlineMs = self.counts.nowMs() + timeoutMs
+        over: Deferred[None] = Deferred.fromCoroutine(self._finish())
+        timer = self._reactor.callLater(timeoutMs / 1000, over.cancel)
+        await over.addErrback(lambda _cancelled: None)
+        if timer.active():
+            timer.cancel()
+        await self.producer.close(max(deadlineMs - self.counts.nowMs(), 1))
+
+    async def _finish(self) -> None:
+        await self.producer.flush()
+        await self.counts.close()
+
+
+def _all(sendings: list[Deferred[None]]) -> Deferred[None]:
+    """Fires when all have; fails with the worst: unknown before failed."""
+    if len(sendings) == 1:
+        return sendings[0]
+
+    def judge(results: list[tuple[bool, Any]]) -> None:
+        failures = [result for isGood, result in results if not isGood]
+        for failure in failures:
+            if failure.check(UnknownOutcomeError):
+                failure.raiseException()
+        if failures:
+            failures[0].raiseException()
+
+    return DeferredList(sendings, consumeErrors=True).addCallback(judge)

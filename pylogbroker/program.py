@@ -1,0 +1,120 @@
+"""
+What all programs under C{twistd} have: a property file and changes to it; a start that fails in one line and exits with 1; an end with 0 when a signal
+has asked for it (twistd by itself would let the process die of the signal after an orderly stop); and a word to systemd.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.python import usage
+
+from pylogbroker.config.properties import readProperties
+from pylogbroker.errors import PylogbrokerError
+
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
+
+
+def warn(sentence: str) -> None:
+    """Before there is a log."""
+    sys.stderr.write(f"pylogbroker: {sentence}\n")
+
+
+def sayWhy(kind: type[BaseException], error: BaseException, traceback: object) -> None:
+    """One line, in the log (which twistd has put in the place of standard error) and on standard error."""
+    for stream in {sys.stderr, sys.__stderr__}:
+        if stream is not None:
+            stream.write(f"pylogbroker: {error}\n")
+
+
+def notifySystemd(state: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """
+    Tell systemd how things are (C{sd_notify}), for units of C{Type=notify}.
+
+    @param state: C{READY=1}, C{STOPPING=1} …
+    @return: whether systemd, or anybody, wanted to know and was told. It is never an error.
+    """
+    path = environment.get(NOTIFY_SOCKET, "")
+    if not path:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(1)
+            sender.connect("\0" + path[1:] if path.startswith("@") else path)
+            sender.send(state.encode())
+    except OSError:
+        return False
+    return True
+
+
+class PropertyOptions(usage.Options):
+    """
+    C{--config FILE} and C{--set KEY=VALUE}.
+
+    @ivar settings: what L{read} made of it.
+    """
+
+    optParameters = [["config", "c", None, "The property file."]]
+    settings: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[str] = []
+
+    def opt_set(self, change: str) -> None:
+        """A property that overrides the file's, as KEY=VALUE. Can be repeated."""
+        self.changes.append(change)
+
+    opt_s = opt_set
+
+    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> Any:
+        """Make the settings; to be overridden. Raises L{PylogbrokerError}."""
+        raise NotImplementedError
+
+    def postOptions(self) -> None:
+        """Read the file; what is wrong with it is a usage error."""
+        if self["config"] is None:
+            raise usage.UsageError("--config FILE is missing")
+        try:
+            self.settings = self.read(readProperties(self["config"], warn).overlaid(self.changes), warn)
+        except PylogbrokerError as error:
+            raise usage.UsageError(str(error)) from error
+
+
+class Orderly:
+    """
+    Beside a service, first in the list of bases: its start fails in one line, and it ends with 0.
+    """
+
+    _reactor: Any
+
+    def privilegedStartService(self) -> None:
+        """Before the reactor runs."""
+        try:
+            super().privilegedStartService()  # type: ignore[misc]
+        except PylogbrokerError:
+            # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
+            # of the first two for a SystemExit.) What Python prints then is for people, not for us.
+            sys.excepthook = sayWhy
+            raise
+
+    def startService(self) -> None:
+        """Begin; systemd is told when the reactor runs."""
+        super().startService()  # type: ignore[misc]
+        self._reactor.callWhenRunning(self._catchSignals)
+
+    def _catchSignals(self) -> None:
+        """After the reactor has installed its own: those would make twistd end by the signal."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
+        notifySystemd("READY=1")
+
+    def _stopReactor(self) -> None:
+        if self._reactor.running:
+            notifySystemd("STOPPING=1")
+            self._reactor.stop()

@@ -1,0 +1,113 @@
+"""
+Tests for L{pylogbroker.audit.counts}.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.audit.counts import REPORT_SIZE_MAX, CountReport, WindowCounter, decodeReport
+from pylogbroker.errors import FormatError
+
+REPORT = CountReport("sent", "live", "clicks", 120_000, 60_000, 7, 1, "web1-1", 3, 2, "web1", 130_000)
+
+
+class ReportTests(SynchronousTestCase):
+    """A report as bytes."""
+
+    def test_roundTrip(self) -> None:
+        """What is encoded is decoded; it is the JSON of the page."""
+        self.assertEqual(decodeReport(REPORT.encode()), REPORT)
+        self.assertEqual(
+            json.loads(REPORT.encode()),
+            {
+                "audit": 1, "role": "sent", "tier": "live", "topic": "clicks", "startMs": 120_000, "windowMs": 60_000, "messageCount": 7, "unknownCount": 1,
+                "source": "web1-1", "series": 3, "sequence": 2, "host": "web1", "timeMs": 130_000,
+            },
+        )  # fmt: skip
+
+    def test_wrong(self) -> None:
+        """What is no report is refused: other types, numbers out of range, missing fields, windows that cannot be."""
+        good = json.loads(REPORT.encode())
+        wrongs: list[dict[str, Any]] = [
+            {**good, **change}
+            for change in (
+                {"audit": 2}, {"role": "lost"}, {"messageCount": -1}, {"messageCount": "7"}, {"messageCount": True}, {"messageCount": 2**63},
+                {"topic": None}, {"topic": "x" * 5000},
+                {"startMs": 1}, {"windowMs": 0}, {"windowMs": 2**40, "startMs": 0}, {"source": 1},
+            )
+        ]  # fmt: skip
+        for name in CountReport._fields:
+            wrongs.append({key: value for key, value in good.items() if key != name})
+        for wrong in wrongs:
+            self.assertRaises(FormatError, decodeReport, json.dumps(wrong).encode())
+        for data in (b"", b"[]", b"{", b"\xff", b"[" * 10_000, b" " * (REPORT_SIZE_MAX + 1), REPORT.encode()[:-1]):
+            self.assertRaises(FormatError, decodeReport, data)
+
+    @given(st.binary())
+    def test_anything(self, data: bytes) -> None:
+        """Any bytes are a report, or refused."""
+        self.assertRaises(FormatError, decodeReport, data)
+
+
+class CounterTests(SynchronousTestCase):
+    """Counting by topic and window."""
+
+    def setUp(self) -> None:
+        self.counter = WindowCounter("web1-1", "web1", "live", 1000)
+
+    def test_series(self) -> None:
+        """Each topic and window is a series with a number of its own, and a report says all of it so far."""
+        self.counter.add("a", 1999)
+        self.counter.add("a", 1000, 4)
+        self.counter.add("a", 2000)
+        self.counter.add("b", 1500, 0, 2)
+        found = [(report.topic, report.startMs, report.messageCount, report.unknownCount, report.series, report.sequence) for report in self.counter.due(5000)]
+        self.assertEqual(found, [("a", 1000, 5, 0, 0, 1), ("a", 2000, 1, 0, 1, 1), ("b", 1000, 0, 2, 2, 1)])
+        [first, *_] = self.counter.due(5000)
+        self.assertEqual((first.role, first.tier, first.source, first.host, first.windowMs, first.timeMs), ("sent", "live", "web1-1", "web1", 1000, 5000))
+
+    def test_dueUntilArrived(self) -> None:
+        """A report is due again, with the next number, until one has arrived; and again when more has come."""
+        self.counter.add("a", 0)
+        [first] = self.counter.due(0)
+        [again] = self.counter.due(1)
+        self.assertEqual((first.sequence, again.sequence), (1, 2))
+        self.assertEqual(self.counter.dueCount, 1)
+        self.counter.arrived(first)
+        self.assertEqual((self.counter.dueCount, self.counter.due(2)), (0, []))
+        self.counter.add("a", 0)
+        [more] = self.counter.due(3)
+        self.assertEqual((more.messageCount, more.sequence), (2, 3))
+        self.counter.arrived(more)
+        self.counter.arrived(first)  # late: it takes nothing back
+        self.assertEqual(self.counter.due(4), [])
+
+    def test_forget(self) -> None:
+        """A window that is over and reported is forgotten; what comes for it later begins another series, which adds up with the first."""
+        self.counter.add("a", 0)
+        self.counter.add("a", 1500)
+        self.counter.forget(1000)
+        self.assertEqual(len(self.counter), 2)  # not reported yet
+        for report in self.counter.due(0):
+            self.counter.arrived(report)
+        self.counter.forget(1000)
+        self.assertEqual(len(self.counter), 1)
+        self.counter.add("a", 0)
+        [late] = self.counter.due(0)
+        self.assertEqual((late.messageCount, late.series), (1, 2))
+        self.counter.arrived(late._replace(series=0))  # of the series before
+        self.assertEqual(len(self.counter.due(0)), 1)
+
+    def test_limit(self) -> None:
+        """Beyond the limit of windows nothing is counted, but that."""
+        counter = WindowCounter("s", "h", "t", 1000, openCountMax=2)
+        for time in (0, 1000, 2000, 2500, 10):
+            counter.add("a", time)
+        counter.add("a", -5)
+        self.assertEqual((len(counter), counter.leftOutCount), (2, 3))

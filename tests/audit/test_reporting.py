@@ -1,0 +1,97 @@
+"""
+Tests for L{pylogbroker.audit.reporting}.
+"""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.audit.counts import CountReport
+from pylogbroker.audit.ledger import Comparison, Ledger
+from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
+
+START = 1_767_225_600_000  # 2026-01-01
+
+
+def comparison(topic: str = "clicks", seen: int = 99_999) -> Comparison:
+    ledger = Ledger(60_000)
+    for number, count in enumerate((100_000, 7)):
+        ledger.enter(CountReport("sent", "live", topic, START + number * 60_000, 60_000, count, 3, "p", number, 1, "h", 0))
+    ledger.see("live", topic, START, seen)
+    return ledger.compare(["live"], START + 120_000, 60_000, notes=["one partition was not read"])
+
+
+class TableTests(SynchronousTestCase):
+    """For people."""
+
+    def test_table(self) -> None:
+        """A line for each window and total, numbers under one another; what is not whole does not look whole."""
+        self.assertEqual(
+            asTable(comparison()),
+            "topic   window                tier  expected  unknown   seen  complete  status\n"
+            "clicks  2026-01-01T00:00:00Z  live    100000        3  99999   99.99 %  missing\n"
+            "clicks  2026-01-01T00:01:00Z  live         7        3      0    0.00 %  open\n"
+            "clicks  total                 live    100000        3  99999   99.99 %  missing\n"
+            "1 messages are missing in 1 places\n"
+            "note: one partition was not read\n",
+        )
+
+    def test_brief(self) -> None:
+        """Only holes and totals, when it is to be brief."""
+        text = asTable(comparison(seen=100_001), isBrief=True)
+        self.assertEqual(len(text.splitlines()), 4)
+        self.assertIn("nothing is missing; 1 windows are not over yet", text)
+
+    def test_nothing(self) -> None:
+        """No messages at all is said, too."""
+        self.assertIn("nothing to compare", asTable(Ledger(1000).compare(["live"], 0, 0)))
+
+    def test_hostileNames(self) -> None:
+        """What is in a name does not reach a terminal's controls."""
+        self.assertNotIn("\x1b", asTable(comparison("a\x1b[2Jb")))
+
+    def test_timesThatCannotBe(self) -> None:
+        """A time that no calendar has is shown as a number."""
+        self.assertEqual(timeText(2**62), str(2**62))
+
+
+class JsonTests(SynchronousTestCase):
+    """For programs."""
+
+    def test_json(self) -> None:
+        """All fields of each line, and what was computed of them."""
+        found = json.loads(asJson(comparison()))
+        self.assertEqual((found["isComplete"], found["isCertain"], found["windowMs"], found["notes"]), (False, True, 60_000, ["one partition was not read"]))
+        self.assertEqual(
+            found["windows"][0],
+            {
+                "topic": "clicks", "startMs": START, "tier": "live", "expectedCount": 100_000, "unknownCount": 3, "seenCount": 99_999, "arrivalCount": 0,
+                "reference": "sent", "status": "missing", "missingCount": 1, "completeness": 0.99999,
+            },
+        )  # fmt: skip
+        self.assertNotIn("startMs", found["totals"][0])
+
+
+class PrometheusTests(SynchronousTestCase):
+    """For Prometheus."""
+
+    def test_text(self) -> None:
+        """Gauges by topic and tier, each with help and type."""
+        lines = asPrometheus(comparison()).splitlines()
+        for line in (
+            'pylogbroker_audit_expected_messages{topic="clicks",tier="live"} 100000',
+            'pylogbroker_audit_seen_messages{topic="clicks",tier="live"} 99999',
+            'pylogbroker_audit_missing_messages{topic="clicks",tier="live"} 1',
+            'pylogbroker_audit_missing_windows{topic="clicks",tier="live"} 1',
+            "pylogbroker_audit_certain 1",
+            "# TYPE pylogbroker_audit_missing_messages gauge",
+            "pylogbroker_audit_time_seconds 1767225720.000",
+        ):
+            self.assertIn(line, lines)
+
+    def test_hostileNames(self) -> None:
+        """A name cannot end its label or its line."""
+        text = asPrometheus(comparison('a"\n\\b'))
+        self.assertIn('topic="a\\"\\n\\\\b"', text)

@@ -1,0 +1,168 @@
+"""
+Tests for L{pylogbroker.auditor.tierreader}, at brokers without ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+
+from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.config.auditsettings import AuditorSettings
+from pylogbroker.errors import ConnectionError, FormatError, PylogbrokerError, RemoteUnknownError  # noqa: A004
+from pylogbroker.formats.compression import GZIP
+from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.model import TopicPartition
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.testing.zookeeper import ZookeeperDouble
+from tests.cli.commands import CommandCase
+
+
+class TierReaderTests(CommandCase):
+    """Every message, once."""
+
+    def reader(self, **properties: str) -> TierReader:
+        properties = {key.replace("_", "."): value for key, value in properties.items()}
+        settings = AuditorSettings.fromProperties({"tiers": f"live=broker:127.0.0.1:{self.broker.port}", "timeout.ms": "2000", **properties}, self.fail)
+        reader = TierReader(reactor, settings.tiers[0], settings)
+        self.addCleanup(reader.close)
+        return reader
+
+    async def read(self, reader: TierReader, topic: str = "clicks") -> list[bytes]:
+        found: list[bytes] = []
+
+        def take(fetched: MessageSet) -> int | None:
+            pairs = list(fetched.payloads())
+            found.extend(payload for payload, _ in pairs)
+            return pairs[-1][1] if pairs else None
+
+        await reader.open()
+        await reader.read(topic, 0, take)
+        return found
+
+    async def test_onAndOn(self) -> None:
+        """Everything up to the end, and the next time what has come since; nothing of a topic that is not there, which is not made by that."""
+        await self.startBroker()
+        reader = self.reader()
+        self.assertEqual(await self.read(reader), [])
+        self.assertEqual(await self.read(reader), [])
+        await self.publish("clicks", b"one", b"two")
+        self.assertEqual(await self.read(reader), [b"one", b"two"])
+        self.assertEqual(await self.read(reader), [])
+        await self.publish("clicks", b"three")
+        self.assertEqual(await self.read(reader), [b"three"])
+        self.assertEqual(reader.skippedCount, 0)
+
+    async def test_partitions(self) -> None:
+        """All partitions of a broker."""
+        await self.startBroker(num_partitions="3")
+        producer = SyncProducer(reactor, self.broker.endpoint)
+        for partition in range(3):
+            await producer.send("clicks", partition, [b"%d" % partition])
+        await producer.close()
+        self.assertEqual(await self.read(self.reader()), [b"0", b"1", b"2"])
+
+    async def test_sizes(self) -> None:
+        """Small fetches, compressed sets and messages that are larger than a fetch are read whole, each message once."""
+        await self.startBroker()
+        payloads = [b"%d" % number for number in range(500)]
+        await self.publish("clicks", *payloads[:250], codec=GZIP)
+        await self.publish("clicks", *payloads[250:])
+        await self.publish("clicks", b"x" * 5000)
+        self.assertEqual(await self.read(self.reader(fetch_size="300")), [*payloads, b"x" * 5000])
+
+    async def test_tooLarge(self) -> None:
+        """A message that is larger than may be fetched fails the reading, and is not passed over."""
+        await self.startBroker()
+        await self.publish("clicks", b"x" * 5000)
+        await self.refused(self.read(self.reader(fetch_size="100", fetch_size_max="1000")), FormatError)
+
+    async def test_retention(self) -> None:
+        """Where data was deleted before it was read, reading goes on behind the gap, which is counted."""
+        await self.startBroker(log_file_size="100")
+        reader = self.reader()
+        await self.publish("clicks", b"a" * 90)
+        self.assertEqual(len(await self.read(reader)), 1)
+        for letter in b"bcd":
+            await self.publish("clicks", bytes((letter,)) * 90)
+        log = self.broker.broker.service.directory.logs[TopicPartition("clicks", 0)]
+        reader._positions = dict.fromkeys(reader._positions, 0)
+        job = log.beginRetire(log.segments[:2], 0)
+        assert job is not None
+        job.run()
+        log.finishRetire(job, None)
+        self.assertEqual([payload[:1] for payload in await self.read(reader)], [b"c", b"d"])
+        self.assertEqual(reader.skippedCount, 1)
+
+    async def test_emptied(self) -> None:
+        """A log that ends before where the reader was is read anew, and that is counted."""
+        await self.startBroker()
+        await self.publish("clicks", b"one")
+        reader = self.reader()
+        await self.read(reader)
+        reader._positions = dict.fromkeys(reader._positions, 10_000)
+        self.assertEqual(await self.read(reader), [b"one"])
+        self.assertEqual(reader.skippedCount, 1)
+
+    async def test_takeFails(self) -> None:
+        """A set that cannot be counted is not passed over: the next time it is there again."""
+        await self.startBroker()
+        await self.publish("clicks", b"one")
+        reader = self.reader()
+
+        def take(fetched: MessageSet) -> int | None:
+            raise RemoteUnknownError("no")
+
+        await self.refused(reader.read("clicks", 0, take), RemoteUnknownError)
+        self.assertEqual(await self.read(reader), [b"one"])
+
+    async def test_wrongTopic(self) -> None:
+        """A topic that a broker refuses is an error."""
+        await self.startBroker()
+        await self.refused(self.read(self.reader(), "a/b"), RemoteUnknownError)
+
+    async def test_brokerAway(self) -> None:
+        """So is a broker that is away."""
+        await self.startBroker()
+        reader = self.reader(timeout_ms="300")
+        await self.broker.stop()
+        await self.refused(self.read(reader), ConnectionError)
+
+
+class ZookeeperTests(CommandCase):
+    """Brokers that are found by ZooKeeper."""
+
+    async def test_discovery(self) -> None:
+        """Partitions of the brokers that are registered; a broker that comes later is found by the next opening."""
+        double = ZookeeperDouble(reactor)
+        settings = AuditorSettings.fromProperties({"tiers": "live=z:2181"}, self.fail)
+        reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
+        self.addCleanup(reader.close)
+        await reader.open()
+        self.assertEqual(await reader._partitions("clicks"), [])
+        self.broker = LocalBroker(reactor, {"enable.zookeeper": "true", "zk.connect": "z", "hostname": "127.0.0.1"}, zookeeper=lambda: double.client())
+        self.addCleanup(self.broker.stop)
+        await self.broker.start()
+        await self.publish("clicks", b"one")
+        payloads: list[bytes] = []
+
+        def take(fetched: MessageSet) -> int | None:
+            pairs = list(fetched.payloads())
+            payloads.extend(payload for payload, _ in pairs)
+            return pairs[-1][1]
+
+        while not payloads:
+            await reader.open()
+            await reader.read("clicks", 0, take)
+        self.assertEqual(payloads, [b"one"])
+
+    async def test_zookeeperAway(self) -> None:
+        """Without ZooKeeper, opening fails; it can be tried again."""
+        double = ZookeeperDouble(reactor)
+        double.stop()
+        settings = AuditorSettings.fromProperties({"tiers": "live=z:2181", "timeout.ms": "100"}, self.fail)
+        reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
+        await self.refused(reader.open(), PylogbrokerError)
+        double.start()
+        await reader.open()
+        await reader.close()

@@ -1,0 +1,66 @@
+"""Tests for L{pylogbroker.config.auditsettings}."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS, AuditedSettings, AuditorSettings, TierAddress, parseTier
+from pylogbroker.errors import ConfigurationError
+
+
+class AuditedSettingsTests(SynchronousTestCase):
+    """A producer's part."""
+
+    def test_defaults(self) -> None:
+        """Nobody has to say anything."""
+        settings = AuditedSettings.fromProperties({}, self.fail)
+        self.assertEqual(dataclasses.astuple(settings), ("pylogbroker-audit", 60_000, 10_000, "live", None, True))
+        self.assertIs(AuditedSettings.fromProperties({"audit.host": ""}, self.fail).hostName, None)
+
+    def test_wrong(self) -> None:
+        """Every wrong value is named."""
+        with self.assertRaises(ConfigurationError) as caught:
+            AuditedSettings.fromProperties({"audit.window.ms": "0", "audit.envelope": "yes", "audit.topic": ""}, self.fail)
+        self.assertEqual(len(str(caught.exception).splitlines()), 3)
+
+    def test_rows(self) -> None:
+        """Every setting has one row, whose key shows whose it is."""
+        self.assertEqual([row.setting for row in AUDITED_ROWS], [field.name for field in dataclasses.fields(AuditedSettings)])
+        self.assertTrue(all(row.key.startswith("audit.") and not row.kafkas for row in AUDITED_ROWS))
+
+
+class AuditorSettingsTests(SynchronousTestCase):
+    """An auditor's property file."""
+
+    def settings(self, **properties: str) -> AuditorSettings:
+        given = {key.replace("_", "."): value for key, value in properties.items()}
+        return AuditorSettings.fromProperties({"tiers": "live=zk1:2181/kafka", **given}, self.fail)
+
+    def test_defaults(self) -> None:
+        """Only the tiers have to be given."""
+        settings = self.settings()
+        self.assertEqual(settings.tiers, (TierAddress("live", "zk1:2181/kafka", ()),))
+        self.assertEqual((settings.windowMs, settings.graceMs, settings.horizonMs, settings.timeOf, settings.topics), (60_000, 120_000, 86_400_000, None, ()))
+
+    def test_tiers(self) -> None:
+        """Several, with ZooKeeper or without."""
+        settings = self.settings(tiers="live=zk1:2181,zk2:2181/kafka | mirror=broker:log1:9092,log2:9092")
+        self.assertEqual(settings.tiers[1], TierAddress("mirror", "", ("log1:9092", "log2:9092")))
+        self.assertEqual(settings.tiers[0].zookeeperServers, "zk1:2181,zk2:2181/kafka")
+
+    def test_wrongTiers(self) -> None:
+        """None, two of one name, and what is no tier, are refused."""
+        for wrong in ("", "|", "live", "live=", "=zk:2181", "a=zk:1 | a=zk:2", "a=broker:", "a b=zk:1"):
+            self.assertRaises(ConfigurationError, self.settings, tiers=wrong)
+        self.assertRaises(ConfigurationError, AuditorSettings.fromProperties, {}, self.fail)
+        self.assertRaises(ConfigurationError, parseTier, "live=zk1 zk2")
+
+    def test_derived(self) -> None:
+        """A fetch can grow at least to what it begins with."""
+        self.assertEqual(self.settings(fetch_size="67108864", fetch_size_max="5").fetchSizeMax, 67_108_864)
+
+    def test_rows(self) -> None:
+        """Every setting has one row."""
+        self.assertEqual(sorted(row.setting for row in AUDITOR_ROWS), sorted(field.name for field in dataclasses.fields(AuditorSettings)))

@@ -1,0 +1,172 @@
+"""
+What lies in C{etc/}: sample property files, which say what the tables say, and units for systemd, which start what there is.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from pylogbroker.cli.main import buildParser
+from pylogbroker.config.allowlist import PRODUCE, readAllowList
+from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS, PREFIX, AuditedSettings, AuditorSettings
+from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
+from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
+from pylogbroker.config.properties import readProperties
+from pylogbroker.config.table import Row
+from tests.integration.brokerprocess import twistd
+
+ETC = Path(__file__).resolve().parent.parent.parent / "etc"
+UNITS = ETC / "systemd"
+
+
+class PropertyTests(SynchronousTestCase):
+    """C{etc/*.properties}, beside C{broker.properties}, which L{tests.config.test_settings} has."""
+
+    def check(self, name: str, rows: Sequence[Row]) -> dict[str, str]:
+        """
+        It has every key that has an effect, commented out or not, in the order of the table and no other; each with the sentence of its row; and what is
+        commented out shows the default, or an example that is valid. Returns what is not commented out.
+        """
+        text = (ETC / name).read_text(encoding="utf-8")
+        used = [row for row in rows if row.used]
+        found = re.findall(r"\n((?:# .*\n)+)(#?)([a-zA-Z.]+)=(.*)", text)
+        self.assertEqual([key for _, _, key, _ in found], [row.key for row in used])
+        for row, (comment, mark, _key, value) in zip(used, found, strict=True):
+            self.assertEqual(" ".join(line[2:] for line in comment.splitlines()), row.sentence + ("" if row.kafkas else " (ours)"))
+            if mark and row.default:
+                self.assertEqual(value, row.default)
+            elif mark:
+                row.kind.parse(value, self.fail)
+                self.assertNotEqual(value, "")
+        return dict(readProperties(str(ETC / name), self.fail))
+
+    def test_producer(self) -> None:
+        """C{producer.properties}, with the audit's keys, is valid as it is."""
+        properties = self.check("producer.properties", (*PRODUCER_ROWS, *AUDITED_ROWS))
+        settings = ProducerSettings.fromProperties(properties, self.fail)
+        self.assertTrue(settings.isAsync and settings.isConfirming)
+        AuditedSettings.fromProperties({key: value for key, value in properties.items() if key.startswith(PREFIX)}, self.fail)
+
+    def test_consumer(self) -> None:
+        """C{consumer.properties} is valid as it is."""
+        self.assertEqual(ConsumerSettings.fromProperties(self.check("consumer.properties", CONSUMER_ROWS), self.fail).group, "example")
+
+    def test_auditor(self) -> None:
+        """C{auditor.properties} is valid as it is."""
+        self.assertEqual(AuditorSettings.fromProperties(self.check("auditor.properties", AUDITOR_ROWS), self.fail).tiers[0].name, "live")
+
+    def test_allowList(self) -> None:
+        """C{allow.txt} is valid as it is."""
+        self.assertTrue(readAllowList(str(ETC / "allow.txt")).allows("loader", PRODUCE, "views-1"))
+
+
+class UnitTests(SynchronousTestCase):
+    """C{etc/systemd}."""
+
+    def commands(self) -> list[tuple[str, list[str]]]:
+        """Name of the unit and words of its C{ExecStart}."""
+        found = []
+        for path in sorted(UNITS.glob("*.service")):
+            [line] = re.findall(r"^ExecStart=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            found.append((path.name, shlex.split(line)))
+        self.assertGreater(len(found), 2)
+        return found
+
+    def test_commands(self) -> None:
+        """Each unit starts a service that C{twistd} has, or a command that C{pylogbroker} has, with options that it takes and a file that is in C{etc/}."""
+        makers = {maker.tapname: maker for maker in getPlugins(IServiceMaker)}
+        for unit, words in self.commands():
+            with self.subTest(unit):
+                program = Path(words[0]).name
+                config = words[words.index("--config") + 1]
+                self.assertTrue((ETC / Path(config).name).exists(), config)
+                own = [word.replace(config, str(ETC / Path(config).name)) for word in words]
+                if program == "twistd":
+                    self.assertEqual(own[1:3], ["-n", "--pidfile="])
+                    makers[own[3]].options().parseOptions(own[4:])
+                else:
+                    self.assertEqual(program, "pylogbroker")
+                    buildParser().parse_args(own[1:])
+
+    def test_notify(self) -> None:
+        """What runs for long tells systemd when it is ready, is started again when it fails, and has limits."""
+        for unit, words in self.commands():
+            text = (UNITS / unit).read_text(encoding="utf-8")
+            isOnce = "Type=oneshot" in text
+            for line in ("NoNewPrivileges=yes", "User=", *(() if isOnce else ("Type=notify", "Restart=on-failure", "LimitNOFILE=", "KillSignal=SIGTERM"))):
+                self.assertIn(f"\n{line}", text, unit)
+            self.assertEqual(Path(words[0]).name == "twistd", not isOnce)
+
+    def test_verified(self) -> None:
+        """systemd has nothing against them, but that the programs are not installed there."""
+        analyze = shutil.which("systemd-analyze")
+        if analyze is None:
+            raise SkipTest("there is no systemd-analyze")
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        for path in UNITS.iterdir():
+            text = re.sub(r"/opt/pylogbroker/bin/\w+", "/bin/true", path.read_text(encoding="utf-8"))
+            (folder / path.name).write_text(text.replace("User=pylogbroker", "User=root"), encoding="utf-8")
+        run = subprocess.run([analyze, "verify", *map(str, folder.iterdir())], capture_output=True, text=True, timeout=60, check=False)
+        said = [line for line in (run.stdout + run.stderr).splitlines() if "pylogbroker" in line]
+        self.assertEqual(said, [])
+
+
+class ReadyTests(SynchronousTestCase):
+    """What C{Type=notify} relies on."""
+
+    def test_broker(self) -> None:
+        """The broker, with the sample file, tells systemd when it serves, and when it begins to stop."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+            receiver.bind(f"{folder}/notify")
+            receiver.settimeout(60)
+            command = [*twistd(), "-n", "--pidfile=", "pylogbroker", "--config", str(ETC / "broker.properties")]
+            process = subprocess.Popen(
+                [*command, "--set", "port=0", "--set", f"log.dir={folder}/log"], cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, "PYTHONPATH": str(ETC.parent), "NOTIFY_SOCKET": f"{folder}/notify"},
+            )  # fmt: skip
+            self.addCleanup(process.kill)
+            self.assertEqual(receiver.recv(100), b"READY=1")
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(receiver.recv(100), b"STOPPING=1")
+            output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, output)
+
+
+class LogLineTests(SynchronousTestCase):
+    """The tables of log lines in C{docs/operations.md}."""
+
+    def sentences(self) -> set[str]:
+        """Every text in the package, as the page shows it: with an ellipsis for a field."""
+        found = set()
+        for path in (ETC.parent / "pylogbroker").rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(re.sub(r"\{[^}]*\}", "…", node.value))
+        return found
+
+    def test_linesExist(self) -> None:
+        """Each line that the page explains is one that the code logs."""
+        page = (ETC.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+        page = page.partition("## What each log line means")[2].partition("## What to do when")[0]
+        lines = [line for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for line in re.findall(r"`([^`]+)`", cell)]
+        self.assertGreater(len(lines), 30)
+        sentences = self.sentences()
+        self.assertEqual([line for line in lines if line not in sentences], [])

@@ -1,0 +1,211 @@
+"""
+Tests for L{pylogbroker.producer.auditing}, on a puppet network.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from pylogbroker.audit.counts import SEEN, CountReport, decodeReport
+from pylogbroker.audit.envelope import decodeEnvelope
+from pylogbroker.audit.ledger import Ledger
+from pylogbroker.errors import ConfigurationError, EncodingError, PylogbrokerError, TimedOutError, UnknownOutcomeError
+from pylogbroker.producer.auditing import AuditedProducer, CountPublisher
+from tests.producer.producercase import ProducerCase
+from tests.producer.puppets import PuppetConnections
+
+TOPIC = "pylogbroker-audit"
+
+
+class AuditingCase(ProducerCase):
+    """An audited producer over a puppet, at second 1000."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock.advance(1000)
+
+    def audited(self, properties: dict[str, Any] | None = None, **options: Any) -> AuditedProducer:
+        given = {"broker.list": "0:a:1", "producer.type": "async", "queue.time": "10"}
+        given |= {"audit.window.ms": "2000", "audit.interval.ms": "500", "audit.host": "web1"}
+        connections = PuppetConnections(self.cluster.network, self.random.random)
+        return AuditedProducer(
+            self.clock, {**given, **(properties or {})}, connections=connections, random=self.random.random, auditRandom=Random(1), **options
+        )
+
+    def reports(self) -> list[CountReport]:
+        return [decodeReport(payload) for payload in self.a.payloads(TOPIC)]
+
+    def counted(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """What an auditor makes of the reports."""
+        ledger = Ledger(2000)
+        for report in self.reports():
+            ledger.enter(report)
+        return {(line.topic, line.startMs): (line.expectedCount, line.unknownCount) for line in ledger.compare(["live"], 10**12, 0).lines}
+
+
+class ProducerTests(AuditingCase):
+    """Messages in envelopes, and counts beside them."""
+
+    def test_envelopes(self) -> None:
+        """A payload goes with time and host; the counts come after the interval, one report a topic and window."""
+        producer = self.audited()
+        sendings = [producer.send("clicks", b"one"), producer.send("clicks", [b"two", b"three"]), producer.send("views", b"four")]
+        self.cluster.pass_(0.2)
+        for sending in sendings:
+            self.successResultOf(sending)
+        envelopes = [decodeEnvelope(payload) for payload in self.a.payloads("clicks")]
+        self.assertEqual([tuple(envelope) for envelope in envelopes], [(1_000_000, "web1", payload) for payload in (b"one", b"two", b"three")])
+        self.assertEqual(self.reports(), [])
+        self.cluster.pass_(0.6)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0), ("views", 1_000_000): (1, 0)})
+        [report, _] = self.reports()
+        self.assertEqual((report.role, report.tier, report.host, report.windowMs, report.source[:13]), ("sent", "live", "web1", 2000, "web1-1000000-"))
+        self.assertEqual(producer.counts.leftOutCount, 0)
+
+    def test_windows(self) -> None:
+        """A report says all of its window so far; nothing is said twice that has not changed; when all is over, no timer is left."""
+        producer = self.audited()
+        for _ in range(3):
+            producer.send("clicks", b"x")
+            self.cluster.pass_(1.1)
+        self.assertEqual([(report.startMs, report.messageCount) for report in self.reports()], [(1_000_000, 1), (1_000_000, 2), (1_002_000, 1)])
+        self.cluster.pass_(10)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0), ("clicks", 1_002_000): (1, 0)})
+        closing = producer.close()
+        self.cluster.pass_(0.2)
+        self.successResultOf(closing)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_close(self) -> None:
+        """What was sent and not reported is reported before the end."""
+        producer = self.audited({"queue.time": "60000"})
+        for number in range(5):
+            producer.send("clicks", b"%d" % number)
+        closing = producer.close()
+        self.cluster.pass_(0.5)
+        self.successResultOf(closing)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (5, 0)})
+        self.assertEqual(len(self.a.payloads("clicks")), 5)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_sync(self) -> None:
+        """In sync mode a call is one request, and one outcome."""
+        producer = self.audited({"producer.type": "sync"})
+        sending = producer.send("clicks", [b"one", b"two"], key=None)
+        self.cluster.pass_(0.1)
+        self.successResultOf(sending)
+        self.assertEqual(self.a.kinds, ["Produce"])
+        self.cluster.pass_(1)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0)})
+
+    def test_failed(self) -> None:
+        """What has failed is not counted; what is unknown is counted apart, and who asked is told so."""
+        producer = self.audited({"confirm": "true", "socket.timeout.ms": "1000"})
+        self.successResultOf(producer.send("clicks", []))
+        self.failureResultOf(producer.send("clicks", "no bytes"), EncodingError)
+        self.a.isAnswering = False
+        sending = producer.send("clicks", [b"one", b"two"])
+        self.cluster.pass_(3)
+        self.failureResultOf(sending, UnknownOutcomeError)
+        self.a.isAnswering = True
+        self.cluster.pass_(5)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (0, 2)})
+
+    def test_partlyFailed(self) -> None:
+        """Of a call in async mode each message counts for itself."""
+        producer = self.audited({"max.message.size": "1000"})
+        sending = producer.send("clicks", [b"small", b"x" * 2000])
+        self.cluster.pass_(1)
+        self.failureResultOf(sending, PylogbrokerError)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
+
+    def test_reportsAreTriedAgain(self) -> None:
+        """A report that does not get through is published again; the count that arrives is whole."""
+        producer = self.audited()
+        producer.send("clicks", b"one")
+        self.cluster.pass_(0.2)
+        self.a.isUp = False
+        self.a.cut()
+        self.cluster.pass_(20)
+        self.assertEqual(self.reports(), [])
+        self.a.isUp = True
+        self.cluster.pass_(5)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
+
+    def test_closeTakesTooLong(self) -> None:
+        """A broker that is away does not hold up the end."""
+        producer = self.audited()
+        self.a.isUp = False
+        producer.send("clicks", b"one").addErrback(lambda failure: None)
+        closing = producer.close(1000)
+        self.cluster.pass_(2)
+        self.failureResultOf(closing, TimedOutError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class ApplicationTests(AuditingCase):
+    """What an application can choose."""
+
+    def test_timeOf(self) -> None:
+        """The application's own time decides the window, without envelopes if it likes; where it knows none, the time of sending does."""
+        producer = self.audited({"audit.envelope": "false"}, timeOf=lambda payload: int(payload) if payload != b"?" else None)
+        for payload in (b"5000", b"5999", b"6000", b"?"):
+            producer.send("clicks", payload)
+        self.cluster.pass_(1)
+        self.assertEqual(self.a.payloads("clicks"), [b"5000", b"5999", b"6000", b"?"])
+        self.assertEqual(self.counted(), {("clicks", 4000): (2, 0), ("clicks", 6000): (1, 0), ("clicks", 1_000_000): (1, 0)})
+
+    def test_foreignFailures(self) -> None:
+        """An encoder or C{timeOf} that raises fails the call, and nothing else."""
+        producer = self.audited(timeOf=lambda payload: 1 // 0, encoder=str.encode)
+        self.assertIn("ZeroDivisionError", str(self.failureResultOf(producer.send("clicks", "one"), PylogbrokerError).value))
+
+    def test_encoder(self) -> None:
+        """C{serializer.class} makes the payload that goes into the envelope."""
+        producer = self.audited({"serializer.class": "kafka.serializer.StringEncoder"})
+        producer.send("clicks", "ü")
+        self.cluster.pass_(0.2)
+        self.assertEqual(decodeEnvelope(self.a.payloads("clicks")[0]).payload, "ü".encode())
+
+    def test_settings(self) -> None:
+        """What is wrong in either part is refused, and the topic of the counts is not the application's."""
+        for wrong in ({"audit.window.ms": "0"}, {"queue.size": "0"}):
+            self.assertRaises(ConfigurationError, self.audited, wrong)
+        self.failureResultOf(self.audited().send(TOPIC, b"x"), ConfigurationError)
+
+    def test_likeAProducer(self) -> None:
+        """It can be started, asked for room, flushed, and shows its counters."""
+        producer = self.audited({"audit.misspelt": "1"})
+        self.assertIs(self.successResultOf(producer.start()), producer)
+        self.successResultOf(producer.whenReady())
+        producer.send("clicks", b"x")
+        flushing = producer.flush()
+        self.turn()
+        self.successResultOf(flushing)
+        self.assertEqual(producer.counters.writtenCount, 1)
+        self.assertIn("AuditedProducer", repr(producer))
+
+
+class CountPublisherTests(AuditingCase):
+    """The counting alone."""
+
+    def test_seen(self) -> None:
+        """A program at the other end reports what it has seen, as a tier."""
+        inner = self.producer({"queue.time": 10})
+        counts = CountPublisher(self.clock, inner, {"audit.tier": "warehouse", "audit.window.ms": "2000"}, role=SEEN)
+        counts.count("clicks", 5000, 3)
+        closing = counts.close()
+        self.cluster.pass_(0.1)
+        self.successResultOf(closing)
+        [report] = self.reports()
+        self.assertEqual((report.role, report.tier, report.startMs, report.messageCount), ("seen", "warehouse", 4000, 3))
+        self.successResultOf(counts.close())
+
+    def test_limit(self) -> None:
+        """A flood of topics is counted up to a limit, and said once."""
+        counts = CountPublisher(self.clock, self.producer(), {})
+        self.patch(counts._counter, "_openCountMax", 3)
+        for number in range(5):
+            counts.count(f"topic {number}", 5000)
+        self.assertEqual(counts.leftOutCount, 2)
