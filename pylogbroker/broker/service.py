@@ -14,6 +14,7 @@ reactor, which is speaking to ZooKeeper, C{privilegedStartService} waits for by 
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import sys
@@ -152,6 +153,7 @@ class BrokerService(Service):
         self.directory = LogDirectory(settings.logDirectory, form, fileSystem or RealFileSystem(), logSettings(settings), self.upkeep.nowMs)
         chance = random or SystemRandom()
         broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, chance, self.counters, self._topicCreated)
+        self._broker = broker
         dialect = Dialect2011(broker, settings.requestSizeMax, self.counters, self._report(quietLog), reactor.seconds)
         self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
         self.factory = BrokerFactory(dialect, self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
@@ -180,6 +182,31 @@ class BrokerService(Service):
         if self._settings.enableZookeeper:
             isRegistered = self.registration is not None and self.registration.isRegistered
         return self._portrait.take(self._endpoint(), isRegistered)
+
+    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+        """
+        What a fetch would be answered, read on a worker and not counted, for whoever looks.
+
+        @return: fails with the L{PylogbrokerError} that the fetch would be refused with.
+        """
+        return Deferred.fromCoroutine(self._read(topic, partition, offset, sizeMax))
+
+    async def _read(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
+        found = self._broker.fetch(topic, partition, offset, sizeMax)
+        if isinstance(found, Deferred):
+            found = await found
+        file, position, size = found
+        if file is None:
+            return b""
+        fileno = file.fileno()
+        try:
+            return await self._coldWorker.do(lambda: os.pread(fileno, size, position))
+        finally:
+            file.unpin()
+
+    def offsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> Deferred[list[int]]:
+        """What an offsets request would be answered, not counted, for whoever looks."""
+        return Deferred.fromCoroutine(self._broker.offsets(topic, partition, time, countMax))
 
     def _endpoint(self) -> str:
         if not self.ports:

@@ -18,6 +18,8 @@ from twisted.python.failure import Failure
 from pylogbroker import __version__
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.console.cluster import ClusterView
+from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.site import Query, Reply, Route, Web
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.metrics.exposition import CONTENT_TYPE, render
@@ -50,13 +52,15 @@ class ConsoleService(Service):
     _log = Logger()
     name = "pylogbroker-console"
 
-    def __init__(self, reactor: Any, listener: str, web: Web) -> None:
+    def __init__(self, reactor: Any, listener: str, web: Web, view: ClusterView | None = None) -> None:
         """
         @param listener: see L{listenerDescription}.
+        @param view: closed at the end.
         """
         self._reactor = reactor
         self._description = listenerDescription(listener)
         self.web = web
+        self._view = view
         self.port: Any = None
 
     def listen(self) -> Deferred[None]:
@@ -102,6 +106,8 @@ class ConsoleService(Service):
         if port is not None:
             await maybeDeferred(port.stopListening)
         self.web.closeAll()
+        if self._view is not None:
+            await self._view.close()
 
 
 def metricsRoute(broker: BrokerService) -> Route:
@@ -122,4 +128,8 @@ def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService)
     if not settings.httpListener.strip():
         return None
     routes: dict[str, Route] = {"/metrics": metricsRoute(broker)}
-    return ConsoleService(reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts))
+    view = None
+    if settings.httpConsole:
+        view = ClusterView(reactor, broker, lambda: broker.zookeeper)
+        routes.update(pageRoutes(view, settings.httpMessages))
+    return ConsoleService(reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view)
