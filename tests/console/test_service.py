@@ -177,3 +177,30 @@ class LoadTests(TestCase):
         await self.assertFailure(other.start(), Exception)
         assert other.console is not None
         self.assertIsNone(other.console.port)
+
+
+class ServiceTests(SynchronousTestCase):
+    """Starting and stopping."""
+
+    def test_twice(self) -> None:
+        """Told to listen twice, it listens once; it stops, and stops again."""
+        memory: Any = MemoryReactor()
+        service = ConsoleService(memory, "8067", Web(memory, {}))
+        service.privilegedStartService()
+        self.successResultOf(service.listen())
+        self.assertEqual(len(memory.tcpServers), 1)
+        service.startService()
+        self.successResultOf(service.stopService())
+        self.assertIsNone(service.port)
+        self.successResultOf(service.stopService())
+
+    def test_later(self) -> None:
+        """An endpoint that listens later than at once cannot be used with twistd, and is named."""
+        waiting: Deferred[Any] = Deferred()
+
+        class Service(ConsoleService):
+            def listen(self) -> Deferred[None]:
+                return waiting
+
+        error = self.assertRaises(ConfigurationError, Service(MemoryReactor(), "1", Web(None, {})).privilegedStartService)
+        self.assertIn("http.listener", str(error))

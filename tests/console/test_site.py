@@ -4,9 +4,10 @@ Tests of the site: who is answered, and what.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -23,6 +24,10 @@ class Transport(StringTransport):
 
     def _checkState(self) -> None:
         """A real one may be told to pause when it is about to close."""
+
+    def unregisterProducer(self) -> None:
+        """A real one may be told so twice."""
+        self.producer = None
 
     def getPeer(self) -> str:
         return "somebody"
@@ -230,3 +235,52 @@ class ConnectionTests(SiteTestCase):
         self.web.doStart()
         self.addCleanup(self.web.doStop)
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class MutationTests(SiteTestCase):
+    """Requests that somebody has damaged."""
+
+    SEEDS = (
+        request("/?a=1&b=2"),
+        request("/later", "HEAD"),
+        request("/wrong", more="Accept: */*\r\nConnection: keep-alive\r\nUser-Agent: x\r\n"),
+        request("/", "POST", more="Content-Length: 5\r\n") + b"hello",
+        request("/", "PUT", more="Transfer-Encoding: chunked\r\n") + b"5\r\nhello\r\n0\r\n\r\n",
+        request("/", more="Expect: 100-continue\r\nContent-Length: 1\r\n"),
+        request("/", more="Upgrade: websocket\r\nConnection: Upgrade\r\n"),
+    )
+    COUNT = 3_000
+
+    def mutant(self, random: Random) -> bytes:
+        data = bytearray(random.choice(self.SEEDS))
+        for _ in range(random.randint(1, 6)):
+            at = random.randrange(len(data) + 1)
+            act = random.randrange(4)
+            if act == 0 and at < len(data):
+                data[at] = random.randrange(256)
+            elif act == 1:
+                data[at:at] = random.choice((b"\r\n", b"\0", b"%", b"Host: evil\r\n", b" ", b"\xff\xfe", b":" * 50, b"A" * 300))
+            elif act == 2:
+                del data[at : at + random.randint(1, 30)]
+            else:
+                data[at:at] = data[: random.randint(1, 40)]
+        return bytes(data)
+
+    def test_mutants(self) -> None:
+        """Whatever comes, only routes are called, nothing is logged as an error, each answer is a whole one, and none says what was not asked."""
+        random = Random(8067)
+        self.web.routes = {**self.web.routes, "/later": lambda query: succeed(textReply("late"))}
+        lines = capture(self)
+        for number in range(self.COUNT):
+            channel, transport = self.connect()
+            data = self.mutant(random)
+            at = random.randrange(len(data) + 1)
+            for part in (data[:at], data[at:]):
+                if part and not transport.disconnecting and not transport.disconnected:
+                    channel.dataReceived(part)
+            answer = transport.value()
+            self.assertTrue(not answer or answer.startswith(b"HTTP/1."), (number, data, answer[:80]))
+            self.assertLess(len(answer), 20_000, (number, data))
+            self.lose(channel)
+        self.assertEqual(lines(), [])
+        self.assertEqual(self.web.connections, {})
