@@ -7,6 +7,7 @@ It takes its port before the broker touches anything, so that a taken one fails 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.application.service import Service
@@ -22,7 +23,7 @@ from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.site import Query, Reply, Route, Web
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.metrics.exposition import CONTENT_TYPE, render
+from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
 from pylogbroker.metrics.figures import brokerFamilies
 
 LOOPBACK = "127.0.0.1"
@@ -117,6 +118,20 @@ def metricsRoute(broker: BrokerService) -> Route:
         return Reply(200, CONTENT_TYPE, render(brokerFamilies(broker.picture(), __version__)))
 
     return metrics
+
+
+class MetricsService(ConsoleService):
+    """
+    Serves an application's figures: of its producers and consumers, and of its own.
+    """
+
+    def __init__(self, reactor: Any, listener: str, collect: Callable[[], Iterable[Family]], hosts: tuple[str, ...] = ()) -> None:
+        """
+        @param listener: see L{listenerDescription}.
+        @param collect: called for each scrape.
+        @param hosts: names that the Host header may have.
+        """
+        super().__init__(reactor, listener, Web(reactor, {"/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))}, hosts))
 
 
 def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService) -> ConsoleService | None:

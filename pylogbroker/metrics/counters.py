@@ -171,6 +171,68 @@ class FlushCounters(_Counted):
             self.longestMs = durationMs
 
 
+class FetchCounters(_Counted):
+    """
+    What a consumer has asked brokers for (C{kafka.SimpleConsumerStats}).
+
+    @ivar fetchCount: requests that were answered (C{NumFetchRequests}).
+    @ivar failedCount: requests that were not.
+    @ivar fetchUs: microseconds from the request to the answer, all together (C{AvgFetchRequestMs}).
+    @ivar longestUs: of the longest (C{MaxFetchRequestMs}, of a window there).
+    """
+
+    __slots__ = ("failedCount", "fetchCount", "fetchUs", "longestUs")
+
+    fetchCount: int
+    failedCount: int
+    fetchUs: int
+    longestUs: int
+
+    def fetched(self, seconds: float) -> None:
+        """One was answered."""
+        us = int(seconds * 1_000_000)
+        self.fetchCount += 1
+        self.fetchUs += us
+        if us > self.longestUs:
+            self.longestUs = us
+
+
+class ConsumedCounters(_Counted):
+    """
+    One topic's numbers at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
+
+    @ivar messageCount: messages handed out (C{MessagesPerTopic}); those of one answer are counted together, when the last of them is taken or the
+        rest is dropped.
+    @ivar fetchedSize: bytes of message sets fetched and kept (C{BytesPerTopic}).
+    """
+
+    __slots__ = ("fetchedSize", "messageCount")
+
+    messageCount: int
+    fetchedSize: int
+
+
+class ConsumerCounters:
+    """
+    All that one consumer counts.
+
+    @ivar topics: counters by name; it reads few enough.
+    """
+
+    __slots__ = ("fetches", "topics")
+
+    def __init__(self) -> None:
+        self.fetches = FetchCounters()
+        self.topics: dict[str, ConsumedCounters] = {}
+
+    def topic(self, name: str) -> ConsumedCounters:
+        """A topic's counters."""
+        counters = self.topics.get(name)
+        if counters is None:
+            counters = self.topics[name] = ConsumedCounters()
+        return counters
+
+
 class BrokerCounters:
     """
     All that one broker counts.
