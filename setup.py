@@ -81,7 +81,7 @@ setup(
     python_requires=">=3.11",
     package_dir={"": "."},
     packages=[*find_packages(include=["pylogbroker", "pylogbroker.*"]), "twisted.plugins"],
-    package_data={"pylogbroker": ["py.typed"]},
+    package_data={"pylogbroker": ["py.typed", "console/page/*"]},
     zip_safe=False,
     cmdclass={"build_py": BuildWithSample},
     entry_points={"console_scripts": ["pylogbroker = pylogbroker.cli.main:main"]},

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.console.service import ConsoleService, brokerConsole
 from pylogbroker.interfaces import IZookeeper
 
 
@@ -20,6 +21,7 @@ class EmbeddedBroker:
     A broker that is started and stopped by the application.
 
     @ivar service: the broker itself; also what a C{twisted.application} can be made the parent of.
+    @ivar console: serves its metrics and its page; L{None} without C{http.listener}.
     """
 
     _log = Logger()
@@ -33,19 +35,36 @@ class EmbeddedBroker:
         """
         self.settings = BrokerSettings.fromProperties(properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
         self.service = BrokerService(reactor, self.settings, zookeeper=zookeeper)
+        self.console: ConsoleService | None = brokerConsole(reactor, self.settings, self.service)
 
     def start(self) -> Deferred[None]:
         """
         @return: fires with L{None} when clients are served; fails with a L{pylogbroker.errors.ConfigurationError} (a port is taken) or
             L{pylogbroker.errors.StorageError} (the directory cannot be used), with C{enable.zookeeper} also with a L{pylogbroker.errors.ZookeeperError}.
         """
-        return self.service.start()
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        if self.console is None:
+            await self.service.start()
+            return
+        await self.console.listen()
+        try:
+            await self.service.start()
+        except BaseException:
+            await self.console.stopService()
+            raise
 
     def stop(self) -> Deferred[None]:
         """
         @return: fires with L{None} when everything is flushed and closed.
         """
-        return self.service.stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self.console is not None:
+            await self.console.stopService()
+        await self.service.stopService()
 
     @property
     def host(self) -> str:

@@ -12,11 +12,13 @@ import sys
 from typing import Any
 
 from twisted.application.service import IService
+from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.console.service import ConsoleService, brokerConsole
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.program import notifySystemd
 
@@ -61,10 +63,18 @@ def _sayWhy(kind: type[BaseException], error: BaseException, traceback: object) 
 
 
 class TwistdBrokerService(BrokerService):
-    """A broker whose start fails in one line, and whose process ends with 0 when it was asked to end."""
+    """
+    A broker whose start fails in one line, and whose process ends with 0 when it was asked to end.
+
+    @ivar console: what it serves over HTTP; L{None}: nothing.
+    """
+
+    console: ConsoleService | None = None
 
     def privilegedStartService(self) -> None:
         try:
+            if self.console is not None:
+                self.console.privilegedStartService()
             super().privilegedStartService()
         except PylogbrokerError:
             # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
@@ -75,6 +85,11 @@ class TwistdBrokerService(BrokerService):
     def startService(self) -> None:
         super().startService()
         self._reactor.callWhenRunning(self._catchSignals)
+
+    def stopService(self) -> Deferred[None]:
+        if self.console is None:
+            return super().stopService()
+        return self.console.stopService().addCallback(lambda _: super(TwistdBrokerService, self).stopService())
 
     def _catchSignals(self) -> None:
         """After the reactor has installed its own: those would make twistd end by the signal."""
@@ -93,4 +108,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdBrokerService(reactor, options.settings)
+    service.console = brokerConsole(reactor, options.settings, service)
     return service  # type: ignore[no-any-return]

@@ -97,8 +97,10 @@ class Broker:
         self.coldWorker = coldWorker
 
     def countOut(self, size: int) -> None:
-        """Bytes of message sets have been sent."""
-        self._counters.requests.writtenSize += size
+        """Bytes have been given to a socket, in one write."""
+        counters = self._counters.requests
+        counters.writtenSize += size
+        counters.writeCount += 1
 
     # -- producing
 

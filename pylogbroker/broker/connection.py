@@ -40,6 +40,7 @@ from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServ
 from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Grant
 from pylogbroker.metrics.counters import ConnectionCounters
+from pylogbroker.model import TopicPartition
 
 GREETING_SIZE = 64
 
@@ -65,6 +66,8 @@ class IDialect(Protocol):
 
     def carryOut(self, request: Any) -> Any: ...
 
+    def describe(self, request: Any) -> tuple[str, TopicPartition | None]: ...
+
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class BrokerConnection(TwistedProtocol):
@@ -85,13 +88,14 @@ class BrokerConnection(TwistedProtocol):
     _sentBefore = -1
     _grant: Grant | None = None
     _greeting: bytes | None = b""  # the first bytes, until the first request was understood
+    _underWay: Any = None  # the request whose answer has to wait
 
     def __init__(self, factory: BrokerFactory) -> None:
         self.factory: BrokerFactory = factory
         self._decoder: IDecoder = factory.dialect.newDecoder()
         # Attributes that an instance gets later cost it a dictionary of its own: 800 bytes a connection, instead of 8 for each of these.
         self.busy = self._advancing = self._paused = self._finishing = self._unheard = False
-        self._outgoing = self._grant = None
+        self._outgoing = self._grant = self._underWay = None
         self._greeting = b""
         self._sentBefore = -1
         self._dialect: IDialect | None = factory.dialect if factory.dialectFor is None else None
@@ -118,6 +122,9 @@ class BrokerConnection(TwistedProtocol):
         self.factory.unshaken.pop(self, None)
 
     def dataReceived(self, data: bytes) -> None:
+        counters = self.factory.counters
+        counters.readSize += len(data)
+        counters.readCount += 1
         if self._greeting == b"":
             self._greeting = data[:GREETING_SIZE]
         self._decoder.feed(data)
@@ -169,7 +176,7 @@ class BrokerConnection(TwistedProtocol):
                 answer = carryOut(request)
                 self._greeting = None
                 if answer is not None:
-                    self._answer(answer)
+                    self._answer(answer, request)
                 elif self._grant is not None:
                     self._release()
         except PylogbrokerError as error:
@@ -190,14 +197,16 @@ class BrokerConnection(TwistedProtocol):
 
     # -- send
 
-    def _answer(self, answer: Any) -> None:
+    def _answer(self, answer: Any, request: Any) -> None:
         self.busy = True
         if isinstance(answer, Deferred):
+            self._underWay = request
             answer.addCallback(self._send).addErrback(self._failed)
         else:
             self._send(answer)
 
     def _send(self, pieces: list[Piece] | None) -> None:
+        self._underWay = None
         if pieces is None:
             self._sent()
         elif self._unheard:
@@ -218,6 +227,22 @@ class BrokerConnection(TwistedProtocol):
             self._release()
         if not self._advancing:
             self._advance()
+
+    def waiting(self) -> tuple[str, str, TopicPartition | None] | None:
+        """
+        What this connection waits for, if it does: for whoever looks.
+
+        @return: the peer, what it waits for, and in which partition: C{"memory"} for a large request, C{"reader"} (its answer is not taken as fast as it
+            could be sent); or the kind of the request that has to wait, as the dialect names it.
+        """
+        if self._underWay is not None:
+            kind, where = self.factory.dialect.describe(self._underWay)
+            return self._peer(), kind, where
+        if self._outgoing is not None:
+            return (self._peer(), "reader", None) if self._outgoing.isSending else None
+        if self._grant is not None and not self._grant.granted:
+            return self._peer(), "memory", None
+        return None
 
     def isStalled(self) -> bool:
         """Whether the peer has taken nothing of what waits for it since this was last asked."""
@@ -255,7 +280,7 @@ class BrokerConnection(TwistedProtocol):
     # -- the end
 
     def _failed(self, failure: Failure) -> None:
-        self.busy = False
+        self.busy, self._underWay = False, None
         if failure.check(PylogbrokerError):
             self._refuse(failure.value)  # type: ignore[arg-type]
         else:

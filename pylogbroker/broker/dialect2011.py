@@ -11,6 +11,7 @@ Answers go out in the order of the requests, one at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -31,6 +32,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.model import TopicPartition
 from pylogbroker.wire.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, RequestDecoder
 from pylogbroker.wire.responses import SET_SIZE_MAX, encodeOffsets, fetchHeader, multiFetchHeader
 
@@ -59,8 +61,12 @@ class Dialect2011:
     @ivar report: called with (sentence, error) for what clients are not told: drops, and failures behind code -1.
     """
 
-    def __init__(self, broker: Broker, requestSizeMax: int, counters: BrokerCounters, report: Any) -> None:
+    def __init__(self, broker: Broker, requestSizeMax: int, counters: BrokerCounters, report: Any, seconds: Callable[[], float] = float) -> None:
+        """
+        @param seconds: a clock, to see how long requests take.
+        """
         self._broker = broker
+        self._seconds = seconds
         self._requestSizeMax = requestSizeMax
         self._counters = counters
         self._runs: dict[bytes, Any] = {}
@@ -70,7 +76,7 @@ class Dialect2011:
         """For one connection."""
         return RequestDecoder(self._requestSizeMax, self._runs)
 
-    def carryOut(self, request: Request) -> Answer | Deferred[Answer]:
+    def carryOut(self, request: Request) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
         """
         Carry out a request.
 
@@ -78,21 +84,48 @@ class Dialect2011:
         @raise PylogbrokerError: the connection has to end; from the Deferred, too.
         """
         counters = self._counters.requests
+        begun = self._seconds()
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
-            return self._broker.produce(request.topic, request.partition, request.sets, self._refused)  # type: ignore[return-value] # a Deferred is invariant
+            later = self._broker.produce(request.topic, request.partition, request.sets, self._refused)
+            return self._timed(later, begun, counters.produced)
         if isinstance(request, Fetch):
             counters.fetchCount += 1
-            return self._fetch(*_thatFits(request))
+            return self._timed(self._fetch(*_thatFits(request)), begun, counters.fetched)
         if isinstance(request, MultiFetch):
             counters.fetchCount += 1
-            return Deferred.fromCoroutine(self._multiFetch(request))
+            return self._timed(Deferred.fromCoroutine(self._multiFetch(request)), begun, counters.fetched)
         if isinstance(request, MultiProduce):
             counters.produceCount += 1
-            return Deferred.fromCoroutine(self._multiProduce(request))
+            return self._timed(Deferred.fromCoroutine(self._multiProduce(request)), begun, counters.produced)
         assert isinstance(request, Offsets)
         counters.offsetsCount += 1
         return Deferred.fromCoroutine(self._offsets(request))
+
+    def _timed(self, answer: Any, begun: float, took: Callable[[float], None]) -> Any:
+        """See to it that the time of a request is counted, now or when its answer is there. One that fails is not timed, as in 0.7."""
+        if not isinstance(answer, Deferred):
+            took(self._seconds() - begun)
+            return answer
+
+        def over(result: Any) -> Any:
+            took(self._seconds() - begun)
+            return result
+
+        return answer.addCallback(over)
+
+    def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
+        """
+        What a request is, for people.
+
+        @return: C{"produce"}, C{"fetch"} or C{"offsets"}, and its partition; of a request for several, the first.
+        """
+        if isinstance(request, MultiProduce | MultiFetch):
+            parts: Sequence[Produce | Fetch] = request.produces if isinstance(request, MultiProduce) else request.fetches
+            kind = "produce" if isinstance(request, MultiProduce) else "fetch"
+            return kind, TopicPartition(parts[0].topic, parts[0].partition) if parts else None
+        kind = "produce" if isinstance(request, Produce) else "fetch" if isinstance(request, Fetch) else "offsets"
+        return kind, TopicPartition(request.topic, request.partition)
 
     # -- producing
 

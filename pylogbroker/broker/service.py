@@ -14,6 +14,7 @@ reactor, which is speaking to ZooKeeper, C{privilegedStartService} waits for by 
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import sys
@@ -35,6 +36,7 @@ from pylogbroker.broker.connection import BrokerFactory
 from pylogbroker.broker.dialect2011 import Dialect2011
 from pylogbroker.broker.guard import Guard
 from pylogbroker.broker.listening import serverEndpoint
+from pylogbroker.broker.portrait import Portrait
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.registration import Registration
 from pylogbroker.broker.transfer import SliceServer
@@ -49,6 +51,7 @@ from pylogbroker.errors import ClosedError, ConfigurationError, NotAllowedError,
 from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.metrics.picture import BrokerPicture
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
@@ -152,16 +155,20 @@ class BrokerService(Service):
         self.directory = LogDirectory(settings.logDirectory, form, fileSystem or RealFileSystem(), logSettings(settings), self.upkeep.nowMs)
         chance = random or SystemRandom()
         broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, chance, self.counters, self._topicCreated)
+        self._broker = broker
         report = self._report(quietLog)
 
         def makeDialect(over: Any) -> Dialect2011:
-            return Dialect2011(over, settings.requestSizeMax, self.counters, report)
+            return Dialect2011(over, settings.requestSizeMax, self.counters, report, reactor.seconds)
 
         self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
         self.factory = BrokerFactory(makeDialect(broker), self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
         if settings.allowFile:
             guard = Guard(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
             self.factory.dialectFor = guard.dialectFor
+        self._portrait = Portrait(settings, self.counters, self.directory, self.upkeep, self._admission, self.factory)
+        self._figuresLook = LoopingCall(self._logFigures)
+        self._figuresLook.clock = reactor
         self._stalledLook = LoopingCall(self.factory.cutStalled)
         self._stalledLook.clock = reactor
         self._wasStopped = False
@@ -174,6 +181,69 @@ class BrokerService(Service):
                 quietLog.warn(sentence + ": {error}", error=error)
 
         return report
+
+    # -- looking in
+
+    @property
+    def zookeeper(self) -> IZookeeper | None:
+        """Its client, while it has one, for whoever wants to look at the cluster with it; not to be closed, nor written with."""
+        return self._zookeeper
+
+    def picture(self) -> BrokerPicture:
+        """The broker at this moment, also while it starts and when it has stopped."""
+        isRegistered = None
+        if self._settings.enableZookeeper:
+            isRegistered = self.registration is not None and self.registration.isRegistered
+        return self._portrait.take(self._endpoint(), isRegistered)
+
+    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+        """
+        What a fetch would be answered, read on a worker and not counted, for whoever looks.
+
+        @return: fails with the L{PylogbrokerError} that the fetch would be refused with.
+        """
+        return Deferred.fromCoroutine(self._read(topic, partition, offset, sizeMax))
+
+    async def _read(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
+        found = self._broker.fetch(topic, partition, offset, sizeMax)
+        if isinstance(found, Deferred):
+            found = await found
+        file, position, size = found
+        if file is None:
+            return b""
+        fileno = file.fileno()
+        try:
+            return await self._coldWorker.do(lambda: os.pread(fileno, size, position))
+        finally:
+            file.unpin()
+
+    def offsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> Deferred[list[int]]:
+        """What an offsets request would be answered, not counted, for whoever looks."""
+        return Deferred.fromCoroutine(self._broker.offsets(topic, partition, time, countMax))
+
+    def _endpoint(self) -> str:
+        if not self.ports:
+            return ""
+        host: Any = self.ports[0].getHost()
+        return f"{host.host}:{host.port}" if hasattr(host, "port") else str(host)
+
+    def _logFigures(self) -> None:
+        picture = self.picture()
+        requests, total = picture.counters["requests"], picture.counters["allTopics"]
+        self._log.info(
+            "Figures of broker {brokerId}: {messageCount} messages in, {producedSize} bytes in, {fetchedSize} bytes out, {produceCount} produce "
+            "and {fetchCount} fetch requests since the start; {connectionCount} clients, {waitingCount} of them wait, {unflushedSize} bytes unflushed",
+            brokerId=picture.brokerId,
+            messageCount=total["messageCount"],
+            producedSize=total["producedSize"],
+            fetchedSize=total["fetchedSize"],
+            produceCount=requests["produceCount"],
+            fetchCount=requests["fetchCount"],
+            connectionCount=picture.counters["connections"]["openCount"],
+            waitingCount=sum(picture.waitingCounts.values()),
+            unflushedSize=picture.unflushedSize,
+            picture=picture,
+        )
 
     # -- starting under twistd: before the reactor runs
 
@@ -367,6 +437,10 @@ class BrokerService(Service):
         self.upkeep.start(lambda: list(self.directory.logs.values()))
         looking = self._stalledLook.start(self._settings.readerIdleMs / 1000, now=False)
         looking.addErrback(lambda failure: self._log.failure("Looking for stalled readers has stopped: this is a bug", failure))
+        if self._settings.metricsLogIntervalMs:
+            logging = self._figuresLook.start(self._settings.metricsLogIntervalMs / 1000, now=False)
+            logging.addErrback(lambda failure: self._log.failure("Logging of figures has stopped: this is a bug", failure))
+        self._portrait.startedMs = self.upkeep.nowMs()
         for port in self.ports:
             if isinstance(port, Port):
                 port.startReading()
@@ -396,8 +470,10 @@ class BrokerService(Service):
             return
         self._wasStopped = True
         self.upkeep.stopTicking()
-        if self._stalledLook.running:
-            self._stalledLook.stop()
+        self._portrait.startedMs = 0
+        for look in (self._stalledLook, self._figuresLook):
+            if look.running:
+                look.stop()
         await self._endConnections()
         await self.upkeep.drain()
         for log in list(self.directory.logs.values()):

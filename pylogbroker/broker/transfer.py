@@ -58,7 +58,7 @@ class IFlow(Protocol):
     coldWorker: IWorker
 
     def countOut(self, size: int) -> None:
-        """Bytes of message sets have gone out."""
+        """Bytes have gone out, in one write."""
         ...
 
 
@@ -164,6 +164,7 @@ class SliceServer(tcp.Server):
         """Send until the queue is empty, the socket full, the turn's budget spent or the data cold. What it returns ends the connection."""
         queue = self._queue
         assert queue is not None
+        flow: IFlow | None = self._flow
         left = TURN_SIZE_MAX
         while queue and left > 0:
             head = queue[0]
@@ -180,11 +181,12 @@ class SliceServer(tcp.Server):
                 return main.CONNECTION_LOST
             left -= size
             self.sentSize += size
+            if flow is not None:  # nothing but plain writes so far
+                flow.countOut(size)
             head[1] = done + size
             if head[1] == whole:
                 queue.popleft()
                 if not isinstance(piece, bytes) and piece.file is not None:
-                    self._flow.countOut(whole)
                     piece.file.unpin()
         return None
 
@@ -311,6 +313,7 @@ class ReadingTransfer:
 
     def _write(self, data: bytes) -> None:
         self.sentSize += len(data)
+        self._flow.countOut(len(data))
         self._transport.write(data)
 
     def _read(self, piece: Slice, file: ISegmentFile) -> None:
@@ -334,7 +337,6 @@ class ReadingTransfer:
         if self._position == piece.size:
             self._pieces.popleft()
             self._position = 0
-            self._flow.countOut(piece.size)
             file.unpin()
         self._write(data)
         self._goOn()

@@ -229,6 +229,21 @@ class Upkeep:
         """How many produce requests wait because of limits, a full disk or a roll."""
         return sum(map(len, (self._processRelief, *self._relief.values(), *self._rolls.values())))
 
+    def waits(self) -> list[tuple[PartitionLog | None, str, int]]:
+        """
+        Who holds producers back.
+
+        @return: partition (L{None}: all of them together), why, and how many requests wait: C{"disk"} (it is full), C{"flush"} (too much is
+            unflushed), C{"roll"} (its next segment is being made).
+        """
+        found: list[tuple[PartitionLog | None, str, int]] = []
+        if self._processRelief:
+            found.append((None, "flush", len(self._processRelief)))
+        for log in {**self._heldUp, **self._relief}:
+            found.append((log, "disk" if log in self._heldUp else "flush", len(self._relief.get(log, ()))))
+        found += [(log, "roll", len(queue)) for log, queue in self._rolls.items()]
+        return found
+
     # -- flushing
 
     def _flushByTime(self) -> None:

@@ -227,6 +227,22 @@ BROKER_ROWS: tuple[Row, ...] = (
         "max.topic.counters", "topicCounterCountMax", Integer(0), "1000",
         "How many topics are counted one by one; those that come later are counted together.",
     ),
+    _ours(
+        "http.listener", "httpListener", Text(), "",
+        "Where to serve metrics for Prometheus and the console, as a Twisted endpoint string, or only a port: `8067`. Without `interface=` that is "
+        "127.0.0.1: nobody is asked for a password. None: nowhere.",
+    ),
+    _ours(
+        "http.hosts", "httpHosts", TextList(), "",
+        "The names by which browsers may reach `http.listener`, beside `localhost` and every bare address: a request with another name in its Host "
+        "header is refused, since it may come from a page elsewhere.",
+    ),
+    _ours("http.console", "httpConsole", Boolean(), "true", "Serve the console, too, and not only metrics."),
+    _ours("http.messages", "httpMessages", Boolean(), "true", "Let whoever looks at the console look at messages."),
+    _ours(
+        "metrics.log.interval.ms", "metricsLogIntervalMs", Integer(0), "0",
+        "How often the broker logs its figures, as an event with fields, in milliseconds; 0: never.",
+    ),
     # -- without effect
     _idle(
         "num.threads", "", _POSITIVE, None,
@@ -250,6 +266,8 @@ class BrokerSettings:
     @ivar flushIntervalMs: 0 and less flush at every look.
     @ivar connectionCountMax: 0 for no limit of its own.
     @ivar allowFile: C{""} when all may do everything. It was read, to find what is wrong with it, and is read again when the broker is made.
+    @ivar httpListener: C{""} for none.
+    @ivar metricsLogIntervalMs: 0 for never.
     """
 
     brokerId: int
@@ -301,6 +319,11 @@ class BrokerSettings:
     retentionSizeByTopic: Mapping[str, int]
     retentionIntervalMs: int
     topicCounterCountMax: int
+    httpListener: str
+    httpHosts: tuple[str, ...]
+    httpConsole: bool
+    httpMessages: bool
+    metricsLogIntervalMs: int
 
     @classmethod
     def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> BrokerSettings:

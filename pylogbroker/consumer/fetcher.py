@@ -49,6 +49,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.formats.compression import CODEC_NAMES
 from pylogbroker.formats.messageset import CODEC_MASK, MessageSet, readEntry
+from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.model import EARLIEST, LATEST
 
 RETRY_FIRST_MS = 1_000
@@ -125,7 +126,9 @@ class Fetcher:
 
     _log = Logger()
 
-    def __init__(self, clock: Any, consumer: SimpleConsumer, settings: ConsumerSettings, positions: Positions, random: Any) -> None:
+    def __init__(
+        self, clock: Any, consumer: SimpleConsumer, settings: ConsumerSettings, positions: Positions, random: Any, counters: ConsumerCounters | None = None
+    ) -> None:
         """
         @param consumer: of the broker; the fetcher closes it.
         @param positions: where to begin.
@@ -134,6 +137,7 @@ class Fetcher:
         self._clock = clock
         self._consumer = consumer
         self._settings = settings
+        self._counters = counters or ConsumerCounters()
         self._positions = positions
         self._intakes: OrderedDict[Place, Intake] = OrderedDict()
         self._asking: Deferred[Any] | None = None
@@ -255,7 +259,7 @@ class Fetcher:
         asking = self._consumer.multifetch(ranges)
         self._asking = asking
         reserved = [(each, each.sizeMax) for each in chosen]
-        answered: Deferred[Any] = asking.addCallback(self._answered, reserved)
+        answered: Deferred[Any] = asking.addCallback(self._answered, reserved, self._clock.seconds())
         answered.addBoth(self._over, reserved).addErrback(self._failed).addErrback(self._unforeseen).addCallback(self._next)
 
     def _over(self, result: Any, reserved: list[tuple[Intake, int]]) -> Any:
@@ -268,7 +272,8 @@ class Fetcher:
         self._asking = None
         self.wake()
 
-    def _answered(self, sets: list[MessageSet], reserved: list[tuple[Intake, int]]) -> None:
+    def _answered(self, sets: list[MessageSet], reserved: list[tuple[Intake, int]], begun: float) -> None:
+        self._counters.fetches.fetched(self._clock.seconds() - begun)
         self._backoff.succeeded()
         self._isBroken = False
         came = [self._take(intake, sizeMax, each) for (intake, sizeMax), each in zip(reserved, sets, strict=True)]
@@ -281,6 +286,7 @@ class Fetcher:
         if self._isStopped:
             return
         failure.trap(PylogbrokerError)
+        self._counters.fetches.failedCount += 1
         waitMs = self._backoff.failed()
         if not self._isBroken:
             self._isBroken = True
@@ -318,6 +324,7 @@ class Fetcher:
             return self._unfit(intake, data, sizeMax, error)
         size, isWhole = wholeSize(data, first[1])
         intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data)))
+        self._counters.topic(intake.place.topic).fetchedSize += size
         intake.offset = messages.baseOffset + size
         intake.isStored = False
         intake.sizeMax = self._settings.fetchSize

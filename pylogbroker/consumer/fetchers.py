@@ -21,6 +21,7 @@ from pylogbroker.consumer.fetcher import FETCH_COUNT_MAX, Fetcher
 from pylogbroker.consumer.positions import Positions
 from pylogbroker.consumer.rebalance import Place, Share
 from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.metrics.counters import ConsumerCounters
 
 EndpointFor = Callable[[BrokerRegistration], "str | IStreamClientEndpoint"]
 
@@ -35,6 +36,8 @@ def plainEndpoint(broker: BrokerRegistration) -> str:
 class Fetchers:
     """
     Sees to it that each partition of a share is fetched from where its broker is, and no other.
+
+    @ivar counters: of all of them.
     """
 
     _log = Logger()
@@ -61,6 +64,7 @@ class Fetchers:
         self._random = random
         self._streamOf = streamOf
         self._name = name
+        self.counters = ConsumerCounters()
         self._byBroker: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
 
     def __repr__(self) -> str:
@@ -103,7 +107,7 @@ class Fetchers:
         """See to it that a broker's fetcher asks at the right address."""
         before, fetcher = self._byBroker.get(number, (None, None))
         if before is None or fetcher is None:
-            fetcher = Fetcher(self._clock, self._consumerOf(broker), self._settings, self._positions, self._random)
+            fetcher = Fetcher(self._clock, self._consumerOf(broker), self._settings, self._positions, self._random, self.counters)
         elif (before.host, before.port) != (broker.host, broker.port):
             self._closing(fetcher.moveTo(self._consumerOf(broker)))
         self._byBroker[number] = broker, fetcher

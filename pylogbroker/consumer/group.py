@@ -36,6 +36,9 @@ from pylogbroker.consumer.rebalance import Place, Share, State
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import ClosedError, CommitFailedError, ConfigurationError, ConsumerStateError, InvalidNameError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.metrics.clientfigures import consumerFamilies
+from pylogbroker.metrics.counters import ConsumerCounters
+from pylogbroker.metrics.exposition import Family
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STREAM_COUNT_MAX = 100_000
@@ -115,6 +118,19 @@ class ConsumerConnector:
         if fixed is not None:
             return f"{group}_{fixed}"
         return f"{group}_{hostName}-{int(self._clock.seconds() * 1000)}-{format(random.getrandbits(64), 'x')[:8]}"
+
+    @property
+    def counters(self) -> ConsumerCounters:
+        """What has been fetched and handed out since the consumer was made."""
+        return self._fetchers.counters
+
+    def figures(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+        """
+        Its figures, to be served to a scraper (L{pylogbroker.console.service.MetricsService}).
+
+        @param labels: beside the group.
+        """
+        return consumerFamilies(self.counters, len(self._member.owned), {"group": self._settings.group, **(labels or {})})
 
     @property
     def isOwning(self) -> bool:
@@ -231,6 +247,7 @@ class ConsumerConnector:
             queuedSizeMax=settings.queuedSizeMax,
             timeoutMs=settings.consumerTimeoutMs,
             unreadable=self._fetchers.unreadable,
+            counters=self.counters,
         )
 
     def commitOffsets(self) -> Deferred[None]:

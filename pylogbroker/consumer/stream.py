@@ -33,6 +33,7 @@ from zope.interface import implementer
 from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ConsumerTimeoutError, FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.model import BrokerPartition
 
 CHUNK_COUNT_MAX = 10
@@ -113,6 +114,7 @@ class MessageStream:
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
         unreadable: Callable[[Place, int], None] = lambda place, offset: None,
+        counters: ConsumerCounters | None = None,
     ) -> None:
         """
         @param name: of the thread that it belongs to.
@@ -134,6 +136,7 @@ class MessageStream:
         self._queuedSizeMax = queuedSizeMax
         self._timeoutMs = timeoutMs
         self._unreadable = unreadable
+        self._counters = counters or ConsumerCounters()
         self._queue: deque[Chunk | _Fault | _Jump] = deque()
         self._chunkCount = self._size = 0  # of chunks that are queued, and of the room that is kept
         self._epoch = 0  # how often something was dropped
@@ -260,9 +263,14 @@ class MessageStream:
         payloads = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
         topic, partition = place
         make = tuple.__new__  # half the cost of calling the class
-        for payload, nextOffset in payloads:
-            self.positions[place] = nextOffset
-            yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
+        count = 0
+        try:
+            for payload, nextOffset in payloads:
+                count += 1
+                self.positions[place] = nextOffset
+                yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
+        finally:
+            self._counters.topic(topic).messageCount += count
 
     def _broken(self, error: PylogbrokerError) -> PylogbrokerError:
         """What came of a partition cannot be read on: forget what is behind it, and say where that is."""

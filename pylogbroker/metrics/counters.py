@@ -64,20 +64,47 @@ class TopicCounters(_Counted):
 
 class RequestCounters(_Counted):
     """
-    What came over the wire (C{kafka.SocketServerStats}). How long requests take is not counted: that would be two looks at a clock for each.
+    What came over the wire (C{kafka.SocketServerStats}).
+
+    Produce requests that arrive together for one partition are carried out together, and timed together: two looks at the clock for a
+    run. A request that has to wait (for a flush, for room) is timed until it is done. Sending an answer is not in these times.
 
     @ivar produceCount: PRODUCE and MULTIPRODUCE requests (C{NumProduceRequests}).
     @ivar fetchCount: FETCH and MULTIFETCH requests (C{NumFetchRequests}).
     @ivar offsetsCount: OFFSETS requests, which 0.7.2 does not count.
-    @ivar writtenSize: bytes sent (C{TotalBytesWritten}).
+    @ivar produceUs: microseconds that produce requests took (C{TotalProduceRequestMs}, which has nanoseconds there).
+    @ivar fetchUs: microseconds that fetches took (C{TotalFetchRequestMs}, likewise).
+    @ivar longestProduceUs: microseconds of the longest run of produce requests (C{MaxProduceRequestMs}, of a window there).
+    @ivar longestFetchUs: microseconds of the longest fetch (C{MaxFetchRequestMs}, of a window there).
+    @ivar writtenSize: bytes given to sockets (C{TotalBytesWritten}).
+    @ivar writeCount: in how many writes. C{BytesWrittenPerSecond} is the one divided by the other, whatever its name says.
     """
 
-    __slots__ = ("fetchCount", "offsetsCount", "produceCount", "writtenSize")
+    __slots__ = ("fetchCount", "fetchUs", "longestFetchUs", "longestProduceUs", "offsetsCount", "produceCount", "produceUs", "writeCount", "writtenSize")
 
     produceCount: int
     fetchCount: int
     offsetsCount: int
+    produceUs: int
+    fetchUs: int
+    longestProduceUs: int
+    longestFetchUs: int
     writtenSize: int
+    writeCount: int
+
+    def produced(self, seconds: float) -> None:
+        """A run of produce requests is done."""
+        us = int(seconds * 1_000_000)
+        self.produceUs += us
+        if us > self.longestProduceUs:
+            self.longestProduceUs = us
+
+    def fetched(self, seconds: float) -> None:
+        """A fetch has found what it answers."""
+        us = int(seconds * 1_000_000)
+        self.fetchUs += us
+        if us > self.longestFetchUs:
+            self.longestFetchUs = us
 
 
 class ConnectionCounters(_Counted):
@@ -91,9 +118,11 @@ class ConnectionCounters(_Counted):
     @ivar malformedCount: cut for bytes that are no request, or a request or message set that had to be refused.
     @ivar foreignCount: of these, those that looked like a client of another kind.
     @ivar slowCount: cut for a request that did not come to its end, or an answer that nobody took.
+    @ivar readSize: bytes received (C{TotalBytesRead}, which leaves out most sizes of frames; this does not).
+    @ivar readCount: in how many reads. C{BytesReadPerSecond} is the one divided by the other, whatever its name says.
     """
 
-    __slots__ = ("foreignCount", "malformedCount", "openCount", "openCountMax", "openedCount", "refusedCount", "slowCount")
+    __slots__ = ("foreignCount", "malformedCount", "openCount", "openCountMax", "openedCount", "readCount", "readSize", "refusedCount", "slowCount")
 
     openCount: int
     openCountMax: int
@@ -102,6 +131,8 @@ class ConnectionCounters(_Counted):
     malformedCount: int
     foreignCount: int
     slowCount: int
+    readSize: int
+    readCount: int
 
     def opened(self) -> None:
         """One more is there."""
@@ -138,6 +169,68 @@ class FlushCounters(_Counted):
         self.totalMs += durationMs
         if durationMs > self.longestMs:
             self.longestMs = durationMs
+
+
+class FetchCounters(_Counted):
+    """
+    What a consumer has asked brokers for (C{kafka.SimpleConsumerStats}).
+
+    @ivar fetchCount: requests that were answered (C{NumFetchRequests}).
+    @ivar failedCount: requests that were not.
+    @ivar fetchUs: microseconds from the request to the answer, all together (C{AvgFetchRequestMs}).
+    @ivar longestUs: of the longest (C{MaxFetchRequestMs}, of a window there).
+    """
+
+    __slots__ = ("failedCount", "fetchCount", "fetchUs", "longestUs")
+
+    fetchCount: int
+    failedCount: int
+    fetchUs: int
+    longestUs: int
+
+    def fetched(self, seconds: float) -> None:
+        """One was answered."""
+        us = int(seconds * 1_000_000)
+        self.fetchCount += 1
+        self.fetchUs += us
+        if us > self.longestUs:
+            self.longestUs = us
+
+
+class ConsumedCounters(_Counted):
+    """
+    One topic's numbers at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
+
+    @ivar messageCount: messages handed out (C{MessagesPerTopic}); those of one answer are counted together, when the last of them is taken or the
+        rest is dropped.
+    @ivar fetchedSize: bytes of message sets fetched and kept (C{BytesPerTopic}).
+    """
+
+    __slots__ = ("fetchedSize", "messageCount")
+
+    messageCount: int
+    fetchedSize: int
+
+
+class ConsumerCounters:
+    """
+    All that one consumer counts.
+
+    @ivar topics: counters by name; it reads few enough.
+    """
+
+    __slots__ = ("fetches", "topics")
+
+    def __init__(self) -> None:
+        self.fetches = FetchCounters()
+        self.topics: dict[str, ConsumedCounters] = {}
+
+    def topic(self, name: str) -> ConsumedCounters:
+        """A topic's counters."""
+        counters = self.topics.get(name)
+        if counters is None:
+            counters = self.topics[name] = ConsumedCounters()
+        return counters
 
 
 class BrokerCounters:

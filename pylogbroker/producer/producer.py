@@ -20,6 +20,7 @@ together) → C{delivery}, C{encoding} (a request) → C{confirmation} (to the b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from random import Random, SystemRandom
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ from pylogbroker.cluster.partitioning import Partitioner, defaultPartitioner
 from pylogbroker.config.producersettings import DEFAULT_PARTITIONER, ProducerSettings
 from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.metrics.clientfigures import producerFamilies
+from pylogbroker.metrics.exposition import Family
 from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.batching import QueueItem, sizeOf
 from pylogbroker.producer.classes import callableOf, load
@@ -410,6 +413,14 @@ class Producer:
         if self.settings.topic is None:
             raise ConfigurationError("topic is missing: it says where bytes go that are written to a producer")
         return self.settings.topic
+
+    def figures(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+        """
+        Its figures, to be served to a scraper (L{pylogbroker.console.service.MetricsService}).
+
+        @param labels: what tells it from others in the same process.
+        """
+        return producerFamilies(asdict(self.counters), self._queue.count, self._queue.size, labels)
 
     def _fullness(self) -> float:
         queue, settings = self._queue, self.settings

@@ -652,7 +652,8 @@ class SentTests(BrokerTestCase):
     """Counting what goes out."""
 
     def test_countOut(self) -> None:
-        """What was sent adds up."""
+        """What was sent adds up, and so do the writes."""
         self.asked.countOut(5)
         self.asked.countOut(7)
-        self.assertEqual(self.lead.counters.requests.writtenSize, 12)
+        requests = self.lead.counters.requests
+        self.assertEqual((requests.writtenSize, requests.writeCount), (12, 2))

@@ -642,10 +642,22 @@ class EchoDialect:
         self.waiting.append((request, answer))
         return answer
 
+    def describe(self, request: bytes) -> tuple[str, None]:
+        return request.decode(), None
+
     def answer(self) -> None:
         """The oldest one."""
         request, answer = self.waiting.pop(0)
         answer.callback([struct.pack(">i", len(request)) + request])
+
+
+class CountingFlow:
+    """All that answers of plain bytes need of what connections share."""
+
+    size = 0
+
+    def countOut(self, size: int) -> None:
+        self.size += size
 
 
 class DialectTests(SynchronousTestCase):
@@ -656,7 +668,7 @@ class DialectTests(SynchronousTestCase):
         self.dialect = EchoDialect()
         self.counters = ConnectionCounters()
         self.lines = capture(self)
-        flow: Any = None
+        flow: Any = CountingFlow()
         self.factory = BrokerFactory(self.dialect, Admission(self.clock, MIB, 1000), flow, self.counters, QuietLog(self.clock, Logger()))
         self.connection = self.connect()
 

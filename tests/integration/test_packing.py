@@ -44,10 +44,14 @@ class WheelTests(SynchronousTestCase):
             archive.extractall(self.unpacked)
 
     def test_contents(self) -> None:
-        """Every module, the plugin, the sample configuration, the mark that types are there; no tests, no C{__init__.py} of Twisted's, nothing stale."""
+        """
+        Every module, the plugin, the sample configuration, the console's page, the mark that types are there; no tests, no C{__init__.py} of Twisted's,
+        nothing stale.
+        """
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker").rglob("*.py")}
         others = {"twisted/plugins/pylogbroker_plugin.py", "pylogbroker/config/broker.properties", "pylogbroker/py.typed"}
-        self.assertEqual(self.names, modules | others)
+        page = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker" / "console" / "page").iterdir()}
+        self.assertEqual(self.names, modules | others | page)
 
     def runWheel(self, code: str) -> str:
         """Run code that finds the wheel's contents and not this tree."""

@@ -1,0 +1,456 @@
+// The page. It asks for the state once a second while somebody looks, and works out rates from what has changed. Everything that strangers wrote
+// (topics, groups, addresses, messages) is put on the page with textContent and nothing else.
+
+import { Chart } from "/chart.js";
+
+const STATE_MS = 1000, GROUPS_MS = 2000, SPAN_MS = 5 * 60 * 1000, RATE_MS = 4000, PARTITIONS_SHOWN = 300, TOPICS_SHOWN = 500;
+
+const $ = (id) => document.getElementById(id);
+
+// -- numbers for people
+
+function amount(value, units, step) {
+  let unit = 0;
+  while (Math.abs(value) >= step && unit < units.length - 1) { value /= step; unit += 1; }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)}${units[unit]}`;
+}
+const bytes = (value) => (value === undefined || value === null ? "–" : amount(value, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"], 1024));
+const count = (value) => (value === undefined || value === null ? "–" : amount(value, ["", " k", " M", " G", " T"], 1000));
+const rate = (value) => (value === undefined ? "–" : `${bytes(value)}/s`);
+const whole = (value) => (value === undefined || value === null ? "–" : value.toLocaleString("en"));
+
+// -- elements
+
+function make(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// Table rows that stay while their key does: what is selected, or has the focus, is not pulled from under the reader.
+class Rows {
+  constructor(body, classes) {
+    this.body = body;
+    this.classes = classes;
+    this.rows = new Map();
+  }
+  // wanted: [[key, texts, {className, titles, make}]]
+  show(wanted) {
+    const left = new Map(this.rows);
+    let before = null;
+    for (const [key, texts, options = {}] of wanted) {
+      let row = left.get(key);
+      left.delete(key);
+      if (!row) {
+        row = make("tr");
+        this.classes.forEach((className) => row.append(make("td", undefined, className)));
+        if (options.made) options.made(row);
+        this.rows.set(key, row);
+      }
+      row.className = options.className ?? "";
+      texts.forEach((text, index) => {
+        const cell = row.children[index];
+        if (text !== null) setText(cell, text);
+        if (options.titles?.[index]) cell.title = options.titles[index];
+        cell.classList.toggle("bad", options.bad === index);
+      });
+      if (options.update) options.update(row);
+      if (before ? before.nextSibling !== row : this.body.firstChild !== row) before ? before.after(row) : this.body.prepend(row);
+      before = row;
+    }
+    for (const [key, row] of left) {
+      row.remove();
+      this.rows.delete(key);
+    }
+  }
+}
+
+// -- rates: of any running total, over some seconds
+
+class Rates {
+  constructor() { this.seen = new Map(); }
+  // undefined until there is something to compare with
+  of(key, timeMs, total) {
+    if (total === undefined || total === null) return undefined;
+    let points = this.seen.get(key);
+    if (!points || total < points.at(-1)[1]) this.seen.set(key, (points = []));
+    if (!points.length || points.at(-1)[0] !== timeMs) points.push([timeMs, total]);
+    while (points.length > 2 && points[1][0] <= timeMs - RATE_MS) points.shift();
+    const [firstMs, first] = points[0];
+    return timeMs > firstMs ? ((total - first) * 1000) / (timeMs - firstMs) : undefined;
+  }
+  forget(timeMs) {
+    for (const [key, points] of this.seen) if (points.at(-1)[0] < timeMs - 60000) this.seen.delete(key);
+  }
+}
+const rates = new Rates();
+
+// -- asking
+
+async function ask(path) {
+  const answer = await fetch(path, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(20000) });
+  const value = await answer.json();
+  if (!answer.ok) throw new Error(value.error ?? `status ${answer.status}`);
+  return value;
+}
+
+function poll(path, everyMs, show) {
+  let timer = null, busy = false;
+  async function once() {
+    timer = null;
+    if (document.hidden || busy) return;
+    busy = true;
+    try {
+      show(await ask(path), null);
+    } catch (error) {
+      show(null, error);
+    }
+    busy = false;
+    if (timer === null) timer = setTimeout(once, everyMs);
+  }
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && timer === null) once(); });
+  once();
+}
+
+// -- traffic
+
+const chart = new Chart($("chart"), [{ name: "in", label: "bytes in" }, { name: "out", label: "bytes out" }], SPAN_MS, (value) => rate(value));
+const tiles = new Map();
+function tile(name, label, text) {
+  if (!tiles.has(name)) {
+    const box = make("div", undefined, name);
+    box.append(make("dt", label), make("dd"));
+    $("tiles").append(box);
+    tiles.set(name, box.lastChild);
+  }
+  setText(tiles.get(name), text);
+}
+
+let lastChartMs = 0;
+function showTraffic(state) {
+  const own = state.own, now = state.timeMs;
+  const all = state.topics.flatMap((topic) => topic.partitions.map((part) => [`${topic.name}/${part.broker}/${part.partition}`, part]));
+  let incoming;
+  for (const [key, part] of all) {
+    const each = rates.of(`in ${key}`, now, part.end);
+    if (each !== undefined) incoming = (incoming ?? 0) + each;
+  }
+  if (!all.length) incoming = 0;
+  const outgoing = own ? rates.of("out", now, own.total.fetchedSize) : undefined;
+  if (now > lastChartMs) {
+    lastChartMs = now;
+    const point = {};
+    if (incoming !== undefined) point.in = incoming;
+    if (outgoing !== undefined) point.out = outgoing;
+    chart.add(now, point);
+  }
+  tile("in", "bytes in", rate(incoming));
+  if (own) {
+    tile("out", "bytes out", rate(outgoing));
+    const messages = rates.of("messages", now, own.total.messageCount);
+    tile("messages", "messages in", messages === undefined ? "–" : `${count(messages)}/s`);
+    tile("clients", "clients", whole(own.connections.openCount));
+  }
+  tile("size", "stored", bytes(all.reduce((sum, [, part]) => sum + (part.size ?? 0), 0)));
+  if (own) tile("unflushed", "not flushed", bytes(own.unflushed));
+  if (own) {
+    const cpu = rates.of("cpu", now, own.cpuSeconds);
+    tile("cpu", "processor, memory", `${cpu === undefined ? "–" : `${(cpu * 100).toFixed(0)} %`}, ${bytes(own.memory)}`);
+  }
+}
+
+// -- back pressure
+
+const REASONS = {
+  flush: "too much is not flushed yet",
+  disk: "the disk is full",
+  roll: "the next segment is being made",
+  memory: "memory for large requests is out",
+  reader: "it takes its answer slowly",
+  work: "a worker is at it",
+};
+const WANTS = { produce: "produce", fetch: "fetch", offsets: "ask for offsets", send: "send a large request" };
+const waitingRows = new Rows($("waiting"), ["", "", "name", ""]);
+function showPressure(own) {
+  if (!own) {
+    setText($("calm"), "Who waits, only the broker itself knows: look at its own page.");
+    return;
+  }
+  const where = (each) => (each.topic ? (each.partition >= 0 ? `${each.topic}-${each.partition}` : each.topic) : "");
+  const rows = own.holding.map((each) => [
+    `holding ${each.topic} ${each.partition} ${each.reason}`,
+    [`${whole(each.requestCount)} requests`, "produce", where(each) || "all topics", REASONS[each.reason] ?? each.reason],
+  ]);
+  rows.push(...own.waiting.map((each) => [
+    `client ${each.peer} ${each.what}`, [each.peer, WANTS[each.what] ?? each.what, where(each), REASONS[each.reason] ?? each.reason],
+  ]));
+  const total = Object.values(own.waitingCounts).reduce((sum, each) => sum + each, 0);
+  if (total > own.waiting.length) rows.push(["more", [`and ${whole(total - own.waiting.length)} more`, "", "", ""]]);
+  waitingRows.show(rows);
+  $("pressure-card").hidden = !rows.length;
+  $("calm").hidden = rows.length > 0;
+  setText($("calm"), "Nobody has to wait.");
+}
+
+// -- brokers
+
+const brokerRows = new Rows($("brokers"), ["number", "", "number", "number", "number", "wrap"]);
+function showBrokers(state) {
+  const sums = new Map();
+  for (const topic of state.topics) {
+    for (const part of topic.partitions) {
+      const sum = sums.get(part.broker) ?? { count: 0, size: 0, rate: undefined };
+      sum.count += 1;
+      sum.size += part.size ?? 0;
+      const each = rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, state.timeMs, part.end);
+      if (each !== undefined) sum.rate = (sum.rate ?? 0) + each;
+      sums.set(part.broker, sum);
+    }
+  }
+  brokerRows.show(state.brokers.map((broker) => {
+    const sum = sums.get(broker.id) ?? { count: 0, size: 0, rate: 0 };
+    const told = [broker.isOwn ? "this one" : "", broker.isRegistered === true ? "registered" : broker.isRegistered === false ? "not registered" : ""];
+    const says = broker.problem || told.filter(Boolean).join(", ");
+    return [broker.id, [String(broker.id), broker.endpoint, whole(sum.count), bytes(sum.size), rate(sum.rate), says], { bad: broker.problem ? 5 : undefined }];
+  }));
+}
+
+// -- topics
+
+const topicRows = new Rows($("topics"), ["name", "number", "number", "number", "number", "number", "number"]);
+const open = new Set();
+let latest = null;
+
+function topicMade(row, name) {
+  const fold = make("button", undefined, "fold");
+  fold.type = "button";
+  fold.addEventListener("click", () => {
+    open.has(name) ? open.delete(name) : open.add(name);
+    showTopics(latest);
+  });
+  row.children[0].append(fold);
+  row.dataset.topic = name;
+  if (latest.hasMessages) {
+    const look = make("button", "messages");
+    look.type = "button";
+    look.addEventListener("click", () => openMessages(name));
+    row.lastChild.append(look);
+  }
+}
+
+function showTopics(state) {
+  const wanted = $("filter").value.toLowerCase();
+  const found = state.topics.filter((topic) => topic.name.toLowerCase().includes(wanted));
+  const rows = [];
+  for (const topic of found.slice(0, TOPICS_SHOWN)) {
+    const parts = topic.partitions.map((part) => [part, rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, state.timeMs, part.end)]);
+    const known = parts.map(([, each]) => each).filter((each) => each !== undefined);
+    const sum = known.length ? known.reduce((one, other) => one + other, 0) : undefined;
+    const messages = topic.counts ? rates.of(`messages ${topic.name}`, state.timeMs, topic.counts.messageCount) : undefined;
+    const out = topic.counts ? rates.of(`out ${topic.name}`, state.timeMs, topic.counts.fetchedSize) : undefined;
+    const bad = parts.some(([part]) => part.problem);
+    rows.push([
+      `topic ${topic.name}`,
+      [null, whole(parts.length), bytes(parts.reduce((one, [part]) => one + (part.size ?? 0), 0)), rate(sum),
+        messages === undefined ? "–" : `${count(messages)}/s`, rate(out), null],
+      {
+        made: (row) => topicMade(row, topic.name),
+        update: (row) => {
+          const fold = row.firstChild.firstChild;
+          setText(fold, topic.name);
+          fold.title = topic.name;
+          fold.setAttribute("aria-expanded", String(open.has(topic.name)));
+          row.firstChild.classList.toggle("bad", bad);
+        },
+      },
+    ]);
+    if (open.has(topic.name)) rows.push(...partitionRows(topic, parts));
+  }
+  topicRows.show(rows);
+  $("no-topics").hidden = state.topics.length > 0;
+  const shown = Math.min(found.length, TOPICS_SHOWN);
+  setText($("topic-count"), shown === state.topics.length ? `${whole(shown)} topic${shown === 1 ? "" : "s"}` : `${whole(shown)} of ${whole(state.topics.length)} topics`);
+}
+
+function partitionRows(topic, parts) {
+  const rows = parts.slice(0, PARTITIONS_SHOWN).map(([part, each]) => {
+    const marks = part.start === undefined ? "" : `${whole(part.start)} … ${whole(part.visible)}`;
+    const more = part.segments ? `${whole(part.segments)} segment${part.segments === 1 ? "" : "s"}` : "";
+    const name = `partition ${part.broker}-${part.partition}${part.problem ? `: ${part.problem}` : ""}`;
+    return [
+      `part ${topic.name}/${part.broker}/${part.partition}`,
+      [name, marks, bytes(part.size), rate(each), more, part.unflushed ? `${bytes(part.unflushed)} not flushed` : "", ""],
+      { className: "part", titles: [part.problem, marks && "offsets that can be read"], bad: part.problem ? 0 : undefined },
+    ];
+  });
+  if (parts.length > PARTITIONS_SHOWN) rows.push([`more ${topic.name}`, [`and ${whole(parts.length - PARTITIONS_SHOWN)} more`, "", "", "", "", "", ""], { className: "part" }]);
+  return rows;
+}
+$("filter").addEventListener("input", () => latest && showTopics(latest));
+
+// -- groups
+
+const groupCards = new Map();
+function groupCard(name) {
+  const card = make("div", undefined, "card table group"), head = make("div"), told = make("span", undefined, "quiet");
+  head.append(make("h3", name), told);
+  const table = make("table"), body = make("tbody"), top = make("tr");
+  for (const [text, className] of [["topic", ""], ["partition", ""], ["owner", ""], ["offset", "number"], ["end", "number"], ["lag", "number"]]) top.append(make("th", text, className));
+  const thead = make("thead");
+  thead.append(top);
+  table.append(thead, body);
+  card.append(head, table);
+  card.dataset.group = name;
+  return { card, told, rows: new Rows(body, ["name", "", "name", "number", "number", "number"]) };
+}
+
+function showGroups(found, error) {
+  if (error) return;
+  const left = new Map(groupCards);
+  for (const group of found.groups) {
+    if (!groupCards.has(group.name)) {
+      groupCards.set(group.name, groupCard(group.name));
+      $("groups").append(groupCards.get(group.name).card);
+    }
+    left.delete(group.name);
+    const { told, rows } = groupCards.get(group.name);
+    const lags = group.partitions.map((row) => row.lag).filter((lag) => lag !== null);
+    const lag = lags.length ? `lag ${bytes(lags.reduce((one, other) => one + other, 0))}` : "lag not known";
+    setText(told, `${whole(group.members.length)} member${group.members.length === 1 ? "" : "s"}, ${lag}`);
+    rows.show(group.partitions.slice(0, PARTITIONS_SHOWN).map((row) => [
+      `${row.topic}/${row.broker}-${row.partition}`,
+      [row.topic, `${row.broker}-${row.partition}`, row.owner || "nobody", whole(row.offset), whole(row.end), row.lag === null ? "–" : bytes(row.lag)],
+      { titles: [row.topic, "broker-partition", row.owner], bad: row.owner ? undefined : 2 },
+    ]));
+  }
+  for (const [name, { card }] of left) {
+    card.remove();
+    groupCards.delete(name);
+  }
+  $("no-groups").hidden = found.groups.length > 0;
+  setText($("no-groups"), latest && !latest.hasGroups ? "Groups are in ZooKeeper, which this broker does not use." : "No groups.");
+  groupProblems = found.problems;
+}
+let groupProblems = [];
+
+// -- messages
+
+let looked = null;
+function openMessages(topic) {
+  const parts = latest.topics.find((each) => each.name === topic)?.partitions ?? [];
+  looked = { topic, next: null };
+  setText($("messages-title"), topic);
+  $("messages-partition").replaceChildren(...parts.map((part) => {
+    const option = make("option", `${part.broker}-${part.partition}`);
+    option.value = `${part.broker}-${part.partition}`;
+    return option;
+  }));
+  $("messages-offset").value = "";
+  $("messages-list").replaceChildren();
+  $("messages").showModal();
+  look();
+}
+
+async function look(offset = $("messages-offset").value.trim()) {
+  const [broker, partition] = $("messages-partition").value.split("-");
+  if (partition === undefined) return;
+  const query = new URLSearchParams({ topic: looked.topic, broker, partition, count: $("messages-count").value || "20", offset: offset || "last" });
+  const wanted = looked;
+  setText($("messages-note"), "looking …");
+  try {
+    const found = await ask(`/api/messages?${query}`);
+    if (looked !== wanted) return;
+    looked.found = found;
+    looked.next = found.nextOffset;
+    showMessages();
+  } catch (error) {
+    if (looked === wanted) setText($("messages-note"), error.message);
+  }
+}
+
+function showMessages() {
+  const found = looked.found;
+  if (!found) return;
+  const about = found.messages.length ? `${whole(found.messages.length)} messages from offset ${found.offset} to ${found.nextOffset}` : "no messages here";
+  setText($("messages-note"), `${about}; the partition has ${found.start} to ${found.end}${found.problem ? `. ${found.problem}` : ""}`);
+  $("messages-list").replaceChildren(...found.messages.map(messageItem));
+}
+
+function messageItem(message) {
+  const item = make("li"), payload = Uint8Array.from(atob(message.payload), (letter) => letter.charCodeAt(0));
+  if (message.more) {
+    item.append(make("p", `and ${whole(message.more)} more inside the same compressed entry`));
+    return item;
+  }
+  const cut = payload.length < message.size ? `, the first ${whole(payload.length)} are shown` : "";
+  const codec = message.codec ? `, inside ${message.codec}` : "";
+  const form = $("messages-form-of").value;
+  const [text, note] = form === "hex" ? [hex(payload), ""] : form === "json" ? asJson(payload) : asText(payload);
+  item.append(make("p", `offset ${message.offset}, ${whole(message.size)} bytes${cut}${codec}, checksum ${message.checksum}${note}`));
+  item.append(make("pre", text, form === "hex" ? "hex" : ""));
+  return item;
+}
+
+// Characters that would turn the line around, or hide, are shown as what they are.
+const visible = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+function asText(payload) {
+  try {
+    return [visible(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(payload)), ""];
+  } catch {
+    return [visible(new TextDecoder("utf-8", { ignoreBOM: true }).decode(payload)), ", not all of it is UTF-8"];
+  }
+}
+function asJson(payload) {
+  const [text] = asText(payload);
+  try {
+    return [visible(JSON.stringify(JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(payload)), null, 2)), ""];
+  } catch {
+    return [text, ", no JSON"];
+  }
+}
+function hex(payload) {
+  const lines = [];
+  for (let at = 0; at < payload.length; at += 16) {
+    const part = [...payload.subarray(at, at + 16)];
+    const digits = part.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(47);
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${digits}  ${part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("")}`);
+  }
+  return lines.join("\n");
+}
+
+$("messages-form").addEventListener("submit", (event) => { event.preventDefault(); look(); });
+$("messages-partition").addEventListener("change", () => { $("messages-offset").value = ""; look(); });
+$("messages-form-of").addEventListener("change", showMessages);
+$("messages-next").addEventListener("click", () => { if (looked?.next != null) { $("messages-offset").value = String(looked.next); look(); } });
+$("messages-close").addEventListener("click", () => $("messages").close());
+$("messages").addEventListener("close", () => { looked = null; $("messages-list").replaceChildren(); });
+
+// -- all of it
+
+function showState(state, error) {
+  const status = $("status");
+  if (error) {
+    status.className = "bad";
+    setText(status, `no answer: ${error.message}`);
+    return;
+  }
+  latest = state;
+  status.className = "good";
+  setText(status, `${new Date(state.timeMs).toLocaleTimeString()}`);
+  setText($("version"), state.version);
+  showTraffic(state);
+  showPressure(state.own);
+  showBrokers(state);
+  showTopics(state);
+  const problems = [...state.problems, ...groupProblems];
+  $("problems").hidden = !problems.length;
+  $("problems").replaceChildren(...problems.map((text) => make("li", text)));
+  rates.forget(state.timeMs);
+}
+
+poll("/api/state", STATE_MS, showState);
+poll("/api/groups", GROUPS_MS, showGroups);

@@ -1,0 +1,77 @@
+"""
+The page's files, and what it asks for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker import __version__
+from pylogbroker.console.cluster import ClusterView
+from pylogbroker.console.peek import COUNT_MAX, peek, peekLast
+from pylogbroker.console.site import BadRequestError, Query, Reply, Route, jsonReply
+from pylogbroker.errors import PylogbrokerError
+
+PAGE = Path(__file__).with_name("page")
+FILES = (
+    ("/", "console.html", "text/html; charset=utf-8"),
+    ("/console.css", "console.css", "text/css; charset=utf-8"),
+    ("/console.js", "console.js", "text/javascript; charset=utf-8"),
+    ("/chart.js", "chart.js", "text/javascript; charset=utf-8"),
+    ("/icon.svg", "icon.svg", "image/svg+xml"),
+)
+_OFFSET_MAX = 2**63 - 1
+
+
+def pageRoutes(view: ClusterView, hasMessages: bool) -> dict[str, Route]:
+    """
+    @param hasMessages: whether one may look at messages.
+    """
+    routes = {path: _file(name, kind) for path, name, kind in FILES}
+    routes["/api/state"] = lambda query: Deferred.fromCoroutine(_state(view, hasMessages))
+    routes["/api/groups"] = lambda query: Deferred.fromCoroutine(_groups(view))
+    if hasMessages:
+        routes["/api/messages"] = lambda query: Deferred.fromCoroutine(_messages(view, query))
+    return routes
+
+
+def _file(name: str, kind: str) -> Route:
+    reply = Reply(200, kind, (PAGE / name).read_bytes())
+    return lambda query: reply
+
+
+async def _state(view: ClusterView, hasMessages: bool) -> Reply:
+    return jsonReply({**await view.state(), "version": __version__, "hasMessages": hasMessages})
+
+
+async def _groups(view: ClusterView) -> Reply:
+    return jsonReply(await view.groups())
+
+
+async def _messages(view: ClusterView, query: Query) -> Reply:
+    topic = query.get("topic", "")
+    broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
+    count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))
+    source = view.source(broker)
+    if source is None:
+        raise BadRequestError(f"there is no broker {broker}, or nobody has looked at the cluster yet")
+    try:
+        if query.get("offset", "last") == "last":
+            found = await peekLast(source, topic, partition, count)
+        else:
+            found = await peek(source, topic, partition, _number(query, "offset", _OFFSET_MAX), count)
+        start, end = await source.bounds(topic, partition)
+    except PylogbrokerError as error:
+        raise BadRequestError(str(error) or type(error).__name__) from error
+    answer: dict[str, Any] = {**found._asdict(), "start": start, "end": end}
+    return jsonReply(answer)
+
+
+def _number(query: Query, name: str, most: int, default: int | None = None) -> int:
+    text = query.get(name, "" if default is None else str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
+        raise BadRequestError(f"{name} must be a number from 0 to {most}")
+    return int(text)

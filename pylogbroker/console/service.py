@@ -1,0 +1,150 @@
+"""
+A site as a Twisted service, and the one that a broker brings along.
+
+It takes its port before the broker touches anything, so that a taken one fails while nothing has happened, and lets it go before the broker stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker import __version__
+from pylogbroker.broker.service import BrokerService
+from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.console.cluster import ClusterView
+from pylogbroker.console.routes import pageRoutes
+from pylogbroker.console.site import Query, Reply, Route, Web
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
+from pylogbroker.metrics.figures import brokerFamilies
+
+LOOPBACK = "127.0.0.1"
+_LOOPBACKS = {"tcp": LOOPBACK, "ssl": LOOPBACK, "tcp6": r"\:\:1"}
+
+
+def listenerDescription(text: str) -> str:
+    """
+    An endpoint string that says where to listen: on the loopback interface, if nothing else was said.
+
+    @param text: an endpoint string, or only a port.
+    """
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,5}", text):
+        text = f"tcp:{text}"
+    loopback = _LOOPBACKS.get(text.partition(":")[0])
+    return text if loopback is None or re.search(r"(?<!\\):interface=", text) else f"{text}:interface={loopback}"
+
+
+class ConsoleService(Service):
+    """
+    Serves a site.
+
+    @ivar port: what it listens on, once it does.
+    """
+
+    _log = Logger()
+    name = "pylogbroker-console"
+
+    def __init__(self, reactor: Any, listener: str, web: Web, view: ClusterView | None = None) -> None:
+        """
+        @param listener: see L{listenerDescription}.
+        @param view: closed at the end.
+        """
+        self._reactor = reactor
+        self._description = listenerDescription(listener)
+        self.web = web
+        self._view = view
+        self.port: Any = None
+
+    def listen(self) -> Deferred[None]:
+        """
+        Take the port, and serve.
+
+        @return: fails with L{ConfigurationError} when it cannot be had.
+        """
+        return Deferred.fromCoroutine(self._listen())
+
+    async def _listen(self) -> None:
+        if self.port is not None:
+            return
+        try:
+            self.port = await serverFromString(self._reactor, self._description).listen(self.web)
+        except Exception as error:
+            raise ConfigurationError(f"cannot listen on {self._description!r} (http.listener): {error}") from error
+        self._log.info("Metrics and console are served on {listener}", listener=str(self.port.getHost()))
+
+    def privilegedStartService(self) -> None:
+        """
+        For twistd, before the reactor runs.
+
+        @raise ConfigurationError: the port cannot be had.
+        """
+        outcomes: list[Any] = []
+        self.listen().addBoth(outcomes.append)
+        if not outcomes:
+            raise ConfigurationError("the endpoint in http.listener needs a running reactor before it listens; twistd cannot wait for it")
+        if isinstance(outcomes[0], Failure):
+            outcomes[0].raiseException()
+
+    def stopService(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when the port is free and nobody is connected; never fails.
+        """
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self.running:
+            super().stopService()
+        port, self.port = self.port, None
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+        self.web.closeAll()
+        if self._view is not None:
+            await self._view.close()
+
+
+def metricsRoute(broker: BrokerService) -> Route:
+    """What answers a scraper."""
+
+    def metrics(query: Query) -> Reply:
+        return Reply(200, CONTENT_TYPE, render(brokerFamilies(broker.picture(), __version__)))
+
+    return metrics
+
+
+class MetricsService(ConsoleService):
+    """
+    Serves an application's figures: of its producers and consumers, and of its own.
+    """
+
+    def __init__(self, reactor: Any, listener: str, collect: Callable[[], Iterable[Family]], hosts: tuple[str, ...] = ()) -> None:
+        """
+        @param listener: see L{listenerDescription}.
+        @param collect: called for each scrape.
+        @param hosts: names that the Host header may have.
+        """
+        super().__init__(reactor, listener, Web(reactor, {"/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))}, hosts))
+
+
+def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService) -> ConsoleService | None:
+    """
+    What a broker serves over HTTP.
+
+    @return: L{None} without C{http.listener}.
+    """
+    if not settings.httpListener.strip():
+        return None
+    routes: dict[str, Route] = {"/metrics": metricsRoute(broker)}
+    view = None
+    if settings.httpConsole:
+        view = ClusterView(reactor, broker, lambda: broker.zookeeper)
+        routes.update(pageRoutes(view, settings.httpMessages))
+    return ConsoleService(reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view)

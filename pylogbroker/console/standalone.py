@@ -1,0 +1,121 @@
+"""
+The console without a broker of its own: it finds the cluster in ZooKeeper, and tells scrapers how far behind groups are.
+
+ZooKeeper may be away when it starts, and later; the page says so, and it is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogbroker.console.cluster import ClusterView
+from pylogbroker.console.routes import pageRoutes
+from pylogbroker.console.service import ConsoleService
+from pylogbroker.console.site import Query, Reply, Web
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.metrics.exposition import CONTENT_TYPE, GAUGE, Family, Sample, render
+from pylogbroker.zookeeper.client import ZookeeperClient
+
+CONNECT_TIMEOUT_MS = 10_000
+RETRY_MS = 5_000
+
+
+def lagFamilies(found: dict[str, Any]) -> list[Family]:
+    """
+    The figures of groups.
+
+    @param found: what L{ClusterView.groups} gives.
+    """
+    rows = [
+        ({"group": group["name"], "topic": row["topic"], "broker": str(row["broker"]), "partition": str(row["partition"])}, row)
+        for group in found["groups"]
+        for row in group["partitions"]
+    ]
+    return [
+        Family("pylogbroker_group_members", GAUGE, "Members of a consumer group.", [
+            Sample(len(group["members"]), {"group": group["name"]}) for group in found["groups"]
+        ]),
+        Family("pylogbroker_group_offset", GAUGE, "The offset that a group has stored.", [
+            Sample(row["offset"], labels) for labels, row in rows if row["offset"] is not None
+        ]),
+        Family("pylogbroker_group_lag_bytes", GAUGE, "How far a group is behind what can be read.", [
+            Sample(row["lag"], labels) for labels, row in rows if row["lag"] is not None
+        ]),
+        Family("pylogbroker_group_owned", GAUGE, "Whether a member owns the partition.", [Sample(int(bool(row["owner"])), labels) for labels, row in rows]),
+    ]  # fmt: skip
+
+
+class ClusterConsole(ConsoleService):
+    """
+    Serves the console of a cluster.
+
+    @ivar zookeeper: its client, once there is a connection.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        listener: str,
+        servers: str,
+        hosts: tuple[str, ...] = (),
+        hasMessages: bool = True,
+        zookeeper: Callable[[], IZookeeper] | None = None,
+    ) -> None:
+        """
+        @param listener: see L{pylogbroker.console.service.listenerDescription}.
+        @param servers: ZooKeeper's, with a chroot.
+        @param hosts: names that the Host header may have.
+        @param zookeeper: makes the client, not connected.
+        """
+        self._make = zookeeper or (lambda: ZookeeperClient(reactor, servers))
+        self._servers = servers
+        self.zookeeper: IZookeeper | None = None
+        self._connecting: Deferred[None] | None = None
+        self._retry: Any = None
+        self._isOver = False
+        self._cluster = ClusterView(reactor, None, lambda: self.zookeeper)
+        routes = pageRoutes(self._cluster, hasMessages)
+        routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
+        super().__init__(reactor, listener, Web(reactor, routes, hosts), self._cluster)
+
+    async def _metrics(self, query: Query) -> Reply:
+        return Reply(200, CONTENT_TYPE, render(lagFamilies(await self._cluster.groups())))
+
+    def startService(self) -> None:
+        """Serve, and look for ZooKeeper."""
+        super().startService()
+        self._tryConnecting()
+
+    def _tryConnecting(self) -> None:
+        self._retry = None
+        self._connecting = Deferred.fromCoroutine(self._connect())
+
+    async def _connect(self) -> None:
+        client = self._make()
+        self.zookeeper = client
+        try:
+            await client.connect(CONNECT_TIMEOUT_MS)
+        except PylogbrokerError as error:
+            if not self._isOver:
+                self._log.warn("ZooKeeper at {servers} cannot be reached: {error}. It is tried again", servers=self._servers, error=error)
+                client.close()
+                self._retry = self._reactor.callLater(RETRY_MS / 1000, self._tryConnecting)
+
+    async def _stop(self) -> None:
+        self._isOver = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        await super()._stop()
+        if self.zookeeper is not None:
+            isConnected = self.zookeeper.connected
+            closed = self.zookeeper.close()
+            if isConnected:
+                await closed

@@ -1,0 +1,84 @@
+"""
+C{twistd pylogbroker-console}: the console of a whole cluster, by itself.
+
+It knows what ZooKeeper and the brokers' protocol tell. What only a broker knows of itself (bytes out, who waits), the page that the broker serves shows
+(C{http.listener}).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from pylogbroker.console.standalone import ClusterConsole
+from pylogbroker.errors import PylogbrokerError
+
+LISTENER = "8067"
+
+
+class Options(usage.Options):
+    """The options of C{twistd pylogbroker-console}."""
+
+    synopsis = "[options] --zookeeper HOST:PORT[,HOST:PORT...][/CHROOT]"
+    longdesc = "Serves a page that shows a cluster and changes nothing. Example: twistd -n pylogbroker-console --zookeeper localhost:2181 --listen 8067"
+    optParameters = [
+        ["zookeeper", "z", None, "ZooKeeper's servers, as in zk.connect."],
+        ["listen", "l", LISTENER, "Where to serve: a port, on 127.0.0.1, or a Twisted endpoint string."],
+    ]
+    optFlags = [["no-messages", None, "Do not let people look at messages."]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hosts: list[str] = []
+
+    def opt_host(self, name: str) -> None:
+        """A name by which browsers may ask for it, beside localhost and every bare address. Can be repeated."""
+        self.hosts.append(name)
+
+    def postOptions(self) -> None:
+        """What is missing is a usage error."""
+        if not (self["zookeeper"] or "").strip():
+            raise usage.UsageError("--zookeeper HOST:PORT is missing")
+
+
+def _sayWhy(kind: type[BaseException], error: BaseException, traceback: object) -> None:
+    """One line, in the log (which twistd has put in the place of standard error) and on standard error."""
+    for stream in {sys.stderr, sys.__stderr__}:
+        if stream is not None:
+            stream.write(f"pylogbroker-console: {error}\n")
+
+
+class TwistdConsole(ClusterConsole):
+    """One whose start fails in one line, and whose process ends with 0 when it was asked to end."""
+
+    def privilegedStartService(self) -> None:
+        try:
+            super().privilegedStartService()
+        except PylogbrokerError:
+            sys.excepthook = _sayWhy  # twistd ends the process with status 1
+            raise
+
+    def startService(self) -> None:
+        super().startService()
+        self._reactor.callWhenRunning(self._catchSignals)
+
+    def _catchSignals(self) -> None:
+        """After the reactor has installed its own: those would make twistd end by the signal."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
+
+    def _stopReactor(self) -> None:
+        if self._reactor.running:
+            self._reactor.stop()
+
+
+def makeService(options: Options) -> IService:
+    """Called by twistd."""
+    from twisted.internet import reactor
+
+    service: Any = TwistdConsole(reactor, options["listen"], options["zookeeper"], tuple(options.hosts), not options["no-messages"])
+    return service  # type: ignore[no-any-return]

@@ -1,0 +1,237 @@
+"""
+Tests of gathering what the page shows: a broker on a lead, a double of ZooKeeper, and other brokers that are real ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.console import cluster as module
+from pylogbroker.console.cluster import SHARE, ClusterView, Fresh
+from pylogbroker.console.sources import OwnSource, RemoteSource
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.wire.requests import encodeOffsets, encodeProduce
+from tests.broker.client import connect
+
+A = encodeSet([b"hello"])
+
+
+class FreshTests(SynchronousTestCase):
+    """A value that is gathered when somebody asks."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.gatherings: list[Deferred[int]] = []
+
+        async def gather() -> int:
+            self.gatherings.append(Deferred())
+            return await self.gatherings[-1]
+
+        self.fresh = Fresh(self.clock, gather, 1000)
+
+    def test_once(self) -> None:
+        """One gathering serves all who ask meanwhile, and who asks a little later."""
+        first, second = self.fresh.get(), self.fresh.get()
+        self.assertEqual(len(self.gatherings), 1)
+        self.gatherings[0].callback(7)
+        self.assertEqual((self.successResultOf(first), self.successResultOf(second), self.successResultOf(self.fresh.get())), (7, 7, 7))
+        self.clock.advance(1)
+        self.fresh.get()
+        self.assertEqual(len(self.gatherings), 2)
+
+    def test_slow(self) -> None:
+        """What took long is kept many times as long."""
+        self.fresh.get()
+        self.clock.advance(3)
+        self.gatherings[0].callback(7)
+        self.clock.advance(3 * SHARE - 1)
+        self.assertEqual(self.successResultOf(self.fresh.get()), 7)
+        self.clock.advance(1)
+        self.assertNoResult(self.fresh.get())
+
+    def test_failure(self) -> None:
+        """Everybody learns of a failure, and the next one tries again."""
+        first, second = self.fresh.get(), self.fresh.get()
+        self.gatherings[0].errback(PylogbrokerError("no"))
+        self.failureResultOf(first, PylogbrokerError)
+        self.failureResultOf(second, PylogbrokerError)
+        third = self.fresh.get()
+        self.gatherings[1].callback(8)
+        self.assertEqual(self.successResultOf(third), 8)
+
+
+class ClusterCase(TestCase):
+    """Brokers 0 and 1, of which 0 serves the page, and a group."""
+
+    timeout = 60
+
+    async def start(self) -> None:
+        self.double = ZookeeperDouble(reactor)
+        self.addCleanup(self.double.stop)
+        self.brokers = []
+        for number in range(2):
+            properties = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": "double", "num.partitions": str(number + 1)}
+            broker = LocalBroker(reactor, properties, zookeeper=self.double.client)
+            self.addCleanup(broker.stop)
+            await broker.start()
+            self.brokers.append(broker)
+            client = await connect(self, broker.endpoint)
+            client.send(encodeProduce("t", number, A), encodeOffsets("t", number, -1, 1))
+            await client.answer()
+        self.zookeeper = self.double.client()
+        await self.zookeeper.connect()
+        self.addCleanup(self.zookeeper.close)
+        for path, data in (
+            ("/consumers", b""), ("/consumers/g", b""), ("/consumers/g/ids", b""), ("/consumers/g/ids/g_host-1", b"{ \"t\": 1 }"),
+            ("/consumers/g/offsets", b""), ("/consumers/g/offsets/t", b""), ("/consumers/g/offsets/t/0-0", b"5"), ("/consumers/g/offsets/t/1-1", b"0"),
+            ("/consumers/g/offsets/t/1-0", b"rubbish"), ("/consumers/g/offsets/t/nonsense", b"1"),
+            ("/consumers/g/owners", b""), ("/consumers/g/owners/t", b""), ("/consumers/g/owners/t/0-0", b"g_host-1-0"), ("/consumers/empty", b""),
+        ):  # fmt: skip
+            await self.zookeeper.create(path, data)
+
+    def view(self, own: bool = True) -> ClusterView:
+        service = self.brokers[0].broker.service if own else None
+        view = ClusterView(reactor, service, lambda: self.zookeeper)
+        self.addCleanup(lambda: Deferred.fromCoroutine(view.close()))
+        return view
+
+    async def registered(self) -> None:
+        """The topics' entries follow the broker's."""
+        for broker in self.brokers:
+            while not broker.broker.service.picture().isRegistered:
+                await later()
+
+
+def later() -> Deferred[None]:
+    """The next turn or so."""
+    waiting: Deferred[None] = Deferred()
+    reactor.callLater(0.01, waiting.callback, None)
+    return waiting
+
+
+class StateTests(ClusterCase):
+    """Brokers, topics, partitions."""
+
+    async def test_own(self) -> None:
+        """The own broker's partitions come from it, with all that it knows; the others' are asked for."""
+        await self.start()
+        await self.registered()
+        state = await self.view().state()
+        rows = [(row["id"], row["isOwn"], row["isRegistered"], row["problem"]) for row in state["brokers"]]
+        self.assertEqual(rows, [(0, True, True, ""), (1, False, True, "")])
+        self.assertEqual(state["brokers"][1]["endpoint"], f"127.0.0.1:{self.brokers[1].port}")
+        [topic] = state["topics"]
+        self.assertEqual((topic["name"], topic["counts"]["messageCount"]), ("t", 1))
+        parts = [(row["broker"], row["partition"], row["start"], row["end"], row["size"], row["problem"]) for row in topic["partitions"]]
+        self.assertEqual(parts, [(0, 0, 0, 15, 15, ""), (1, 0, 0, 0, 0, ""), (1, 1, 0, 15, 15, "")])
+        self.assertEqual((topic["partitions"][0]["segments"], "segments" in topic["partitions"][1]), (1, False))
+        self.assertEqual((state["own"]["id"], state["own"]["total"]["producedSize"], state["problems"], state["hasGroups"]), (0, 15, [], True))
+
+    async def test_alone(self) -> None:
+        """Without an own broker all are asked, and nothing is said of what only they know."""
+        await self.start()
+        await self.registered()
+        state = await self.view(own=False).state()
+        self.assertEqual((state["own"], [row["isOwn"] for row in state["brokers"]]), (None, [False, False]))
+        self.assertEqual([row["end"] for row in state["topics"][0]["partitions"]], [15, 0, 15])
+
+    async def test_unreachable(self) -> None:
+        """A broker that does not answer, entries that say nothing and names that are none are problems, told beside the rest."""
+        await self.start()
+        await self.registered()
+        await self.zookeeper.create("/brokers/ids/7", BrokerRegistration("x", "127.0.0.1", 1).encode())
+        await self.zookeeper.create("/brokers/ids/8", b"rubbish")
+        await self.zookeeper.create("/brokers/topics/t/7", b"1")
+        await self.zookeeper.create("/brokers/topics/t/1x", b"1")
+        await self.zookeeper.create("/brokers/topics/t/9", b"many")
+        state = await self.view().state()
+        rows = {row["id"]: row["problem"] for row in state["brokers"]}
+        self.assertEqual(sorted(rows), [0, 1, 7])
+        self.assertNotEqual(rows[7], "")
+        self.assertEqual(len(state["problems"]), 2)
+        self.assertEqual([bool(row["problem"]) for row in state["topics"][0]["partitions"]], [False, False, False, True])
+
+    async def test_away(self) -> None:
+        """When ZooKeeper is away, what the own broker knows is shown all the same."""
+        await self.start()
+        await self.registered()
+        view = self.view()
+        self.double.disconnect(self.zookeeper)
+        state = await view.state()
+        self.assertEqual((len(state["topics"][0]["partitions"]), len(state["problems"])), (1, 1))
+        self.assertIn("ZooKeeper", state["problems"][0])
+        self.assertEqual((await view.groups())["groups"], [])
+
+    async def test_limits(self) -> None:
+        """Of very many topics and groups so many are shown, and that is told."""
+        await self.start()
+        await self.registered()
+        self.patch(module, "TOPIC_COUNT_MAX", 1)
+        self.patch(module, "GROUP_COUNT_MAX", 1)
+        await self.zookeeper.create("/brokers/topics/u", b"")
+        view = self.view()
+        self.assertIn("1 of 2 topics are shown", (await view.state())["problems"])
+        found = await view.groups()
+        self.assertEqual((len(found["groups"]), found["problems"]), (1, ["1 of 2 groups are shown"]))
+
+    async def test_noZookeeper(self) -> None:
+        """A broker without ZooKeeper shows itself."""
+        broker = LocalBroker(reactor)
+        self.addCleanup(broker.stop)
+        await broker.start()
+        view = ClusterView(reactor, broker.broker.service, lambda: None)
+        state = await view.state()
+        self.assertEqual((len(state["brokers"]), state["topics"], state["hasGroups"]), (1, [], False))
+        self.assertEqual(await view.groups(), {"groups": [], "problems": []})
+
+
+class GroupTests(ClusterCase):
+    """Groups."""
+
+    async def test_groups(self) -> None:
+        """Members, owners, offsets, and the lag in bytes behind what can be read; what is no offset is left out."""
+        await self.start()
+        await self.registered()
+        found = await self.view().groups()
+        empty, group = found["groups"]
+        self.assertEqual((empty["name"], empty["members"], empty["partitions"]), ("empty", [], []))
+        self.assertEqual((group["name"], group["members"]), ("g", ["g_host-1"]))
+        rows = [(row["topic"], row["broker"], row["partition"], row["owner"], row["offset"], row["end"], row["lag"]) for row in group["partitions"]]
+        self.assertEqual(rows, [("t", 0, 0, "g_host-1-0", 5, 15, 10), ("t", 1, 1, "", 0, 15, 15)])
+
+
+class SourceTests(ClusterCase):
+    """Where messages come from."""
+
+    async def test_source(self) -> None:
+        """From the own broker directly, from others as any client; nobody else."""
+        await self.start()
+        await self.registered()
+        view = self.view()
+        await view.state()
+        own, other = view.source(0), view.source(1)
+        self.assertIsInstance(own, OwnSource)
+        self.assertIsInstance(other, RemoteSource)
+        assert own is not None and other is not None
+        self.assertEqual((await own.read("t", 0, 0, 100), await other.read("t", 1, 0, 100)), (A, A))
+        self.assertIsNone(view.source(5))
+
+
+class NoneTests(SynchronousTestCase):
+    """Nothing to look at."""
+
+    def test_nothing(self) -> None:
+        """Neither a broker nor ZooKeeper: empty, and no error."""
+        view: Any = ClusterView(Clock(), None, lambda: None)
+        state = self.successResultOf(Deferred.fromCoroutine(view.state()))
+        self.assertEqual((state["brokers"], state["topics"], state["own"]), ([], [], None))
+        self.successResultOf(succeed(None))

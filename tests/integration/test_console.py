@@ -1,0 +1,173 @@
+"""
+The console as people have it: C{twistd pylogbroker} as a process, a real ZooKeeper, a real browser.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import blockingCallFromThread
+from twisted.trial.unittest import TestCase
+
+from pylogbroker.blocking.syncproducer import SyncProducer
+from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.integration.brokerprocess import BrokerProcess
+from tests.integration.chromium import Chromium
+from tests.integration.threaded import inThread
+from tests.integration.zookeeperprocess import sharedZookeeper
+
+HOSTILE_TOPIC = "<img src=x onerror=\"document.title='gotcha'\">"
+HOSTILE = b"<script>document.title='gotcha'</script>"
+_CONSOLE = re.compile(r"Metrics and console are served on .*port=(\d+)")
+_numbers = count()
+
+
+def inReactor(act: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a coroutine function on the reactor's thread, and wait."""
+    return blockingCallFromThread(reactor, lambda: Deferred.fromCoroutine(act(*arguments)))  # type: ignore[arg-type]
+
+
+class ConsoleTests(TestCase):
+    """What a person sees."""
+
+    timeout = 240
+
+    async def _makeChroot(self) -> str:
+        chroot = f"/console{next(_numbers)}"
+        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
+        await outer.connect()
+        await outer.create(chroot)
+        await outer.close()
+        return sharedZookeeper().servers + chroot
+
+    def start(self, **properties: str) -> None:
+        self.servers = inReactor(self._makeChroot)
+        registered = {"enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1", "num.partitions": "2", "http.listener": "0"}
+        self.broker = BrokerProcess(os.path.abspath(self.mktemp()), {**registered, **properties})
+        os.makedirs(os.path.dirname(self.broker.directory), exist_ok=True)
+        self.broker.start()
+        self.addCleanup(self.broker.kill)
+        self.port = int(self.broker.waitForLine(_CONSOLE, 30).group(1))
+        self.producer = SyncProducer("127.0.0.1", self.broker.port)
+        self.addCleanup(self.producer.close)
+        self.browser = Chromium()
+        self.addCleanup(self.browser.close)
+        self.browser.open(f"http://127.0.0.1:{self.port}/")
+
+    async def _join(self) -> tuple[ConsumerConnector, MessageStream]:
+        settings = {
+            "zk.connect": self.servers, "groupid": "readers<b>", "rebalance.backoff.ms": "100", "fetcher.backoff.ms": "20", "autocommit.interval.ms": "100",
+            "autooffset.reset": "smallest", "queuedchunks.max": "1", "fetch.size": "20000",
+        }  # fmt: skip
+        consumer = ConsumerConnector(reactor, settings)
+        await consumer.connect()
+        streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({"orders": 1})
+        return consumer, streams["orders"][0]
+
+    async def _read(self, stream: MessageStream, messageCount: int) -> None:
+        left = messageCount
+        async for _message in stream:
+            left -= 1
+            if not left:
+                return
+
+    def lag(self) -> float:
+        """The sum of lags as the group's card tells it, in KiB; -1: it does not."""
+        found = re.search(r"lag ([0-9.]+) (B|KiB|MiB)$", self.browser.text("#groups .group > div:first-child").strip())
+        return float(found[1]) * {"B": 1 / 1024, "KiB": 1, "MiB": 1024}[found[2]] if found else -1
+
+    def send(self, messageCount: int, size: int = 1000) -> None:
+        for partition in range(2):
+            self.producer.send("orders", partition, [b"x" * size] * (messageCount // 2))
+
+    @inThread
+    def test_page(self) -> None:
+        """
+        Topics appear, the chart moves while messages flow, lag grows and shrinks, what is hostile shows as text; and the page complains of nothing.
+        """
+        self.start()
+        browser = self.browser
+        browser.waitFor("the broker", lambda: f"127.0.0.1:{self.broker.port}" in browser.text("#brokers"))
+        self.assertIn("registered", browser.text("#brokers"))
+        self.assertIn("No topics yet", browser.text("main"))
+        self.assertIn("Nobody has to wait", browser.text("main"))
+
+        # Topics appear, with their names as text.
+        self.send(20)
+        self.producer.send(HOSTILE_TOPIC, 0, [HOSTILE, b'{"a": [1, "\xc3\xa9"]}', b"\x00\xffbinary"])
+        browser.waitFor("the topic", lambda: "orders" in browser.text("#topics"))
+        browser.waitFor("the other one", lambda: HOSTILE_TOPIC in browser.text("#topics"))
+        browser.type("#filter", "ord")
+        browser.waitFor("the filter", lambda: HOSTILE_TOPIC not in browser.text("#topics"))
+        self.assertIn("1 of 2 topics", browser.text("main"))
+        browser.type("#filter", "img")
+        browser.click("#topics tr:first-child button.fold")
+        browser.waitFor("partitions", lambda: "partition 0-0" in browser.text("#topics"))
+
+        # The chart moves while messages flow.
+        def line() -> str:
+            return str(browser.run("return document.querySelector('#chart path.line.in')?.getAttribute('d') ?? ''"))
+
+        def flow() -> bool:
+            self.send(200)
+            return bool(re.search(r"bytes in [0-9.]+ [KM]iB/s", browser.text("#chart .legend")))
+
+        browser.waitFor("bytes in", flow)
+        before = browser.waitFor("a line", line)
+        self.send(200)
+        browser.waitFor("another line", lambda: line() != before)
+        self.assertRegex(browser.text("#tiles .in dd"), r"[1-9].* [KM]iB/s")
+
+        # What is hostile shows as text, in each form.
+        browser.run("window.scrollTo(0, document.body.scrollHeight)")
+        browser.click("#topics tr:first-child td:last-child button")
+        browser.waitFor("messages", lambda: HOSTILE.decode() in browser.text("#messages-list"))
+        self.assertIn("\\u0000", browser.text("#messages-list"))
+        browser.run("arguments[0]; const form = document.querySelector('#messages-form-of'); form.value = 'json'; form.dispatchEvent(new Event('change'))", 0)
+        self.assertIn('{\n  "a": [\n    1,\n    "é"\n  ]\n}', browser.text("#messages-list"))
+        browser.run("const form = document.querySelector('#messages-form-of'); form.value = 'hex'; form.dispatchEvent(new Event('change'))")
+        self.assertIn("000000  00 ff 62 69 6e 61 72 79", browser.text("#messages-list"))
+        strangers = "main img, dialog img, #messages-list script"
+        self.assertEqual(browser.run("return [document.title, document.querySelectorAll(arguments[0]).length]", strangers), ["pylogbroker", 0])
+        browser.click("#messages-close")
+
+        # Lag grows while nobody reads, and shrinks when somebody does.
+        self.send(1000)
+        consumer, stream = inReactor(self._join)
+        self.addCleanup(consumer.shutdown)
+        inReactor(self._read, stream, 10)
+        first = browser.waitFor("a lag", lambda: max(self.lag(), 0))
+        self.assertIn("readers<b>", browser.text("#groups h3"))
+        self.assertIn(consumer.consumerId, browser.text("#groups table"))
+        self.send(4000)
+        grown = browser.waitFor("a larger lag", lambda: self.lag() > first + 3000 and self.lag())
+        inReactor(self._read, stream, 3000)
+        shrunk = browser.waitFor("a smaller lag", lambda: 0 <= self.lag() < grown - 1000)
+        self.assertTrue(shrunk)
+
+        self.assertEqual(browser.errors(), [])
+        self.producer.confirm("orders", 0)
+        self.producer.close()
+        self.assertEqual(self.broker.stop(), 0)
+        browser.waitFor("that the broker is gone", lambda: "no answer" in browser.text("#status"))
+
+    @inThread
+    def test_switchedOff(self) -> None:
+        """With C{http.messages=false} there is no button to look at messages with; and on a narrow screen the page is no wider than that."""
+        self.start(**{"http.messages": "false", "enable.zookeeper": "false"})
+        self.send(2)
+        browser = self.browser
+        browser.emulate(360, 740)
+        browser.waitFor("the topic", lambda: "orders" in browser.text("#topics"))
+        self.assertEqual(browser.run("return document.querySelectorAll('#topics td:last-child button').length"), 0)
+        self.assertLessEqual(browser.run("return document.documentElement.scrollWidth"), 360)
+        self.assertIn("Groups are in ZooKeeper", browser.text("#no-groups"))
+        self.assertEqual(browser.errors(), [])
