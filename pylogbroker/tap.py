@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from twisted.application.service import IService
+from twisted.application.service import IService, Service
 from twisted.python import usage
 
 from pylogbroker.broker.service import BrokerService
@@ -59,17 +59,10 @@ def _sayWhy(kind: type[BaseException], error: BaseException, traceback: object) 
             stream.write(f"pylogbroker: {error}\n")
 
 
-class TwistdBrokerService(BrokerService):
-    """A broker whose start fails in one line, and whose process ends with 0 when it was asked to end."""
+class EndsOrderly(Service):
+    """Mixed into a service: its process ends with 0 when it was asked to end."""
 
-    def privilegedStartService(self) -> None:
-        try:
-            super().privilegedStartService()
-        except PylogbrokerError:
-            # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
-            # of the first two for a SystemExit.) What Python prints then is for people, not for us.
-            sys.excepthook = _sayWhy
-            raise
+    _reactor: Any
 
     def startService(self) -> None:
         super().startService()
@@ -83,6 +76,19 @@ class TwistdBrokerService(BrokerService):
     def _stopReactor(self) -> None:
         if self._reactor.running:
             self._reactor.stop()
+
+
+class TwistdBrokerService(EndsOrderly, BrokerService):
+    """A broker whose start fails in one line, and whose process ends with 0 when it was asked to end."""
+
+    def privilegedStartService(self) -> None:
+        try:
+            super().privilegedStartService()
+        except PylogbrokerError:
+            # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
+            # of the first two for a SystemExit.) What Python prints then is for people, not for us.
+            sys.excepthook = _sayWhy
+            raise
 
 
 def makeService(options: Options) -> IService:

@@ -3,3 +3,4 @@
 from twisted.application.service import ServiceMaker
 
 pylogbroker = ServiceMaker("pylogbroker", "pylogbroker.tap", "A broker of a publish-subscribe log, which speaks the protocol of Kafka 0.7.", "pylogbroker")
+pylogbrokerMirror = ServiceMaker("pylogbroker-mirror", "pylogbroker.mirrortap", "Copies topics of pylogbroker clusters into another.", "pylogbroker-mirror")
