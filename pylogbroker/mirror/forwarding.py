@@ -109,14 +109,21 @@ class Forwarder:
         self._counters.faultCount += 1
         self._log.error("{stream}: {error}", stream=self._stream.name, error=error)
 
-    def _takeTurn(self, message: ConsumedMessage | None) -> None:
+    def _takeTurn(self, first: ConsumedMessage) -> None:
         """Take what there is. Nothing may come in between."""
         stream, target = self._stream, self._target
         countMax, sizeMax = target.batchCountMax, target.batchSizeMax
         growing: dict[Place, _Growing] = {}
         place: Place | None = None
         batch = _Growing(None)
-        for _count in range(TURN_COUNT_MAX):
+        message: ConsumedMessage | None = first
+        for count in range(TURN_COUNT_MAX):
+            if count:
+                try:
+                    message = stream.take()
+                except PylogbrokerError as error:
+                    self._fault(error)
+                    break
             if message is None:
                 break
             payload, topic, partition, nextOffset = message
@@ -139,11 +146,6 @@ class Forwarder:
                 batch = growing[place] = _Growing(batch.nextOffset)
                 if not target.room.isReady:
                     break
-            try:
-                message = stream.take()
-            except PylogbrokerError as error:
-                self._fault(error)
-                break
         for place, batch in growing.items():
             if batch.payloads:
                 self._handOn(place, batch)

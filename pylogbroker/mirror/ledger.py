@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, succeed
 
 from pylogbroker.consumer.rebalance import Place
 
@@ -151,7 +151,8 @@ class Ledger:
         if not waiting:
             return succeed(None)
 
-        def cancel(_all: object) -> None:
+        def cancel(all_: Deferred[None]) -> None:
+            all_.errback(CancelledError())
             for each in waiting:
                 if not each.called:
                     each.addErrback(lambda _failure: None)
