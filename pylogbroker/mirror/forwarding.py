@@ -29,6 +29,9 @@ from pylogbroker.model import BrokerPartition
 TURN_COUNT_MAX = 2_000
 """Messages that are taken in one turn of the reactor."""
 
+PAUSE_MS = 1_000
+"""After what nobody foresaw."""
+
 ROUTE_COUNT_MAX = 1_000
 """Routes that are kept without need."""
 
@@ -91,15 +94,19 @@ class Forwarder:
                 if not room.isReady:
                     await room.whenReady()
                     continue
+                pauseMs = 0
                 try:
-                    first = await stream.__anext__()
+                    self._takeTurn(await stream.__anext__())
                 except StopAsyncIteration:
                     return
                 except PylogbrokerError as error:
                     self._fault(error)
-                    continue
-                self._takeTurn(first)
-                await deferLater(self._clock, 0)
+                except CancelledError:
+                    raise
+                except Exception:
+                    self._log.failure("{stream} failed in a way that nobody foresaw; it goes on", stream=stream.name)
+                    pauseMs = PAUSE_MS
+                await deferLater(self._clock, pauseMs / 1000)
         except CancelledError:
             if not self._isStopped:
                 raise
@@ -110,22 +117,26 @@ class Forwarder:
         self._log.error("{stream}: {error}", stream=self._stream.name, error=error)
 
     def _takeTurn(self, first: ConsumedMessage) -> None:
-        """Take what there is. Nothing may come in between."""
+        """Take what there is. Nothing may come in between, and what was taken is handed on, whatever happens."""
+        growing: dict[Place, _Growing] = {}
+        try:
+            self._fill(growing, first)
+        finally:
+            for place, batch in growing.items():
+                if batch.payloads:
+                    self._handOn(place, batch)
+
+    def _fill(self, growing: dict[Place, _Growing], message: ConsumedMessage | None) -> None:
+        """Take messages into batches; those that are full are handed on."""
         stream, target = self._stream, self._target
         countMax, sizeMax = target.batchCountMax, target.batchSizeMax
-        growing: dict[Place, _Growing] = {}
         place: Place | None = None
         batch = _Growing(None)
-        message: ConsumedMessage | None = first
         for count in range(TURN_COUNT_MAX):
             if count:
-                try:
-                    message = stream.take()
-                except PylogbrokerError as error:
-                    self._fault(error)
-                    break
+                message = stream.take()
             if message is None:
-                break
+                return
             payload, topic, partition, nextOffset = message
             if place is None or partition != place.partition or topic != place.topic:
                 place = Place(topic, partition)
@@ -135,20 +146,19 @@ class Forwarder:
                 batch = found
             size = len(payload)
             if batch.payloads and batch.size + size > sizeMax:
-                self._handOn(place, batch)
-                batch = growing[place] = _Growing(batch.nextOffset)
+                full, batch = batch, _Growing(batch.nextOffset)
+                growing[place] = batch
+                self._handOn(place, full)
             batch.payloads.append(payload)
             batch.size += size
             batch.isWhole = batch.nextOffset is not None and nextOffset != batch.nextOffset
             batch.nextOffset = nextOffset
             if len(batch.payloads) >= countMax:
-                self._handOn(place, batch)
-                batch = growing[place] = _Growing(batch.nextOffset)
+                full, batch = batch, _Growing(nextOffset)
+                growing[place] = batch
+                self._handOn(place, full)
                 if not target.room.isReady:
-                    break
-        for place, batch in growing.items():
-            if batch.payloads:
-                self._handOn(place, batch)
+                    return
 
     def _handOn(self, place: Place, growing: _Growing) -> None:
         count, size = len(growing.payloads), growing.size

@@ -48,7 +48,8 @@ class MirrorSettingsTests(SynchronousTestCase):
             {**CONSUMER, "autocommit.enable": "false", "shallowiterator.enable": "true"},
             producer={**PRODUCER, "confirm": "false", "queue.enqueueTimeout.ms": "0", "producer.type": "async"},
         )
-        self.assertEqual([warning.partition("=")[0] for warning in self.warnings], ["autocommit.enable", "shallowiterator.enable", "confirm", "queue.enqueueTimeout.ms"])
+        odd = ["autocommit.enable", "shallowiterator.enable", "confirm", "queue.enqueueTimeout.ms"]
+        self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
         self.assertEqual((settings.consumers[0].autoCommit, settings.consumers[0].isShallow, settings.producer.isConfirming), (True, False, True))
 
     def test_misspelt(self) -> None:
