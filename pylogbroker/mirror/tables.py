@@ -40,10 +40,12 @@ class _Kept:
     A node that is ours to write.
 
     @ivar version: that it has, as far as we know.
+    @ivar doubt: what was written without an answer, if that was the last thing.
     """
 
     table: OffsetTable
     version: int
+    doubt: bytes | None = None
 
 
 async def readTable(zookeeper: IZookeeper, path: str) -> tuple[OffsetTable, int]:
@@ -80,6 +82,7 @@ class Tables:
         self._isKeeping = isKeeping
         self._kept: dict[Place, _Kept] = {}
         self._choosing = DeferredLock()
+        self._recording = DeferredLock()
 
     def __repr__(self) -> str:
         return f"<Tables, {len(self._kept)} partitions>"
@@ -153,6 +156,10 @@ class Tables:
         @param positions: where the consumer is in partitions of which nothing was handed on yet.
         @raise ZookeeperError: some could not be written; they are tried again the next time.
         """
+        async with self._recording:
+            await self._record(places, positions)
+
+    async def _record(self, places: Iterable[Place], positions: Mapping[Place, int]) -> None:
         kept = {place: self._kept[place] for place in places if place in self._kept}
         ends = await self._target.ends({place.topic for place in kept})
         # From here to the end of the loop nothing may come in between: nothing is handed on while we look how much was.
@@ -164,15 +171,25 @@ class Tables:
             found = ends.get(place.topic, {})
             if each.table.home is not None:
                 found = {partition: end for partition, end in found.items() if partition == each.table.home}
-            if found and each.table.record(edge, found):
+            if found and (each.table.record(edge, found) or each.doubt is not None):
                 changed.append((place, each))
         for place, each in changed:
-            version = await self._write(self._paths.mirrored(place.topic, place.partition), each.table, each.version)
-            if version >= 0:
-                each.version = version
-            elif self._kept.get(place) is each:
+            if not await self._rewrite(self._paths.mirrored(place.topic, place.partition), each) and self._kept.get(place) is each:
                 del self._kept[place]
                 _log.warn("{place}: another mirror has taken it over", place=place)
+
+    async def _rewrite(self, path: str, kept: _Kept) -> bool:
+        """Write a table over what we have written before. Returns whether that was there still."""
+        if kept.doubt is not None:
+            data, stat = await self._zookeeper.get(path)
+            if stat.version == kept.version + 1 and data == kept.doubt:
+                kept.version += 1
+            elif stat.version != kept.version:
+                return False
+        kept.doubt = kept.table.encode()
+        version = await self._write(path, kept.table, kept.version)
+        kept.version, kept.doubt = version, None
+        return version >= 0
 
 
 async def readTables(zookeeper: IZookeeper, group: str, topics: Iterable[str]) -> dict[Place, OffsetTable]:

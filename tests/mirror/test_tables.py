@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.consumer.rebalance import Place
-from pylogbroker.errors import NoBrokersError, ZookeeperError
+from pylogbroker.errors import ConnectionLossException, NoBrokersError, ZookeeperError
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.tables import Tables, readTables
 from pylogbroker.model import BrokerPartition
@@ -44,6 +44,26 @@ class FarTarget:
         if self.isAway:
             raise NoBrokersError("nobody there")
         return [A, B]
+
+
+class Lossy:
+    """A client whose answers to C{set} get lost."""
+
+    isLosing = isMaking = False
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def set(self, path: str, data: bytes, version: int) -> Any:
+        stat = None
+        if self.isMaking or not self.isLosing:
+            stat = await self._client.set(path, data, version)
+        if self.isLosing:
+            raise ConnectionLossException("lost")
+        return stat
 
 
 class TablesTests(SynchronousTestCase):
@@ -156,6 +176,45 @@ class TablesTests(SynchronousTestCase):
         self.target.meanwhile = [lambda: self.do(tables.take(ONE))]
         self.do(tables.record([ONE], {ONE: 3}))
         self.assertEqual(self.entries(), [])
+
+    def test_answerLost(self) -> None:
+        """When the answer to a write is lost, it is looked up whether it was made; the table is ours as before, and not another's."""
+        lossy = Lossy(self.zookeeper)
+        for isMade in (True, False):
+            ledger = Ledger()
+            tables = self.tables(zookeeper=lossy, ledger=ledger)
+            self.do(tables.take(ONE))
+            ledger.begin(ONE, 0)
+            lossy.isLosing, lossy.isMaking = True, isMade
+            self.fails(tables.record([ONE], {ONE: 5}), ConnectionLossException)
+            lossy.isLosing = False
+            self.target.found[A] += 5
+            self.do(tables.record([ONE], {ONE: 9}))
+            self.assertEqual(self.entries()[-1], (9, self.target.found))
+            # What another wrote meanwhile is another's all the same.
+            lossy.isLosing = True
+            self.fails(tables.record([ONE], {ONE: 11}), ConnectionLossException)
+            lossy.isLosing = False
+            self.do(self.tables().take(ONE))
+            before = self.do(self.version())
+            self.do(tables.record([ONE], {ONE: 12}))
+            self.assertEqual(self.do(self.version()), before)
+            self.do(self.wipe())
+
+    async def wipe(self) -> None:
+        await self.zookeeper.delete(f"{ROOT}/7-0")
+
+    def test_together(self) -> None:
+        """Two that record at the same time do so one after the other, and do not take each other for somebody else."""
+        tables = self.tables()
+        self.do(tables.take(ONE))
+        self.ledger.begin(ONE, 0)
+        doing = [Deferred.fromCoroutine(tables.record([ONE], {ONE: offset})) for offset in (1, 2, 3)]
+        for _turn in range(200):
+            self.clock.advance(0)
+        for each in doing:
+            self.successResultOf(each)
+        self.assertEqual([offset for offset, _ends in self.entries()], [1, 2, 3])
 
     def test_goesOn(self) -> None:
         """Who takes a partition over goes on with what others wrote."""
