@@ -7,15 +7,13 @@ It knows what ZooKeeper and the brokers' protocol tell. What only a broker knows
 
 from __future__ import annotations
 
-import signal
-import sys
 from typing import Any
 
 from twisted.application.service import IService
 from twisted.python import usage
 
 from pylogbroker.console.standalone import ClusterConsole
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.program import Orderly
 
 LISTENER = "8067"
 
@@ -45,35 +43,8 @@ class Options(usage.Options):
             raise usage.UsageError("--zookeeper HOST:PORT is missing")
 
 
-def _sayWhy(kind: type[BaseException], error: BaseException, traceback: object) -> None:
-    """One line, in the log (which twistd has put in the place of standard error) and on standard error."""
-    for stream in {sys.stderr, sys.__stderr__}:
-        if stream is not None:
-            stream.write(f"pylogbroker-console: {error}\n")
-
-
-class TwistdConsole(ClusterConsole):
-    """One whose start fails in one line, and whose process ends with 0 when it was asked to end."""
-
-    def privilegedStartService(self) -> None:
-        try:
-            super().privilegedStartService()
-        except PylogbrokerError:
-            sys.excepthook = _sayWhy  # twistd ends the process with status 1
-            raise
-
-    def startService(self) -> None:
-        super().startService()
-        self._reactor.callWhenRunning(self._catchSignals)
-
-    def _catchSignals(self) -> None:
-        """After the reactor has installed its own: those would make twistd end by the signal."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
-
-    def _stopReactor(self) -> None:
-        if self._reactor.running:
-            self._reactor.stop()
+class TwistdConsole(Orderly, ClusterConsole):
+    """The console under C{twistd}."""
 
 
 def makeService(options: Options) -> IService:

@@ -61,6 +61,7 @@ class GroupPaths:
         self.ids = f"{self.root}/ids"
         self.owners = f"{self.root}/owners"
         self.offsets = f"{self.root}/offsets"
+        self.mirrors = f"{self.root}/mirror"
 
     def consumer(self, consumerId: str) -> str:
         """A member's registration."""
@@ -81,3 +82,11 @@ class GroupPaths:
     def offset(self, name: str, partition: BrokerPartition) -> str:
         """The next offset to fetch."""
         return f"{self.topicOffsets(name)}/{partition}"
+
+    def topicMirrored(self, name: str) -> str:
+        """Ours, not 0.7's: the mirrored partitions of a topic are the children."""
+        return f"{self.mirrors}/{step('topic', name)}"
+
+    def mirrored(self, name: str, partition: BrokerPartition) -> str:
+        """Ours, not 0.7's: from offsets of a source partition to offsets of a mirror's target."""
+        return f"{self.topicMirrored(name)}/{partition}"

@@ -47,6 +47,12 @@ class PathTests(SynchronousTestCase):
                     ours = (group.owner if steps[2] == "owners" else group.offset)(steps[3], BrokerPartition(broker, partition))
             self.assertEqual(ours, path)
 
+    def test_mirrored(self) -> None:
+        """What is ours and not 0.7's lies beside the group's offsets."""
+        group = paths.GroupPaths("g")
+        self.assertEqual(group.mirrored("t", BrokerPartition(0, 1)), "/consumers/g/mirror/t/0-1")
+        self.assertRaises(InvalidNameError, group.topicMirrored, "a/b")
+
     def test_refused(self) -> None:
         """A name that would point elsewhere, or that ZooKeeper does not take, is refused and named."""
         for name in ("", ".", "..", "a/b", "a\x00", "a\x1f", "a\x85", "\ud805", "\ufffa"):

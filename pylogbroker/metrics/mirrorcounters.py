@@ -1,0 +1,90 @@
+"""
+What a mirror counts: running totals since its start, and what is under way.
+
+Source and target agree when C{takenCount = confirmedCount + underWayCount}; what the target may have twice is C{repeatedCount} at most, beside what a
+mirror had under way that was killed.
+"""
+
+from __future__ import annotations
+
+from pylogbroker.metrics.counters import NAME_LENGTH_MAX
+
+TOPIC_COUNT_MAX = 1_000
+
+
+class MirroredTopic:
+    """
+    One topic, or all beyond the limit.
+
+    @ivar messageCount: messages that the target has confirmed.
+    @ivar size: bytes of payload of these.
+    """
+
+    __slots__ = ("messageCount", "size")
+
+    def __init__(self) -> None:
+        self.messageCount = self.size = 0
+
+
+class MirrorCounters:
+    """
+    All that one mirror counts.
+
+    @ivar takenCount: messages taken from sources.
+    @ivar takenSize: bytes of payload of these.
+    @ivar confirmedCount: messages that the target has confirmed.
+    @ivar confirmedSize: bytes of payload of these.
+    @ivar retriedCount: messages that were sent once more, each time counted.
+    @ivar repeatedCount: of these, those of which nobody knows what became of them the time before: the target may have them twice.
+    @ivar faultCount: times that a source partition could not be read on.
+    @ivar commitCount: offsets that were stored.
+    @ivar topics: confirmed messages by topic.
+    @ivar otherTopics: those of topics beyond the limit.
+    """
+
+    __slots__ = (
+        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "otherTopics", "repeatedCount", "retriedCount", "takenCount", "takenSize",
+        "topics",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.takenCount = self.takenSize = self.confirmedCount = self.confirmedSize = 0
+        self.retriedCount = self.repeatedCount = self.faultCount = self.commitCount = 0
+        self.topics: dict[str, MirroredTopic] = {}
+        self.otherTopics = MirroredTopic()
+
+    @property
+    def underWayCount(self) -> int:
+        """Messages taken, and not confirmed yet."""
+        return self.takenCount - self.confirmedCount
+
+    @property
+    def underWaySize(self) -> int:
+        """Bytes of payload of these."""
+        return self.takenSize - self.confirmedSize
+
+    def taken(self, count: int, size: int) -> None:
+        """A batch was taken from a source."""
+        self.takenCount += count
+        self.takenSize += size
+
+    def confirmed(self, topic: str, count: int, size: int) -> None:
+        """A batch was confirmed by the target."""
+        self.confirmedCount += count
+        self.confirmedSize += size
+        mirrored = self.topics.get(topic)
+        if mirrored is None:
+            if len(self.topics) >= TOPIC_COUNT_MAX or len(topic) > NAME_LENGTH_MAX:
+                mirrored = self.otherTopics
+            else:
+                mirrored = self.topics[topic] = MirroredTopic()
+        mirrored.messageCount += count
+        mirrored.size += size
+
+    def snapshot(self) -> dict[str, object]:
+        """A picture of all numbers, which later counting does not change; C{topics} holds a dictionary for each topic."""
+        numbers: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name not in ("topics", "otherTopics")}
+        numbers["underWayCount"], numbers["underWaySize"] = self.underWayCount, self.underWaySize
+        numbers["topics"] = {name: {"messageCount": each.messageCount, "size": each.size} for name, each in self.topics.items()}
+        numbers["otherTopics"] = {"messageCount": self.otherTopics.messageCount, "size": self.otherTopics.size}
+        return numbers

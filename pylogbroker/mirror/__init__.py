@@ -1,0 +1,3 @@
+"""
+The mirror: what one cluster holds, in another. See C{docs/mirror.md}.
+"""

@@ -1,0 +1,255 @@
+"""
+The cluster that is mirrored to: its brokers, the producers that send to it, and where its partitions end.
+
+It may be away at any time, at the start as well: it is looked for until it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from random import SystemRandom
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from pylogbroker.client.discovery import Broker, IDiscovery, ZookeeperDiscovery
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.cluster import paths
+from pylogbroker.cluster.znodes import decodeNumber
+from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.errors import NoBrokersError, NoNodeException, TimedOutError, ZnodeError
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.mirror.waiting import Patience, untilDone
+from pylogbroker.model import LATEST, BrokerPartition
+from pylogbroker.producer.producer import Producer, ProducerData
+from pylogbroker.producer.queue import Queue
+from pylogbroker.zookeeper.client import ZookeeperClient
+
+PROVIDE_MS_MAX = 10_000
+"""How long the target's brokers have for entering a new topic in ZooKeeper."""
+
+_LOOK_MS = 100
+
+
+class _Shared:
+    """
+    One discovery for many producers, none of which starts or stops it.
+    """
+
+    isStatic = False
+
+    def __init__(self, discovery: IDiscovery) -> None:
+        self._discovery = discovery
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        return self._discovery.brokers
+
+    def start(self) -> Deferred[None]:
+        return self._discovery.refresh() if not self._discovery.brokers else _done()
+
+    def stop(self) -> None:
+        pass
+
+    def partitions(self, name: str) -> list[BrokerPartition]:
+        return self._discovery.partitions(name)
+
+    def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
+        return self._discovery.lookUp(name)
+
+    def refresh(self) -> Deferred[None]:
+        return self._discovery.refresh()
+
+    def listen(self, listener: Any) -> Callable[[], None]:
+        return self._discovery.listen(listener)
+
+
+def _done() -> Deferred[None]:
+    done: Deferred[None] = Deferred()
+    done.callback(None)
+    return done
+
+
+class Target:
+    """
+    Where messages go.
+
+    @ivar room: for what is under way, over all streams and sources; who takes messages asks it first.
+    @ivar batchCountMax: messages that go together.
+    @ivar batchSizeMax: bytes of payload of these; a single message may have more.
+    """
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any, settings: ProducerSettings, producerCount: int = 1, zookeeper: Callable[[], IZookeeper] | None = None) -> None:
+        """
+        @param zookeeper: makes a client, not connected; by default one of C{zk.connect}.
+        """
+        self._reactor = reactor
+        self._settings = settings
+        self._producerCount = producerCount
+        self._makeZookeeper = zookeeper or (lambda: ZookeeperClient(reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs))
+        self._zookeeper: IZookeeper | None = None
+        self._discovery: ZookeeperDiscovery | None = None
+        self._producers: list[Producer] = []
+        self._turn = 0
+        self._askers: dict[str, SimpleConsumer] = {}
+        self._known: dict[tuple[str, BrokerPartition], int] = {}
+        self.room = Queue(reactor, producerCount * settings.queueCountMax, producerCount * settings.queueSizeMax, -1)
+        self.batchCountMax = settings.batchCount
+        # A compressed set counts as one message, and must be none that is too large.
+        self.batchSizeMax = min(settings.batchSizeMax, settings.payloadSizeMax) if settings.codec else settings.batchSizeMax
+
+    def __repr__(self) -> str:
+        where = self._settings.zookeeperServers or ",".join(f"{each.host}:{each.port}" for each in self._settings.brokers)
+        return f"<Target {where}>"
+
+    # -- there and away
+
+    async def connect(self) -> None:
+        """Find it, however long it takes."""
+        if self._settings.zookeeperServers:
+            patience = Patience(self._reactor, SystemRandom().random, f"{self!r} is not there yet")
+            await untilDone(self._find, patience)
+        # The room is smaller than any one producer's queue; so that nothing is ever refused there.
+        own = replace(
+            self._settings,
+            queueCountMax=2 * self._producerCount * self._settings.queueCountMax,
+            queueSizeMax=2 * self._producerCount * self._settings.queueSizeMax,
+        )
+        discovery = None if self._discovery is None else _Shared(self._discovery)
+        partitioner = None if self._discovery is None else self._indexOf
+        self._producers = [Producer(self._reactor, own, discovery=discovery, partitioner=partitioner) for _number in range(self._producerCount)]
+
+    async def _find(self) -> None:
+        zookeeper = self._makeZookeeper()
+        try:
+            await zookeeper.connect(self._settings.zookeeperConnectTimeoutMs)
+            discovery = ZookeeperDiscovery(self._reactor, zookeeper, readRetryCount=self._settings.zookeeperReadRetryCount, random=SystemRandom().random)
+            await discovery.start()
+        except BaseException:
+            await zookeeper.close()
+            raise
+        self._zookeeper, self._discovery = zookeeper, discovery
+
+    async def close(self) -> None:
+        """Close everything; what is under way is unknown then."""
+        await DeferredList([producer.close() for producer in self._producers], consumeErrors=True)
+        await DeferredList([asker.close() for asker in self._askers.values()], consumeErrors=True)
+        if self._discovery is not None:
+            self._discovery.stop()
+        if self._zookeeper is not None:
+            await self._zookeeper.close()
+
+    # -- sending
+
+    def _indexOf(self, key: tuple[str, BrokerPartition], _count: int) -> int:
+        """The partitioner: the key says it."""
+        assert self._discovery is not None
+        topic, partition = key
+        try:
+            return self._discovery.partitions(topic).index(partition)
+        except ValueError:
+            raise NoBrokersError(f"partition {partition} of {topic} is not there; it is waited for") from None
+
+    def send(self, topic: str, payloads: list[bytes], home: BrokerPartition | None) -> Deferred[None]:
+        """
+        One request.
+
+        @param home: the partition; L{None} for any.
+        @return: fires when the broker has confirmed it. Fails as L{Producer.send}.
+        """
+        if home is None:
+            self._turn = (self._turn + 1) % len(self._producers)
+            return self._producers[self._turn].sendMany((ProducerData(topic, payloads),))
+        producer = self._producers[(31 * home.broker + home.partition) % len(self._producers)]
+        return producer.sendMany((ProducerData(topic, payloads, (topic, home)),))
+
+    # -- where it ends
+
+    async def ends(self, topics: Collection[str]) -> dict[str, dict[BrokerPartition, int]]:
+        """
+        Where partitions end.
+
+        @return: for each partition that is known its visible end; of a broker that does not answer, what it was when it last did. Nothing where the brokers
+            pick the partition.
+        """
+        if self._discovery is None:
+            return {}
+        found: dict[str, dict[BrokerPartition, int]] = {topic: {} for topic in topics}
+        asked = [(topic, partition) for topic in topics for partition in self._discovery.partitions(topic)]
+        answers: list[tuple[bool, Any]] = await DeferredList([Deferred.fromCoroutine(self._end(*each)) for each in asked], consumeErrors=True)
+        for (topic, partition), (isAnswered, answer) in zip(asked, answers, strict=True):
+            if isAnswered:
+                self._known[topic, partition] = answer
+            if (topic, partition) in self._known:
+                found[topic][partition] = self._known[topic, partition]
+        return found
+
+    async def _end(self, topic: str, partition: BrokerPartition) -> int:
+        offsets = await self._asker(partition.broker).getOffsetsBefore(topic, partition.partition, LATEST, 1)
+        return offsets[0] if offsets else 0
+
+    def _asker(self, number: int) -> SimpleConsumer:
+        assert self._discovery is not None
+        broker = self._discovery.brokers.get(number)
+        if broker is None:
+            raise NoBrokersError(f"broker {number} is not there")
+        asker = self._askers.get(broker.endpoint)
+        if asker is None:
+            settings = self._settings
+            asker = SimpleConsumer(self._reactor, broker.endpoint, timeoutMs=settings.timeoutMs, connectTimeoutMs=settings.connectTimeoutMs)
+            self._askers[broker.endpoint] = asker
+        return asker
+
+    # -- a topic that is new
+
+    async def provide(self, topic: str) -> list[BrokerPartition]:
+        """
+        All partitions of a topic, which is created if need be: partitions are to be dealt out once and for all, so it must be known how many there are.
+
+        @raise PylogbrokerError: it cannot be found out now.
+        """
+        found = await self._registered(topic)
+        if found:
+            return found
+        assert self._discovery is not None
+        for broker in list(self._discovery.brokers.values()):
+            await self._create(topic, broker)
+        for _look in range(PROVIDE_MS_MAX // _LOOK_MS):
+            found = await self._registered(topic)
+            if found:
+                return found
+            await deferLater(self._reactor, _LOOK_MS / 1000)
+        raise TimedOutError(f"no broker of the target has entered topic {topic} in ZooKeeper within {PROVIDE_MS_MAX} ms")
+
+    async def _create(self, topic: str, broker: Broker) -> None:
+        """A broker creates a topic when something is produced to it, were it nothing."""
+        producer = SyncProducer(self._reactor, broker.endpoint, connectTimeoutMs=self._settings.connectTimeoutMs, timeoutMs=self._settings.timeoutMs)
+        try:
+            await producer.send(topic, 0, b"")
+            await producer.confirm(topic, 0)
+        finally:
+            await producer.close().addErrback(lambda _failure: None)
+
+    async def _registered(self, topic: str) -> list[BrokerPartition]:
+        assert self._zookeeper is not None
+        found: list[BrokerPartition] = []
+        try:
+            names = await self._zookeeper.get_children(paths.topic(topic))
+        except NoNodeException:
+            return found
+        for name in sorted(names):
+            path = f"{paths.topic(topic)}/{name}"
+            try:
+                data, _stat = await self._zookeeper.get(path)
+                found += [BrokerPartition(int(name), index) for index in range(decodeNumber(path, data))]
+            except (NoNodeException, ZnodeError, ValueError) as error:
+                self._log.warn("{path} is left out: {error}", path=path, error=error)
+        return found
+
+

@@ -1,0 +1,63 @@
+"""
+C{twistd pylogbroker-mirror} as a process, for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.integration.brokerprocess import ROOT, BrokerProcess, twistd
+
+START_SECONDS_MAX = 30.0
+
+
+def writeProperties(path: str, properties: Mapping[str, str]) -> str:
+    """A property file; returns its path."""
+    Path(path).write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
+    return path
+
+
+class MirrorProcess(BrokerProcess):
+    """
+    A mirror. It has no port.
+    """
+
+    def __init__(self, directory: str, consumers: Sequence[Mapping[str, str]], producer: Mapping[str, str], *arguments: str) -> None:
+        """
+        @param directory: for its property files.
+        @param arguments: more of the command line.
+        """
+        super().__init__(directory)
+        Path(directory).mkdir(exist_ok=True)
+        words: list[str] = []
+        for index, properties in enumerate(consumers):
+            words += ["--consumer", writeProperties(f"{directory}/consumer{index}.properties", properties)]
+        self._arguments = [*words, "--producer", writeProperties(f"{directory}/producer.properties", producer), *arguments]
+
+    def start(self) -> MirrorProcess:
+        """Returns itself, when it is a member of its sources' groups."""
+        self.launch()
+        self.waitForLine(": mirroring ", START_SECONDS_MAX)
+        return self
+
+    def launch(self) -> None:
+        """Start it and wait for nothing."""
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+        self.lines = []
+        self._ended = False
+        self._process = subprocess.Popen(
+            [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker-mirror", *self._arguments],
+            cwd=self.directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()

@@ -1,0 +1,251 @@
+"""
+Two clusters as processes and a mirror between them that is killed, while its target is restarted: nothing is missing, and what is there twice is what the
+mirror had sent and not committed when it was killed, message by message.
+
+Each message has a number. The books are kept from outside: after a kill, the offsets in ZooKeeper say where the next mirror begins, and the target
+says what it has already; what is both behind such an offset and in the target will be there once more. In the end the target must have
+each number once, and once more for each time that this was so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from random import Random
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from pylogbroker.formats.messageset import MessageSet, encodeSet
+from pylogbroker.wire.requests import encodeProduce
+from tests.integration.brokerprocess import BrokerProcess, until
+from tests.integration.mirrorprocess import MirrorProcess
+from tests.integration.zookeeperprocess import ZookeeperProcess
+
+TOPIC = "numbers"
+GROUP = "mirrors"
+PARTITION_COUNT = 4
+BATCH_COUNT = 200
+MESSAGE_SIZE = 200
+AHEAD_COUNT_MAX = 20_000
+"""How far the producer may be ahead of the target."""
+
+SESSION_MS = "1500"
+BROKER = {
+    "enable.zookeeper": "true",
+    "zk.sessiontimeout.ms": SESSION_MS,
+    "num.partitions": str(PARTITION_COUNT),
+    "log.flush.interval": "1000",
+    "log.default.flush.interval.ms": "50",
+    "log.default.flush.scheduler.interval.ms": "50",
+}
+
+
+class MirrorError(AssertionError):
+    """The mirror has broken its promise."""
+
+
+class MirrorFigures(NamedTuple):
+    """
+    What a run was made of.
+
+    @ivar twiceCount: messages that the target has more than once, each time beyond the first counted.
+    @ivar killedCount: of these, those that were to be expected after kills.
+    @ivar repeatedCount: what mirrors said that they sent again without knowing what had become of it.
+    """
+
+    messageCount: int = 0
+    killCount: int = 0
+    restartCount: int = 0
+    twiceCount: int = 0
+    killedCount: int = 0
+    repeatedCount: int = 0
+
+
+class MirrorTrial:
+    """
+    @ivar figures: of the run.
+    @ivar expected: how often each number should be in the target, beyond once.
+    """
+
+    def __init__(self, directory: str, zookeeper: ZookeeperProcess, name: str, seed: int) -> None:
+        """
+        @param name: of the chroots, one below the other.
+        """
+        self.random = Random(seed)
+        self.figures = MirrorFigures()
+        self.expected: Counter[int] = Counter()
+        self.client = KazooClient(zookeeper.servers)
+        self.client.start()
+        self.roots = {side: f"/{name}-{side}" for side in ("source", "target")}
+        for root in self.roots.values():
+            self.client.ensure_path(root)
+        connects = {side: zookeeper.servers + root for side, root in self.roots.items()}
+        self.source = BrokerProcess(f"{directory}/source", {**BROKER, "zk.connect": connects["source"]})
+        self.target = BrokerProcess(f"{directory}/target", {**BROKER, "zk.connect": connects["target"]})
+        session = {"zk.sessiontimeout.ms": SESSION_MS, "zk.connectiontimeout.ms": "10000"}
+        self.consumerProperties = {
+            **session, "zk.connect": connects["source"], "groupid": GROUP, "autocommit.interval.ms": "500", "rebalance.backoff.ms": "300",
+            "fetcher.backoff.ms": "50", "fetch.size": "262144",
+        }  # fmt: skip
+        self.producerProperties = {**session, "zk.connect": connects["target"]}
+        self.mirror = MirrorProcess(f"{directory}/mirror", [self.consumerProperties], self.producerProperties, "--whitelist", TOPIC)
+        self.sentCount = 0
+        self.targetCount = 0
+        self._over = threading.Event()
+        self._errors: list[BaseException] = []
+
+    # -- the whole
+
+    def run(self, messageCount: int, killCount: int, restartCount: int = 1) -> None:
+        """
+        Mirror so many messages, with kills and restarts at random moments in between.
+
+        @raise MirrorError: something is missing, or is there too often.
+        """
+        events = ["kill"] * killCount + ["restart"] * restartCount
+        self.random.shuffle(events)
+        # Equal parts, an event somewhere in the middle of each.
+        moments = [int(messageCount * (index + self.random.uniform(0.3, 0.8)) / len(events)) for index in range(len(events))]
+        producing = threading.Thread(target=self._produce, args=(messageCount,))
+        try:
+            self.source.start()
+            self.target.start()
+            self.mirror.start()
+            producing.start()
+            for event, moment in zip(events, moments, strict=True):
+                self._waitFor(moment)
+                (self._kill if event == "kill" else self._restart)()
+            self._waitFor(messageCount)
+            producing.join()
+            status = self.mirror.stop()
+            self._hear()
+            if status:
+                raise MirrorError(f"the mirror stopped with status {status}\n{self.mirror.log}")
+            self._judge(messageCount)
+        finally:
+            self._over.set()
+            if producing.ident is not None:
+                producing.join()
+            for process in (self.mirror, self.target, self.source):
+                process.kill()
+            self.client.stop()
+            self.client.close()
+
+    def _count(self, **changes: int) -> None:
+        self.figures = self.figures._replace(**{name: getattr(self.figures, name) + change for name, change in changes.items()})
+
+    # -- producing
+
+    def _produce(self, messageCount: int) -> None:
+        try:
+            with self.source.client(60) as client:
+                while self.sentCount < messageCount and not self._over.is_set():
+                    if self.sentCount > self.targetCount + AHEAD_COUNT_MAX:
+                        self._over.wait(0.005)
+                        continue
+                    count = min(BATCH_COUNT, messageCount - self.sentCount)
+                    payloads = [b"%d " % number for number in range(self.sentCount, self.sentCount + count)]
+                    data = encodeSet([payload.ljust(MESSAGE_SIZE, b".") for payload in payloads])
+                    client.send(encodeProduce(TOPIC, self.random.randrange(PARTITION_COUNT), data))
+                    self.sentCount += count
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _waitFor(self, count: int) -> None:
+        """Until the target has so many different messages, roughly: those that are there twice are taken off as far as they are known."""
+
+        def reached() -> bool:
+            if self._errors:
+                raise self._errors[0]
+            if not self.mirror.isRunning:
+                raise MirrorError(f"the mirror has ended\n{self.mirror.log}")
+            self.targetCount = sum(self._ends(self.target)) // (MESSAGE_SIZE + 10) - sum(self.expected.values())
+            return self.targetCount >= count
+
+        until(reached, f"{count} messages in the target", 600, 20)
+
+    def _ends(self, broker: BrokerProcess) -> list[int]:
+        with broker.client() as client:
+            return [client.end(TOPIC, partition) for partition in range(PARTITION_COUNT)]
+
+    # -- events
+
+    def _kill(self) -> None:
+        self._hear()
+        self.mirror.kill()
+        self._settle()
+        places = self._places()
+        committed = [self._committed(partition) for partition in range(PARTITION_COUNT)]
+        again = {number for number in self._numbers(self.target) if places[number][1] >= committed[places[number][0]]}
+        self.expected.update(again)
+        self._count(killCount=1, killedCount=len(again))
+        self.mirror.start()
+
+    def _settle(self) -> None:
+        """Until the target has carried out what had been sent, and all of it is visible."""
+        before: list[int] = []
+
+        def still() -> bool:
+            nonlocal before
+            now = self._ends(self.target)
+            same, before = now == before, now
+            return same
+
+        until(still, "the target comes to rest", 60, 400)
+
+    def _committed(self, partition: int) -> int:
+        try:
+            return int(self.client.get(f"{self.roots['source']}/consumers/{GROUP}/offsets/{TOPIC}/0-{partition}")[0])
+        except NoNodeError:
+            return 0
+
+    def _restart(self) -> None:
+        status = self.target.stop()
+        if status:
+            raise MirrorError(f"the target stopped with status {status}\n{self.target.log}")
+        self.target.start()
+        self._count(restartCount=1)
+
+    def _hear(self) -> None:
+        """What the mirror has said."""
+        for line in self.mirror.lines:
+            if "may be in the log twice" in line or "may have been sent or not" in line:
+                self._count(repeatedCount=int(line.partition("] ")[2].split()[0]))
+
+    # -- reading
+
+    def _numbers(self, broker: BrokerProcess) -> list[int]:
+        with broker.client(60) as client:
+            return [int(payload.split()[0]) for partition in range(PARTITION_COUNT) for payload in client.payloads(TOPIC, partition)]
+
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Partition and offset of each number in the source."""
+        places: dict[int, tuple[int, int]] = {}
+        with self.source.client(60) as client:
+            for partition in range(PARTITION_COUNT):
+                offset = 0
+                for payload, nextOffset in MessageSet(client.readAll(TOPIC, partition)).payloads():
+                    places[int(payload.split()[0])] = partition, offset
+                    offset = nextOffset
+        return places
+
+    def _judge(self, messageCount: int) -> None:
+        found: Any = Counter(self._numbers(self.target))
+        missing = [number for number in range(messageCount) if number not in found]
+        twice = found - Counter(range(messageCount))
+        self._count(messageCount=len(found), twiceCount=sum(twice.values()))
+        if missing:
+            raise MirrorError(f"{len(missing)} messages are missing, the first is {missing[0]}")
+        if len(found) != messageCount:
+            raise MirrorError(f"the target has {len(found)} different messages, not {messageCount}")
+        committed = [self._committed(partition) for partition in range(PARTITION_COUNT)]
+        if committed != self._ends(self.source):
+            raise MirrorError(f"committed is {committed}, the source ends at {self._ends(self.source)}")
+        unexplained = sum((twice - self.expected).values())
+        if self.expected - twice or unexplained > self.figures.repeatedCount:
+            raise MirrorError(
+                f"{sum(twice.values())} messages are there twice, {sum(self.expected.values())} were to be expected from kills; of the others "
+                f"({unexplained}) the mirror has told of {self.figures.repeatedCount}; {sum((self.expected - twice).values())} were expected and are not there"
+            )

@@ -1,0 +1,223 @@
+"""
+Tests for L{pylogbroker.mirror.forwarding}: a stream that the test fills, and a target that the test is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.consumer.stream import Chunk, MessageStream
+from pylogbroker.errors import InvalidChecksumError
+from pylogbroker.formats.messageset import MessageSet, encodeSet
+from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.mirror import forwarding
+from pylogbroker.mirror.forwarding import Forwarder
+from pylogbroker.mirror.ledger import Ledger
+from pylogbroker.model import BrokerPartition
+from pylogbroker.producer.queue import Queue
+
+ONE, TWO = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
+
+
+class FarTarget:
+    """
+    @ivar sent: what was sent: topic, payloads, home, and how to answer.
+    """
+
+    batchCountMax = 10
+    batchSizeMax = 100
+
+    def __init__(self, clock: Clock) -> None:
+        self.room = Queue(clock, 30, 1 << 20, -1)
+        self.sent: list[tuple[str, list[bytes], BrokerPartition | None, Deferred[None]]] = []
+
+    def send(self, topic: str, payloads: list[bytes], home: BrokerPartition | None) -> Deferred[None]:
+        self.sent.append((topic, payloads, home, Deferred()))
+        return self.sent[-1][-1]
+
+    def batches(self) -> list[list[bytes]]:
+        return [payloads for _topic, payloads, _home, _answer in self.sent]
+
+    def confirm(self, count: int = 1 << 30) -> None:
+        for *_batch, answer in self.sent[:count]:
+            if not answer.called:
+                answer.callback(None)
+
+
+class ForwarderTests(SynchronousTestCase):
+    """From a stream to the target."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.positions: dict[Place, int] = {}
+        self.ends: dict[Place, int] = {}
+        self.unreadable: list[Place] = []
+        self.stream = MessageStream("s", self.clock, self.positions, lambda: None, unreadable=lambda place, offset: self.unreadable.append(place))
+        self.target = FarTarget(self.clock)
+        self.ledger = Ledger()
+        self.counters = MirrorCounters()
+        self.homes: dict[Place, BrokerPartition] = {}
+        target: Any = self.target
+        self.forwarder = Forwarder(self.clock, lambda: 0.0, self.stream, target, self.ledger, self.counters, self.homes.get)
+        self.running = Deferred.fromCoroutine(self.forwarder.run())
+
+    def put(self, place: Place, *payloads: bytes, codec: int = 0, spoil: bool = False) -> int:
+        """What a fetch brought. Returns its end."""
+        data = encodeSet(payloads, codec)
+        if spoil:
+            data = data[:-1] + b"\xff"
+        start = self.ends.get(place, 0)
+        self.ends[place] = start + len(data)
+        self.stream.put(Chunk(place, MessageSet(data, start), len(data)))
+        self.turn()
+        return self.ends[place]
+
+    def turn(self) -> None:
+        for _turn in range(10):
+            self.clock.advance(0)
+
+    def test_batches(self) -> None:
+        """What is there goes at once, in batches of one source partition, none larger than it may be."""
+        self.stream.put(Chunk(TWO, MessageSet(encodeSet([b"x"]), 0), 11))
+        self.put(ONE, *[b"%d" % number for number in range(25)])
+        self.assertEqual(self.target.batches()[0], [b"x"])
+        self.assertEqual([len(batch) for batch in self.target.batches()[1:]], [10, 10, 5])
+        self.put(ONE, b"a" * 60, b"b" * 60, b"c" * 200, b"d")
+        self.assertEqual([batch[0][:1] + b"%d" % len(batch) for batch in self.target.batches()[4:]], [b"a1", b"b1", b"c1", b"d1"])
+        self.assertEqual(self.counters.underWayCount, 30)
+
+    def test_mixed(self) -> None:
+        """Partitions that take turns have their batches side by side."""
+        for _round in range(3):
+            for place in (ONE, TWO):
+                self.stream.put(Chunk(place, MessageSet(encodeSet([b"%d" % place.partition.partition]), 0), 11))
+        self.turn()
+        self.assertEqual(sorted(self.target.batches()[-2:]), [[b"0"] * 2, [b"1"] * 3])
+
+    def test_books(self) -> None:
+        """What is taken is in the books in the same moment, and settled when it is confirmed."""
+        self.ledger.begin(ONE, 0)
+        end = self.put(ONE, b"a", b"b")
+        self.assertEqual((self.positions[ONE], self.ledger.committable(ONE, end), self.target.room.count), (end, 0, 2))
+        self.target.confirm()
+        self.assertEqual((self.ledger.committable(ONE, end), self.ledger.edge(ONE, None), self.target.room.count), (end, end, 0))
+        self.assertEqual((self.counters.confirmedCount, self.counters.confirmedSize, self.counters.topics["t"].messageCount), (2, 2, 2))
+
+    def test_noRoom(self) -> None:
+        """With a target that confirms nothing, no more is taken than it has room for, give or take a turn; then it goes on."""
+        self.patch(forwarding, "TURN_COUNT_MAX", 5)
+        for _chunk in range(20):
+            self.put(ONE, *[b"m"] * 10)
+        self.assertLessEqual(self.counters.takenCount, 30 + 5)
+        self.assertTrue(self.stream.queuedSize)
+        while self.counters.takenCount < 200:
+            before = self.counters.confirmedCount
+            self.target.confirm()
+            self.turn()
+            self.assertGreater(self.counters.confirmedCount, before)
+        self.target.confirm()
+        self.assertEqual(sum(map(len, self.target.batches())), 200)
+
+    def test_turns(self) -> None:
+        """A turn has an end, and nothing is lost between two."""
+        self.patch(forwarding, "TURN_COUNT_MAX", 7)
+        sent = [b"%d" % number for number in range(25)]
+        self.put(ONE, *sent)
+        self.assertEqual([payload for batch in self.target.batches() for payload in batch], sent)
+        self.assertEqual([len(batch) for batch in self.target.batches()], [7, 7, 7, 4])
+
+    def test_insideWrapper(self) -> None:
+        """The edge lies behind a wrapper, or is not known; never inside one, where the next reader gets its first messages again."""
+        self.ledger.begin(ONE, 0)
+        end = self.put(ONE, *[b"%d" % number for number in range(4)], codec=1)
+        self.assertEqual(self.ledger.edge(ONE, None), end)
+        self.put(ONE, *[b"%d" % number for number in range(10)], codec=1)  # all but one fill a batch
+        self.target.batchCountMax = 9
+        edges: list[int | None] = []
+        handed = self.ledger.hand
+
+        def hand(place: Place, nextOffset: int, isWhole: bool) -> Any:
+            entry = handed(place, nextOffset, isWhole)
+            edges.append(self.ledger.edge(place, None))
+            return entry
+
+        self.ledger.hand = hand  # type: ignore[method-assign, assignment]
+        before = self.ends[ONE]
+        after = self.put(ONE, *[b"%d" % number for number in range(10)], codec=1)
+        self.assertEqual(edges, [None, after])
+        self.assertGreater(after, before)
+
+    def test_fault(self) -> None:
+        """A partition that cannot be read is named in the log and counted; what came before it and the others go on."""
+        self.positions.update({ONE: 0, TWO: 0})
+        self.put(TWO, b"a", b"b", spoil=True)
+        self.put(ONE, b"c", spoil=True)
+        self.put(ONE, b"d")
+        self.assertEqual([payload for batch in self.target.batches() for payload in batch], [b"a", b"d"])
+        self.assertEqual((self.counters.faultCount, self.unreadable), (2, [TWO, ONE]))
+        self.assertEqual(self.flushLoggedErrors(InvalidChecksumError), [])
+
+    def test_unforeseen(self) -> None:
+        """After an error that nobody foresaw it goes on a little later, and what was taken before it is on its way."""
+        take = self.stream.take
+        answers = [None, ZeroDivisionError()]
+
+        def broken() -> Any:
+            answer = answers.pop(0) if answers else None
+            if answer is not None:
+                raise answer
+            return take()
+
+        self.stream.take = broken  # type: ignore[method-assign]
+        self.put(ONE, b"a", b"b")
+        self.assertEqual((self.target.batches(), len(self.flushLoggedErrors(ZeroDivisionError))), ([[b"a"]], 1))
+        self.clock.advance(forwarding.PAUSE_MS / 1000)
+        self.turn()
+        self.assertEqual(self.target.batches(), [[b"a"], [b"b"]])
+
+    def test_home(self) -> None:
+        """What has a home goes there."""
+        self.homes[ONE] = BrokerPartition(3, 4)
+        self.put(ONE, b"a")
+        self.put(TWO, b"b")
+        self.assertEqual([home for _topic, _payloads, home, _answer in self.target.sent], [BrokerPartition(3, 4), None])
+
+    def test_tidy(self) -> None:
+        """Routes that nobody needs do not pile up."""
+        self.patch(forwarding, "ROUTE_COUNT_MAX", 2)
+        for number in range(10):
+            self.put(Place("t", BrokerPartition(0, number)), b"a")
+            self.target.confirm()
+        self.assertLessEqual(len(self.forwarder._routes), 3)
+
+    def test_stop(self) -> None:
+        """After C{stop} nothing is taken, whether it waits for a message or for room; an end of the stream is an end, too."""
+        self.forwarder.stop()
+        self.running.cancel()
+        self.successResultOf(self.running)
+        self.put(ONE, b"a")
+        self.assertEqual(self.target.sent, [])
+        running = Deferred.fromCoroutine(self.forwarder.run())
+        self.successResultOf(running)
+        self.forwarder.abort()
+
+    def test_ended(self) -> None:
+        """A stream that ends ends it."""
+        self.stream.end()
+        self.turn()
+        self.successResultOf(self.running)
+        self.assertIn("Forwarder of <MessageStream s", repr(self.forwarder))
+
+    def test_abort(self) -> None:
+        """After C{abort} nothing that failed is sent again."""
+        self.put(ONE, b"a")
+        self.target.sent[0][-1].errback(ZeroDivisionError())
+        self.flushLoggedErrors(ZeroDivisionError)
+        self.forwarder.abort()
+        self.clock.advance(1000)
+        self.assertEqual(len(self.target.sent), 1)

@@ -1,0 +1,84 @@
+"""
+Tests for L{pylogbroker.mirror.offsets}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.consumer.offsetstores import MemoryOffsetStore
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.errors import NoBrokersError
+from pylogbroker.mirror.ledger import Ledger
+from pylogbroker.mirror.offsets import PATIENCE_MS, ConfirmedOffsetStore
+from pylogbroker.model import BrokerPartition
+
+ONE = Place("t", BrokerPartition(0, 0))
+TWO = Place("t", BrokerPartition(0, 1))
+
+
+class ConfirmedOffsetStoreTests(SynchronousTestCase):
+    """Between a consumer and where its offsets are kept."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.inner = MemoryOffsetStore({ONE: 100})
+        self.ledger = Ledger()
+        self.taken: list[Place] = []
+        self.isRefusing = False
+        self.committed: list[Mapping[Place, int]] = []
+        self.store = ConfirmedOffsetStore(self.clock, self.inner, self.ledger, self.take, self.committed.append)
+
+    async def take(self, place: Place) -> None:
+        if self.isRefusing:
+            raise NoBrokersError("not now")
+        self.taken.append(place)
+
+    def test_load(self) -> None:
+        """A partition is taken over, then its offset is read and entered in the books."""
+        self.assertEqual(self.successResultOf(self.store.load(ONE)), 100)
+        self.assertIs(self.successResultOf(self.store.load(TWO)), None)
+        self.assertEqual(self.taken, [ONE, TWO])
+        self.ledger.hand(ONE, 200)
+        self.assertEqual(self.ledger.committable(ONE, 200), 100)
+
+    def test_notTaken(self) -> None:
+        """What cannot be taken over is not read, and leaves no edge to record at."""
+        self.ledger.begin(ONE, 100)
+        self.isRefusing = True
+        self.failureResultOf(self.store.load(ONE), NoBrokersError)
+        self.assertIs(self.ledger.edge(ONE, 100), None)
+
+    def test_loadWaits(self) -> None:
+        """A partition that comes back is not read before all is confirmed that is under way from before: it would be sent twice."""
+        entry = self.ledger.hand(ONE, 200)
+        loading = self.store.load(ONE)
+        self.clock.advance(1000)
+        self.assertNoResult(loading)
+        self.assertEqual(self.taken, [])
+        self.ledger.done(entry)
+        self.assertEqual(self.successResultOf(loading), 100)
+
+    def test_commitWaits(self) -> None:
+        """A commit waits for what is under way, and then stores all."""
+        entry = self.ledger.hand(ONE, 200)
+        committing = self.store.commit({ONE: 200, TWO: 50})
+        self.clock.advance(PATIENCE_MS / 2000)
+        self.assertNoResult(committing)
+        self.ledger.done(entry)
+        self.assertEqual(self.successResultOf(committing), {ONE: 200, TWO: 50})
+        self.assertEqual((self.inner.positions, self.committed), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}]))
+
+    def test_commitLess(self) -> None:
+        """What is not confirmed in time is not stored; what is before it, is; where nothing is known, nothing."""
+        self.successResultOf(self.store.load(ONE))
+        self.ledger.done(self.ledger.hand(ONE, 150))
+        self.ledger.hand(ONE, 200)
+        self.ledger.hand(TWO, 50)
+        committing = self.store.commit({ONE: 200, TWO: 50})
+        self.clock.advance(PATIENCE_MS / 1000)
+        self.assertEqual(self.successResultOf(committing), {ONE: 150})
+        self.assertEqual(self.inner.positions, {ONE: 150})

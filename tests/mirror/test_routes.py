@@ -1,0 +1,161 @@
+"""
+Tests for L{pylogbroker.mirror.routes}.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.errors import ConnectionError, MessageTooLargeError, NoBrokersError, UnknownOutcomeError  # noqa: A004
+from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.mirror.routes import Batch, Route
+from pylogbroker.mirror.waiting import RETRY_MAX_MS
+from pylogbroker.model import BrokerPartition
+
+
+class RouteTests(SynchronousTestCase):
+    """Batches of one partition, and a target that the test is."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.counters = MirrorCounters()
+        self.sent: list[tuple[bytes, Deferred[None]]] = []
+        self.settled: list[bytes] = []
+        self.instantly = False
+        self.route = Route(Place("t", BrokerPartition(0, 0)), self.clock, lambda: 0.0, self.send, self.counters)
+
+    def send(self, payloads: list[bytes]) -> Deferred[None]:
+        if self.instantly:
+            self.sent.append((b"".join(payloads), succeed(None)))
+        else:
+            self.sent.append((b"".join(payloads), Deferred()))
+        return self.sent[-1][1]
+
+    def add(self, *batches: bytes) -> None:
+        for each in batches:
+            self.route.add(Batch([each[index : index + 1] for index in range(len(each))], len(each), lambda each=each: self.settled.append(each)))  # type: ignore[misc]
+
+    def names(self) -> list[bytes]:
+        """What was sent since this was last asked."""
+        names = [name for name, _answer in self.sent[self.seen :]]
+        self.seen = len(self.sent)
+        return names
+
+    seen = 0
+
+    def answer(self, name: bytes, error: Exception | None = None) -> None:
+        """To the last that was sent of this name."""
+        (answer,) = [each for sent, each in self.sent if sent == name and not each.called]
+        if error is None:
+            answer.callback(None)
+        else:
+            answer.errback(error)
+
+    def test_pipeline(self) -> None:
+        """Nobody waits for anybody as long as all goes well."""
+        self.add(b"a", b"b", b"c")
+        self.assertEqual(self.names(), [b"a", b"b", b"c"])
+        for name in (b"c", b"a", b"b"):
+            self.answer(name)
+        self.assertEqual((self.settled, self.route.isIdle), ([b"c", b"a", b"b"], True))
+
+    def test_again(self) -> None:
+        """
+        After a failure nothing new is sent until all are back; then what failed goes again in its order, first one as a probe, and then all that
+        waited.
+        """
+        self.add(b"a", b"b", b"c")
+        self.answer(b"b", ConnectionError("gone"))
+        self.add(b"d")
+        self.answer(b"a", UnknownOutcomeError("gone"))
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual(self.names(), [b"a", b"b", b"c"])
+        self.answer(b"c")
+        self.add(b"e")
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual(self.names(), [b"a"])
+        self.add(b"f")
+        self.assertFalse(self.route.isIdle)
+        self.answer(b"a")
+        self.assertEqual(self.names(), [b"b", b"d", b"e", b"f"])
+        for name in (b"b", b"d", b"e", b"f"):
+            self.answer(name)
+        self.assertEqual((self.settled, self.route.isIdle), ([b"c", b"a", b"b", b"d", b"e", b"f"], True))
+        self.assertEqual((self.counters.retriedCount, self.counters.repeatedCount), (2, 1))
+
+    def test_probeFails(self) -> None:
+        """A probe that fails is made again, later; nothing else is tried meanwhile."""
+        self.add(b"a", b"b")
+        for name in (b"a", b"b"):
+            self.answer(name, NoBrokersError("none"))
+        self.assertEqual(self.names(), [b"a", b"b"])
+        for _round in range(5):
+            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.assertEqual(self.names(), [b"a"])
+            self.answer(b"a", NoBrokersError("none"))
+        self.instantly = True
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual((self.names(), self.settled), ([b"a", b"b"], [b"a", b"b"]))
+
+    def test_failsWhileSending(self) -> None:
+        """What fails in the very act of sending holds up what waits behind it."""
+        self.add(b"a")
+        self.answer(b"a", NoBrokersError("none"))
+        self.add(b"b", b"c")
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual(self.names(), [b"a", b"a"])
+        answers = [NoBrokersError("none")]
+
+        def send(payloads: list[bytes]) -> Deferred[None]:
+            sending = self.send(payloads)
+            if answers:
+                sending.errback(answers.pop())
+            return sending
+
+        self.route._send = send
+        self.answer(b"a")
+        self.assertEqual(self.names(), [b"b"])
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual(self.names(), [b"b"])
+        self.answer(b"b")
+        self.assertEqual(self.names(), [b"c"])
+
+    def test_tooLarge(self) -> None:
+        """A batch that is refused for its size is halved until only the message at fault stays behind; the batch counts as sent when all of it is."""
+        self.add(b"abXc")
+
+        def judge() -> None:
+            for name, answer in self.sent:
+                if not answer.called:
+                    if b"X" in name:
+                        answer.errback(MessageTooLargeError("too large"))
+                    else:
+                        answer.callback(None)
+
+        for _round in range(10):
+            judge()
+            self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertIn(b"ab", self.names())
+        self.assertEqual(self.settled, [])
+        self.assertFalse(self.route.isIdle)
+        (answer,) = [answer for name, answer in self.sent if name == b"X" and not answer.called]
+        answer.callback(None)  # somebody has raised the limit
+        judge()
+        self.assertEqual((self.settled, self.route.isIdle), ([b"abXc"], True))
+
+    def test_unforeseen(self) -> None:
+        """An error that nobody foresaw is logged, and it is tried again like one of which the outcome is unknown."""
+        self.add(b"a")
+        self.answer(b"a", ZeroDivisionError())
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.counters.repeatedCount, 1)
+
+    def test_stop(self) -> None:
+        """After the end nothing is tried again."""
+        self.add(b"a")
+        self.answer(b"a", NoBrokersError("none"))
+        self.route.stop()
+        self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -1,0 +1,97 @@
+"""
+Tests for L{pylogbroker.mirror.settings}, and for the property files that are shipped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cluster.subscription import whitelist
+from pylogbroker.config.consumersettings import CONSUMER_ROWS
+from pylogbroker.config.producersettings import PRODUCER_ROWS
+from pylogbroker.config.properties import parseProperties
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.mirror.settings import MirrorSettings
+
+ETC = Path(__file__).resolve().parent.parent.parent / "etc"
+CONSUMER = {"zk.connect": "source:2181", "groupid": "mirrors"}
+PRODUCER = {"zk.connect": "target:2181"}
+
+
+class MirrorSettingsTests(SynchronousTestCase):
+    """What a mirror is told."""
+
+    def setUp(self) -> None:
+        self.warnings: list[str] = []
+
+    def settings(self, *consumers: dict[str, str], producer: dict[str, str] | None = None, **more: Any) -> MirrorSettings:
+        return MirrorSettings.fromProperties(consumers or (CONSUMER,), producer or PRODUCER, whitelist(".*"), self.warnings.append, **more)
+
+    def fails(self, *arguments: Any, **more: Any) -> str:
+        return str(self.assertRaises(ConfigurationError, self.settings, *arguments, **more))
+
+    def test_plain(self) -> None:
+        """One source, one stream, one producer; what a mirror needs is so without being asked for."""
+        settings = self.settings()
+        self.assertEqual((len(settings.consumers), settings.streamCount, settings.producerCount, settings.isKeeping), (1, 1, 1, False))
+        (source,) = settings.consumers
+        self.assertEqual((source.autoCommit, source.isShallow, source.consumerTimeoutMs), (True, False, -1))
+        self.assertEqual((settings.producer.isConfirming, settings.producer.isAsync, settings.producer.enqueueTimeoutMs), (True, False, -1))
+        self.assertEqual(self.warnings, [])
+
+    def test_otherwise(self) -> None:
+        """A file that wants what a mirror cannot do is told so, key by key, and the mirror does what it must."""
+        settings = self.settings(
+            {**CONSUMER, "autocommit.enable": "false", "shallowiterator.enable": "true"},
+            producer={**PRODUCER, "confirm": "false", "queue.enqueueTimeout.ms": "0", "producer.type": "async"},
+        )
+        odd = ["autocommit.enable", "shallowiterator.enable", "confirm", "queue.enqueueTimeout.ms"]
+        self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
+        self.assertEqual((settings.consumers[0].autoCommit, settings.consumers[0].isShallow, settings.producer.isConfirming), (True, False, True))
+
+    def test_misspelt(self) -> None:
+        """A key that nobody knows is a warning that names its neighbour."""
+        self.settings({**CONSUMER, "fetch.sise": "1"})
+        self.assertIn("fetch.size?", self.warnings[0])
+
+    def test_wrong(self) -> None:
+        """What is missing or does not go together is refused, with a sentence."""
+        self.assertIn("a source at least", str(self.assertRaises(ConfigurationError, MirrorSettings.fromProperties, [], PRODUCER, whitelist("a"), print)))
+        self.assertIn("0 streams", self.fails(streamCount=0))
+        self.assertIn("0 producers", self.fails(producerCount=0))
+        self.assertIn("zk.connect is missing", self.fails({"groupid": "g"}))
+        self.assertIn("given twice", self.fails(CONSUMER, dict(CONSUMER)))
+        self.assertIn("for ever", self.fails({**CONSUMER, **PRODUCER}))
+        self.assertIn("broker.list", self.fails(producer={"broker.list": "0:h:1"}, isKeeping=True))
+        for key in ("serializer.class", "callback.handler", "event.handler"):
+            self.assertIn("bytes on as they are", self.fails(producer={**PRODUCER, key: "kafka.serializer.StringEncoder"}))
+        self.assertEqual(len(self.settings(CONSUMER, {**CONSUMER, "zk.connect": "other:2181"}).consumers), 2)
+
+
+class SampleTests(SynchronousTestCase):
+    """C{etc/mirror-consumer.properties} and C{etc/mirror-producer.properties}."""
+
+    def test_together(self) -> None:
+        """The two make a mirror, and say nothing odd."""
+        warnings: list[str] = []
+        properties = [parseProperties((ETC / f"mirror-{role}.properties").read_text(encoding="utf-8")) for role in ("consumer", "producer")]
+        MirrorSettings.fromProperties([properties[0]], properties[1], whitelist(".*"), warnings.append)
+        self.assertEqual(warnings, [])
+
+    def test_againstTheTable(self) -> None:
+        """Every key that stands in them, commented out or not, is one that has an effect; what is commented out shows the default."""
+        for role, rows in (("consumer", CONSUMER_ROWS), ("producer", PRODUCER_ROWS)):
+            known = {row.key: row for row in rows if row.used}
+            for line in (ETC / f"mirror-{role}.properties").read_text(encoding="utf-8").splitlines():
+                if not line or line.startswith("# "):
+                    continue
+                key, _, value = line.lstrip("#").partition("=")
+                self.assertIn(key, known, line)
+                row = known[key]
+                if line.startswith("#") and row.default:
+                    self.assertEqual(value, row.default, line)
+                else:
+                    row.kind.parse(value, self.fail)
