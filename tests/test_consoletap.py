@@ -104,5 +104,5 @@ class ProcessTests(SynchronousTestCase):
             process = self.start("--listen", str(taken.getsockname()[1]))
             output, _ = process.communicate(timeout=SECONDS_MAX)
             self.assertEqual((process.returncode, "Traceback" in output), (1, False))
-            self.assertIn("pylogbroker-console: cannot listen on", output)
+            self.assertIn("pylogbroker: cannot listen on", output)
 

@@ -69,7 +69,7 @@ class OptionsTests(SynchronousTestCase):
         self.patch(sys, "stderr", Out)
         Path(self.files["one"]).write_text("zk.connect=a:2181\ngroupid=g\nfetch.sise=5\n", encoding="utf-8")
         self.parse("--whitelist", "a")
-        self.assertTrue(lines[0].startswith("pylogbroker-mirror: "), lines)
+        self.assertTrue(lines[0].startswith("pylogbroker: "), lines)
 
     def test_service(self) -> None:
         """What twistd is given is a mirror."""
