@@ -32,13 +32,14 @@ from twisted.python.failure import Failure
 from pylogbroker.broker.admission import Admission
 from pylogbroker.broker.advertised import advertisedHost
 from pylogbroker.broker.broker import Broker
-from pylogbroker.broker.connection import BrokerFactory
+from pylogbroker.broker.connection import BrokerFactory, IDialect
 from pylogbroker.broker.dialect2011 import Dialect2011
 from pylogbroker.broker.guard import Guard
 from pylogbroker.broker.listening import serverEndpoint
 from pylogbroker.broker.portrait import Portrait
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.registration import Registration
+from pylogbroker.broker.requestlog import RequestLog
 from pylogbroker.broker.transfer import SliceServer
 from pylogbroker.broker.upkeep import Upkeep
 from pylogbroker.broker.warmth import PIECE_SIZE, Warmth
@@ -158,8 +159,9 @@ class BrokerService(Service):
         self._broker = broker
         report = self._report(quietLog)
 
-        def makeDialect(over: Any) -> Dialect2011:
-            return Dialect2011(over, settings.requestSizeMax, self.counters, report, reactor.seconds)
+        def makeDialect(over: Any) -> IDialect:
+            dialect = Dialect2011(over, settings.requestSizeMax, self.counters, report, reactor.seconds)
+            return RequestLog(dialect) if settings.logRequests else dialect
 
         self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
         self.factory = BrokerFactory(makeDialect(broker), self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)

@@ -240,6 +240,10 @@ BROKER_ROWS: tuple[Row, ...] = (
     _ours("http.console", "httpConsole", Boolean(), "true", "Serve the console, too, and not only metrics."),
     _ours("http.messages", "httpMessages", Boolean(), "true", "Let whoever looks at the console look at messages."),
     _ours(
+        "log.requests", "logRequests", Boolean(), "false",
+        "Log every request, as 0.7 does with its logger `kafka.request.logger` at TRACE. For hunting a client's mistake: it costs more than the requests do.",
+    ),
+    _ours(
         "metrics.log.interval.ms", "metricsLogIntervalMs", Integer(0), "0",
         "How often the broker logs its figures, as an event with fields, in milliseconds; 0: never.",
     ),
@@ -323,6 +327,7 @@ class BrokerSettings:
     httpHosts: tuple[str, ...]
     httpConsole: bool
     httpMessages: bool
+    logRequests: bool
     metricsLogIntervalMs: int
 
     @classmethod
