@@ -61,3 +61,8 @@ class MirrorProcess(BrokerProcess):
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
+
+    def cpuTicks(self) -> int:
+        """What it has used of the processors."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])

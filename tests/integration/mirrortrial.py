@@ -9,8 +9,12 @@ each number once, and once more for each time that this was so.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -46,6 +50,18 @@ class MirrorError(AssertionError):
     """The mirror has broken its promise."""
 
 
+class HangingBroker(BrokerProcess):
+    """A broker that can be stopped in its tracks."""
+
+    def hang(self) -> None:
+        """C{SIGSTOP}."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def goOn(self) -> None:
+        """C{SIGCONT}."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
 class MirrorFigures(NamedTuple):
     """
     What a run was made of.
@@ -69,9 +85,10 @@ class MirrorTrial:
     @ivar expected: how often each number should be in the target, beyond once.
     """
 
-    def __init__(self, directory: str, zookeeper: ZookeeperProcess, name: str, seed: int) -> None:
+    def __init__(self, directory: str, zookeeper: ZookeeperProcess, name: str, seed: int, producer: Mapping[str, str] | None = None) -> None:
         """
-        @param name: of the chroots, one below the other.
+        @param name: of the chroots.
+        @param producer: more of the target's properties for the mirror.
         """
         self.random = Random(seed)
         self.figures = MirrorFigures()
@@ -83,13 +100,13 @@ class MirrorTrial:
             self.client.ensure_path(root)
         connects = {side: zookeeper.servers + root for side, root in self.roots.items()}
         self.source = BrokerProcess(f"{directory}/source", {**BROKER, "zk.connect": connects["source"]})
-        self.target = BrokerProcess(f"{directory}/target", {**BROKER, "zk.connect": connects["target"]})
+        self.target = HangingBroker(f"{directory}/target", {**BROKER, "zk.connect": connects["target"]})
         session = {"zk.sessiontimeout.ms": SESSION_MS, "zk.connectiontimeout.ms": "10000"}
         self.consumerProperties = {
             **session, "zk.connect": connects["source"], "groupid": GROUP, "autocommit.interval.ms": "500", "rebalance.backoff.ms": "300",
             "fetcher.backoff.ms": "50", "fetch.size": "262144",
         }  # fmt: skip
-        self.producerProperties = {**session, "zk.connect": connects["target"]}
+        self.producerProperties = {**session, "zk.connect": connects["target"], **(producer or {})}
         self.mirror = MirrorProcess(f"{directory}/mirror", [self.consumerProperties], self.producerProperties, "--whitelist", TOPIC)
         self.sentCount = 0
         self.targetCount = 0
@@ -128,10 +145,22 @@ class MirrorTrial:
             self._over.set()
             if producing.ident is not None:
                 producing.join()
-            for process in (self.mirror, self.target, self.source):
-                process.kill()
-            self.client.stop()
-            self.client.close()
+            self.end()
+
+    def end(self) -> None:
+        """End all processes, however they are."""
+        for process in (self.mirror, self.target, self.source):
+            process.kill()
+        self.client.stop()
+        self.client.close()
+
+    def targetEnd(self) -> int:
+        """Bytes in the target's files."""
+        return sum(path.stat().st_size for path in Path(self.target.directory).rglob("*.kafka"))
+
+    def numbers(self) -> list[int]:
+        """What the target has."""
+        return self._numbers(self.target)
 
     def _count(self, **changes: int) -> None:
         self.figures = self.figures._replace(**{name: getattr(self.figures, name) + change for name, change in changes.items()})
