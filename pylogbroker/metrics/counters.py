@@ -72,39 +72,40 @@ class RequestCounters(_Counted):
     @ivar produceCount: PRODUCE and MULTIPRODUCE requests (C{NumProduceRequests}).
     @ivar fetchCount: FETCH and MULTIFETCH requests (C{NumFetchRequests}).
     @ivar offsetsCount: OFFSETS requests, which 0.7.2 does not count.
-    @ivar produceUs: microseconds that produce requests took (C{TotalProduceRequestMs}, which has nanoseconds there).
-    @ivar fetchUs: microseconds that fetches took (C{TotalFetchRequestMs}, likewise).
-    @ivar longestProduceUs: microseconds of the longest run of produce requests (C{MaxProduceRequestMs}, of a window there).
-    @ivar longestFetchUs: microseconds of the longest fetch (C{MaxFetchRequestMs}, of a window there).
+    @ivar produceSeconds: seconds that produce requests took (C{TotalProduceRequestMs}, which has nanoseconds there).
+    @ivar fetchSeconds: seconds that fetches took (C{TotalFetchRequestMs}, likewise).
+    @ivar longestProduceSeconds: of the longest run of produce requests (C{MaxProduceRequestMs}, of a window there).
+    @ivar longestFetchSeconds: of the longest fetch (C{MaxFetchRequestMs}, of a window there).
     @ivar writtenSize: bytes given to sockets (C{TotalBytesWritten}).
     @ivar writeCount: in how many writes. C{BytesWrittenPerSecond} is the one divided by the other, whatever its name says.
     """
 
-    __slots__ = ("fetchCount", "fetchUs", "longestFetchUs", "longestProduceUs", "offsetsCount", "produceCount", "produceUs", "writeCount", "writtenSize")
+    __slots__ = (
+        "fetchCount", "fetchSeconds", "longestFetchSeconds", "longestProduceSeconds", "offsetsCount", "produceCount", "produceSeconds", "writeCount",
+        "writtenSize",
+    )  # fmt: skip
 
     produceCount: int
     fetchCount: int
     offsetsCount: int
-    produceUs: int
-    fetchUs: int
-    longestProduceUs: int
-    longestFetchUs: int
+    produceSeconds: float
+    fetchSeconds: float
+    longestProduceSeconds: float
+    longestFetchSeconds: float
     writtenSize: int
     writeCount: int
 
     def produced(self, seconds: float) -> None:
         """A run of produce requests is done."""
-        us = int(seconds * 1_000_000)
-        self.produceUs += us
-        if us > self.longestProduceUs:
-            self.longestProduceUs = us
+        self.produceSeconds += seconds
+        if seconds > self.longestProduceSeconds:
+            self.longestProduceSeconds = seconds
 
     def fetched(self, seconds: float) -> None:
         """A fetch has found what it answers."""
-        us = int(seconds * 1_000_000)
-        self.fetchUs += us
-        if us > self.longestFetchUs:
-            self.longestFetchUs = us
+        self.fetchSeconds += seconds
+        if seconds > self.longestFetchSeconds:
+            self.longestFetchSeconds = seconds
 
 
 class ConnectionCounters(_Counted):

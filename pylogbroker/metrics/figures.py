@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
 from pylogbroker.metrics.picture import BrokerPicture, PartitionPicture
 
-_US = 1_000_000
 _MS = 1_000
 
 _TOPIC_FIGURES = (
@@ -57,9 +56,9 @@ def _requests(picture: BrokerPicture) -> Iterable[Family]:
     kinds = ("produce", "fetch", "offsets")
     yield _by("kind", "requests_total", COUNTER, [(kind, requests[f"{kind}Count"]) for kind in kinds],
               "Requests carried out, whether they went well or not. Several in one (MULTIPRODUCE, MULTIFETCH) count once.")  # fmt: skip
-    yield _by("kind", "request_seconds_total", COUNTER, [("produce", requests["produceUs"] / _US), ("fetch", requests["fetchUs"] / _US)],
+    yield _by("kind", "request_seconds_total", COUNTER, [("produce", requests["produceSeconds"]), ("fetch", requests["fetchSeconds"])],
               "Time that requests took that did not fail, waiting included, sending the answer not.")  # fmt: skip
-    yield _by("kind", "request_longest_seconds", GAUGE, [("produce", requests["longestProduceUs"] / _US), ("fetch", requests["longestFetchUs"] / _US)],
+    yield _by("kind", "request_longest_seconds", GAUGE, [("produce", requests["longestProduceSeconds"]), ("fetch", requests["longestFetchSeconds"])],
               "The longest time since the start; of produce requests that arrived together, the time of all of them.")  # fmt: skip
     yield _one("read_bytes_total", COUNTER, connections["readSize"], "Bytes received from clients.")
     yield _one("reads_total", COUNTER, connections["readCount"], "Reads from sockets in which they were received.")
