@@ -173,4 +173,7 @@ class PageTests(ClusterTestCase):
             self.assertEqual(status, 0, errors)
             outputs.append(output)
         self.assertEqual(sorted(outputs[1].splitlines()), sorted(b"line %d" % number for number in range(100)))
-        self.assertRegex(outputs[2], rb"group readers\n  no members\n(?s:.*) 0  +0s  -\n$")
+        title, members, _headings, *rows = outputs[2].splitlines()
+        self.assertEqual((title, members), (b"group readers", b"  no members"))
+        lags = {row.split()[4] for row in rows}
+        self.assertTrue(b"0" in lags and lags <= {b"0", b"-"}, outputs[2])  # a partition that got nothing may have no offset yet
