@@ -286,10 +286,10 @@ class ProcessTests(FolderTestCase):
             "LISTEN_FDS": "1",
             "LISTEN_FDNAMES": "broker",
         }
-        # systemd gives descriptors from 3 on, and the number of the process that they are for
-        shell = f'exec 3<&{listening.fileno()}; LISTEN_PID=$$ exec "$@"'
+        # systemd gives descriptors from 3 on, and the number of the process that they are for. (Not every shell knows a descriptor of two digits.)
+        begin = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
         process = subprocess.Popen(
-            ["sh", "-c", shell, "sh", *command],
+            [sys.executable, "-c", begin, str(listening.fileno()), *command],
             cwd=self.folder,
             env=environment,
             pass_fds=[listening.fileno()],
