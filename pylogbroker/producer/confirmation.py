@@ -11,25 +11,28 @@ When a connection breaks, what was not even begun has I{failed}, and can be sent
 is I{unknown}: L{UnknownOutcomeError}. Nothing here sends anything twice.
 
 The question goes to partition 0 of a topic that is in the request, which every broker answers. It is asked behind each request; the connection's line is
-a pipeline, so it costs some bytes and no time. That each question is put to the very connection that the request was given to, in the same turn, is what
-makes the answer a proof; so there is nothing to remember between requests.
+a pipeline, so it costs some bytes and no time. That each question is put to the very connection that the request was given to, in one piece with it, is what
+makes the answer a proof; so there is nothing to remember between requests. (One piece: were the question to wait until the transport takes more, a
+broker that stops in order just then would have taken the request, and nobody would know.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from pylogbroker.blocking.calls import offsetsCall
+from pylogbroker.blocking.calls import Call, offsetsCall
 from pylogbroker.blocking.pacing import ReconnectRule
 from pylogbroker.client.connection import BrokerConnection
 from pylogbroker.client.link import BrokerLink
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, RemoteError, UnknownOutcomeError, WireError  # noqa: A004
+from pylogbroker.errors import ClosedError, ConnectionError, PylogbrokerError, RemoteError, UnknownOutcomeError, WireError  # noqa: A004
 from pylogbroker.model import LATEST
 from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
+
+T = TypeVar("T")
 
 Part = tuple[str, int, bytes]
 """Topic, partition, message set."""
@@ -102,43 +105,29 @@ class Carrier:
                 connection = await self._link.connection()
             except CancelledError:
                 raise ClosedError(f"there was no connection to {self.name} yet") from None
-        sending, answer = self._begin(connection, frame, topic)
         try:
-            await sending
-        except BusyError:
-            self._forget(answer)
-            raise
-        except (ConnectionError, CancelledError) as error:
-            self._forget(answer)
-            raise self._unknown(error) from error
-        if answer is None:
-            return
-        try:
-            self._decode(connection, topic, await answer)
-        except (ConnectionError, BusyError, WireError, CancelledError) as error:
+            if self._isConfirming:
+                self._decode(connection, topic, await self._begin(connection, connection.request(frame + self._question(topic).frame, self._timeoutMs)))
+            else:
+                await self._begin(connection, connection.send(frame))
+        except (ConnectionError, WireError, CancelledError) as error:
             raise self._unknown(error) from error
 
     def _unknown(self, error: BaseException) -> UnknownOutcomeError:
         return UnknownOutcomeError(f"whether {self.name} took a request is unknown: {'it was given up' if isinstance(error, CancelledError) else error}")
 
-    def _forget(self, answer: Deferred[bytes] | None) -> None:
-        if answer is not None:
-            answer.addErrback(lambda _failure: b"")
-            answer.cancel()
-
-    def _begin(self, connection: BrokerConnection, frame: bytes, topic: str) -> tuple[Deferred[None], Deferred[bytes] | None]:
-        """Hand the request over, and the question right behind it."""
+    def _begin(self, connection: BrokerConnection, sending: Deferred[T]) -> Deferred[T]:
+        """A request was handed over."""
         nowMs = self._clock.seconds() * 1000
         if connection is not self._connection:
             self._connection = connection
             self._rule.connected(nowMs)
-        sending = connection.send(frame)
-        answer = None
-        if self._isConfirming:
-            answer = connection.request(offsetsCall(topic, 0, LATEST, 1).frame, self._timeoutMs)
         if self._rule.sent(nowMs):
             self._link.replace().addErrback(self._notReplaced)
-        return sending, answer
+        return sending
+
+    def _question(self, topic: str) -> Call[list[int]]:
+        return offsetsCall(topic, 0, LATEST, 1)
 
     def _notReplaced(self, failure: Any) -> None:
         log.warn("A connection to {name} that was to be replaced did not end well: {reason}", name=self.name, reason=failure.getErrorMessage())
@@ -146,7 +135,7 @@ class Carrier:
     def _decode(self, connection: BrokerConnection, topic: str, body: bytes) -> None:
         """An error code is an answer, too, and proves as much; what is no answer proves nothing."""
         try:
-            offsetsCall(topic, 0, LATEST, 1).decode(body)
+            self._question(topic).decode(body)
         except RemoteError as error:
             log.warn("{name} answered the question behind a request with an error: {error}", name=self.name, error=error)
         except WireError as error:

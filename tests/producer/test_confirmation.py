@@ -11,8 +11,10 @@ from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.link import BrokerLink
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, UnknownOutcomeError  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.model import LATEST
 from pylogbroker.producer.confirmation import Carrier
 from pylogbroker.wire.requests import COUNT_MAX, encodeProduce
+from pylogbroker.wire.requests import encodeOffsets as encodeQuestion
 from pylogbroker.wire.responses import encodeOffsets
 from tests.producer.puppets import PuppetCluster
 
@@ -102,8 +104,8 @@ class CarrierTests(SynchronousTestCase):
         self.failureResultOf(carrying, UnknownOutcomeError)
 
     def test_busy(self) -> None:
-        """A line that is too long takes no request, and no question: the first was not sent, the second leaves its request unknown."""
-        carrier = self.carrier(limits=ConnectionLimits(waitingCountMax=3))
+        """A line that is too long takes no request: nothing of it was sent. What is in the line when it is cut is unknown."""
+        carrier = self.carrier(limits=ConnectionLimits(waitingCountMax=2))
         self.broker.isAnswering = False
         carrier.carry(FRAME, "t").addErrback(lambda failure: None)
         self.cluster.turn()
@@ -115,6 +117,29 @@ class CarrierTests(SynchronousTestCase):
         self.cluster.turn()
         for carrying in carryings[:2]:
             self.failureResultOf(carrying, UnknownOutcomeError)
+
+    def test_together(self) -> None:
+        """
+        A request and its question are one piece to the transport: when it takes the one it has the other, so a broker that stops in order answers all that
+        it has taken.
+        """
+        carrier = self.carrier()
+        carrier.carry(FRAME, "t")
+        self.cluster.turn()
+        (line,) = self.broker.lines
+        pieces: list[bytes] = []
+        write = line.transport.write
+
+        def record(data: bytes) -> None:
+            pieces.append(data)
+            write(data)
+
+        self.patch(line.transport, "write", record)
+        carryings = [carrier.carry(FRAME, "t") for _request in range(3)]
+        self.cluster.turn()
+        self.assertEqual(pieces, [FRAME + encodeQuestion("t", 0, LATEST, 1)] * 3)
+        for carrying in carryings:
+            self.successResultOf(carrying)
 
     def test_replaces(self) -> None:
         """After so many requests the connection is replaced; one that does not end well is told in the log."""
