@@ -43,8 +43,8 @@ class Chromium:
             self._port = self._waitForPort()
             # By a pipe, since the driver would look for the browser's port at "localhost", which a bare system may not know.
             arguments = [
-                "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking", "--no-first-run",
-                f"--user-data-dir={self._profile}", f"--window-size={width},{height}",
+                "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking",
+                "--no-first-run", f"--user-data-dir={self._profile}", f"--window-size={width},{height}",
             ]  # fmt: skip
             options = {"binary": program, "args": arguments}
             capabilities = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
