@@ -69,7 +69,7 @@ def addImportArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _IMPORT_EXAMPLES
     parser.add_argument("file", metavar="FILE", help="what groups export has written; - is standard input")
-    _addChange(parser)
+    addChange(parser)
 
 
 def addResetArguments(parser: argparse.ArgumentParser) -> None:
@@ -83,10 +83,11 @@ def addResetArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition", dest="partitions", metavar="B-P", type=brokerPartition, action="append", help="a partition, and more of them; without, all"
     )
-    _addChange(parser)
+    addChange(parser)
 
 
-def _addChange(parser: argparse.ArgumentParser) -> None:
+def addChange(parser: argparse.ArgumentParser) -> None:
+    """Arguments of what may change something: where, whether really, and how to show it."""
     parser.add_argument("--execute", dest="isExecuted", action="store_true", help="do it; without, what would be done is only shown")
     parser.add_argument("--force", dest="isForced", action="store_true", help="do it even where it is refused: under members that run, to any number")
     addRegistry(parser)
@@ -105,7 +106,7 @@ async def exportOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     """
     async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
         names = await cluster.knownGroups(options.groups)
-        found = [each for name in names for each in await _readOffsets(cluster, name)]
+        found = [each for name in names for each in await readOffsets(cluster, name)]
     if options.isJson:
         documents = [{"group": each.group, "topic": each.topic, **each.partition._asdict(), "offset": each.offset} for each in found]
         text = asJson({"offsets": documents, "problems": cluster.problems})
@@ -132,7 +133,7 @@ def _writeFile(path: str, text: str) -> None:
         raise CommandError(f"cannot write {path}: {error.strerror}") from error
 
 
-async def _readOffsets(cluster: ClusterReading, name: str) -> list[GroupOffset]:
+async def readOffsets(cluster: ClusterReading, name: str) -> list[GroupOffset]:
     """Of a group, sorted; without what cannot be read."""
     found = []
     group = paths.GroupPaths(name)
@@ -171,7 +172,7 @@ async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     """
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
     async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
-        await _change(reactor, cluster, wanted, options, streams)
+        await change(reactor, cluster, wanted, options, streams)
     return 0
 
 
@@ -200,7 +201,7 @@ async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Strea
     async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
         places = await _places(cluster, options)
         wanted = [GroupOffset(options.group, *place, await _target(cluster, *place, options)) for place in places]
-        await _change(reactor, cluster, wanted, options, streams)
+        await change(reactor, cluster, wanted, options, streams)
     return 0
 
 
@@ -245,7 +246,7 @@ async def _target(cluster: ClusterReading, name: str, partition: BrokerPartition
     return offset
 
 
-async def _change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOffset], options: argparse.Namespace, streams: Streams) -> None:
+async def change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOffset], options: argparse.Namespace, streams: Streams) -> None:
     """Show what is to be changed, and change it if it was said so."""
     changes = [Change(each, await _old(cluster, each)) for each in wanted]
     running = [name for name in sorted({each.group for each in wanted}) if await cluster.children(paths.GroupPaths(name).ids)]

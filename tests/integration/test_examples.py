@@ -53,6 +53,7 @@ class ExampleTests(CommandCase):
                     await producer.confirm(topic, partition)
                 await producer.close()
         await self.cluster.put("counters", "clicks", {BrokerPartition(0, 0): 0, BrokerPartition(1, 1): 0})
+        await self.cluster.mirrored("mirror", "clicks")
         self.folder = self.mktemp()
         os.makedirs(self.folder)
         for name, data in (("dpkg.log", LINES), ("syslog", LINES), ("orders.tsv", b"key\tvalue\n")):
@@ -154,7 +155,7 @@ class PageTests(SynchronousTestCase):
         "VerifyConsumerRebalance", "UpdateOffsetsInZK",
     )  # fmt: skip
 
-    COMING = {"audit", "groups translate"}
+    COMING = {"audit"}
     """Commands that may come later than the page."""
 
     def test_scripts(self) -> None:

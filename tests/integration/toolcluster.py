@@ -18,6 +18,7 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.mirror.translation import OffsetTable
 from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.producer import Producer
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -129,6 +130,11 @@ class ToolCluster:
         """A group's positions."""
         for partition, offset in offsets.items():
             await self.node(f"/consumers/{group}/offsets/{topic}/{partition}", b"%d" % offset)
+
+    async def mirrored(self, group: str, topic: str) -> None:
+        """A mirror has written down offsets of a target, though it is not known of which."""
+        for broker, partition in ((broker, partition) for broker in range(len(self.brokers)) for partition in range(PARTITION_COUNT)):
+            await self.node(f"/consumers/{group}/mirror/{topic}/{broker}-{partition}", OffsetTable(entries=[(0, {})]).encode())
 
     async def positions(self, group: str, topic: str) -> dict[BrokerPartition, int]:
         """The truth: what stands in ZooKeeper."""
