@@ -87,6 +87,7 @@ class Member:
         self._ownership = Ownership(zookeeper, groupPaths, consumerId)
         self._subscription: ISubscription | None = None
         self._work: Deferred[Answer] | None = None
+        self._brokenOffCount = 0
         self._registering: Deferred[None] | None = None
         self._owed: dict[Place, int] = {}  # let go of, and in which session
         self._backOffTimer = Timer(clock)
@@ -255,6 +256,7 @@ class Member:
             self._carryOut(self._rebalance.answered(answer))
 
     def _cancelWork(self) -> None:
+        self._brokenOffCount += 1
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -283,7 +285,11 @@ class Member:
             self._owed.update({place: session for place in self._fetchers.begunPlaces if place in share})
             self._fetchers.letGo(share)
             if self._settings.autoCommit:
+                brokenOffCount = self._brokenOffCount
                 await self._commit(lambda: self._owedPlaces(share))
+                if self._brokenOffCount != brokenOffCount:
+                    # A commit that is cancelled may end as if all were well. Who finds an owner's node gone takes the position for stored.
+                    raise CancelledError()
             await self._ownership.disown(share)
             self._positions.forget([place for place in share if self._owed.pop(place, None) is not None])
         return Released()

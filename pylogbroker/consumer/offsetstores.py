@@ -12,12 +12,13 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.consumer.rebalance import Place
+from pylogbroker.consumer.waiting import allOf
 from pylogbroker.errors import NoNodeException, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import BrokerPartition
@@ -35,7 +36,7 @@ class IOffsetStore(Protocol):
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
         """
-        @return: fires with those that are safe now; fails only when none could be tried.
+        @return: fires with those that are safe now; fails only when none could be tried, or with C{CancelledError} when it was cancelled.
         """
         ...
 
@@ -87,10 +88,13 @@ class ZookeeperOffsetStore:
             return None
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+        return Deferred.fromCoroutine(self._commit(positions))
+
+    async def _commit(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         safe: dict[Place, int] = {}
         left = iter(positions.items())
-        lanes = [Deferred.fromCoroutine(self._writeAll(left, safe)) for _lane in range(min(len(positions), WRITE_COUNT_MAX))]
-        return DeferredList(lanes, consumeErrors=True).addCallback(lambda _results: safe)
+        await allOf([self._writeAll(left, safe) for _lane in range(min(len(positions), WRITE_COUNT_MAX))])
+        return safe
 
     async def _writeAll(self, left: Iterator[tuple[Place, int]], safe: dict[Place, int]) -> None:
         for place, offset in left:

@@ -505,6 +505,34 @@ class CommitTests(GroupCase):
         self.assertEqual(drain(theirs), [])
         self.assertEqual((self.offset("0-0"), self.offset("0-1")), ("110", "11"))
 
+    def test_brokenOffCommit(self) -> None:
+        """
+        A member that is told to leave while it commits keeps its partitions until its positions are stored, even if its store ends a cancelled commit as if all
+        were well (seed 58071 of C{tests.simulation}).
+        """
+
+        class Slow(MemoryOffsetStore):
+            def commit(self, positions: Any) -> Deferred[Any]:
+                committing: Deferred[Any] = Deferred(lambda committing: committing.callback({}))
+                commits.append((committing, positions))
+                return committing
+
+        self.broker.log("t", 1).append(b"x")
+        commits: list[tuple[Deferred[Any], Any]] = []
+        first = self.member(offsetStore=Slow({place("0-0"): 0, place("0-1"): 0}))
+        (stream,) = self.streams(first)
+        drain(stream)
+        joining = self.member(offsetStore=MemoryOffsetStore()).createMessageStreams({"t": 1})
+        self.cluster.advance(0.1)
+        ending = first.shutdown()
+        self.cluster.advance(0.1)
+        self.assertEqual([positions for _committing, positions in commits], [{place("0-1"): 11}, {place("0-1"): 11, place("0-0"): 110}])
+        self.assertEqual(set(self.owners()), {"0-0", "0-1"})
+        commits[1][0].callback(commits[1][1])
+        self.cluster.advance(1)
+        self.successResultOf(ending)
+        self.successResultOf(joining)
+
     def test_lateRelease(self) -> None:
         """A member that leaves, and whose session ends before it could commit, commits nothing in the next: others have its partitions by then."""
         first, second = self.member({"autocommit.interval.ms": "1000"}), self.member()
