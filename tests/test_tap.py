@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from select import select
 from typing import Any
 
 from twisted.internet.testing import MemoryReactorClock
@@ -171,8 +172,12 @@ class ProcessTests(FolderTestCase):
         self.addCleanup(broker.kill)
         return broker
 
-    def run_(self, *arguments: str, options: tuple[str, ...] = ("--nodaemon",)) -> subprocess.CompletedProcess[str]:
-        """A start that is to fail."""
+    def run_(self, *arguments: str, options: tuple[str, ...] = ("--nodaemon",), held: int | None = None) -> subprocess.CompletedProcess[str]:
+        """
+        A start that is to fail.
+
+        @param held: a descriptor that all processes of it keep open, to their ends.
+        """
         return subprocess.run(
             [*twistd(), *options, "--pidfile=twistd.pid", "pylogbroker", "--config", str(self.config), *arguments],
             cwd=self.folder,
@@ -181,6 +186,7 @@ class ProcessTests(FolderTestCase):
             text=True,
             timeout=SECONDS_MAX,
             check=False,
+            pass_fds=() if held is None else (held,),
         )
 
     def exchange(self, client: RawClient, offset: int = 0) -> None:
@@ -239,7 +245,16 @@ class ProcessTests(FolderTestCase):
     def test_detached(self) -> None:
         """A start that fails after it has detached is told by the parent, too, with status 1; the log has the whole line."""
         (self.folder / "logs").write_text("")
-        done = self.run_(options=("--logfile=broker.log",))
+        reading, held = os.pipe()
+        self.addCleanup(os.close, reading)
+        try:
+            done = self.run_(options=("--logfile=broker.log",), held=held)
+        finally:
+            os.close(held)
+        # The parent ends when it has been told; the detached process takes its file away and writes its line after that. When it has ended, nobody holds
+        # the other end of this any more.
+        self.assertEqual(select([reading], [], [], SECONDS_MAX)[0], [reading])
+        self.assertEqual(os.read(reading, 1), b"")
         self.assertEqual(done.returncode, 1)
         self.assertIn("An error has occurred: b'pylogbroker.errors.StorageError: cannot use ", done.stderr)
         log = (self.folder / "broker.log").read_text(encoding="utf-8")
