@@ -13,10 +13,11 @@ from twisted.python import usage
 
 from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
 from pylogbroker.config.properties import readProperties
+from pylogbroker.console.service import MetricsService
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.program import Orderly, warn
+from pylogbroker.program import Orderly, WithSite, warn
 
 
 class Options(usage.Options):
@@ -33,12 +34,18 @@ class Options(usage.Options):
         ["blacklist", "b", None, "Which topics not to mirror; all others are."],
         ["num-streams", None, 1, "Streams of each source.", int],
         ["num-producers", None, 1, "Connections to each broker of the target.", int],
+        ["listen", "l", "", "Where to serve figures, at /metrics: a port, on 127.0.0.1, or a Twisted endpoint string. None: nowhere."],
     ]
     optFlags = [["keep-partitions", "k", "A source partition always goes to the same target partition, in order."]]
 
     def __init__(self) -> None:
         super().__init__()
         self.consumers: list[str] = []
+        self.hosts: list[str] = []
+
+    def opt_host(self, name: str) -> None:
+        """A name by which scrapers may ask for the figures, beside localhost and every bare address. Can be repeated."""
+        self.hosts.append(name)
 
     def opt_consumer(self, path: str) -> None:
         """The property file of a source. Can be repeated."""
@@ -69,8 +76,8 @@ class Options(usage.Options):
         return whitelist(self["whitelist"]) if self["whitelist"] is not None else blacklist(self["blacklist"])
 
 
-class TwistdMirrorService(Orderly, MirrorService):
-    """A mirror under C{twistd}."""
+class TwistdMirrorService(Orderly, WithSite, MirrorService):
+    """A mirror under C{twistd}, with its figures over HTTP if they are asked for."""
 
 
 def makeService(options: Options) -> IService:
@@ -78,4 +85,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdMirrorService(reactor, options.settings)
+    listener = options["listen"].strip()
+    if listener:
+        service.site = MetricsService(reactor, listener, service.figures, tuple(options.hosts))
     return service  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """
-What all programs under C{twistd} have: a property file and changes to it; a start that fails in one line and exits with 1; an end with 0 when a signal
-has asked for it (twistd by itself would let the process die of the signal after an orderly stop); and a word to systemd.
+What programs under C{twistd} have in common: a property file and changes to it; a site that lives as long as they do; a start that fails in one line and exits
+with 1; an end with 0 when a signal has asked for it (twistd by itself would let the process die of the signal after an orderly stop); and a word to systemd.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from pylogbroker.config.properties import readProperties
@@ -84,6 +85,29 @@ class PropertyOptions(usage.Options):
             self.settings = self.read(readProperties(self["config"], warn).overlaid(self.changes), warn)
         except PylogbrokerError as error:
             raise usage.UsageError(str(error)) from error
+
+
+class WithSite:
+    """
+    Beside a service, in front of it in the list of bases: it begins and ends with what it serves over HTTP. The site takes its port first, so that a taken one
+    fails while nothing has happened, and lets it go first.
+
+    @ivar site: a service; L{None}: nothing is served.
+    """
+
+    site: Any = None
+
+    def privilegedStartService(self) -> None:
+        """Before the reactor runs."""
+        if self.site is not None:
+            self.site.privilegedStartService()
+        super().privilegedStartService()  # type: ignore[misc]
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when both have stopped."""
+        if self.site is None:
+            return super().stopService()  # type: ignore[no-any-return, misc]
+        return self.site.stopService().addCallback(lambda _: super(WithSite, self).stopService())  # type: ignore[no-any-return, misc]
 
 
 class Orderly:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.console.service import ConsoleService, brokerConsole
-from pylogbroker.program import Orderly, PropertyOptions
+from pylogbroker.console.service import brokerConsole
+from pylogbroker.program import Orderly, PropertyOptions, WithSite
 
 
 class Options(PropertyOptions):
@@ -31,28 +30,8 @@ class Options(PropertyOptions):
         return BrokerSettings.fromProperties(properties, warn)
 
 
-class _WithConsole(BrokerService):
-    """
-    A broker that begins and ends with what it serves over HTTP.
-
-    @ivar console: L{None}: nothing.
-    """
-
-    console: ConsoleService | None = None
-
-    def privilegedStartService(self) -> None:
-        if self.console is not None:
-            self.console.privilegedStartService()
-        super().privilegedStartService()
-
-    def stopService(self) -> Deferred[None]:
-        if self.console is None:
-            return super().stopService()
-        return self.console.stopService().addCallback(lambda _: super(_WithConsole, self).stopService())
-
-
-class TwistdBrokerService(Orderly, _WithConsole):
-    """A broker under C{twistd}."""
+class TwistdBrokerService(Orderly, WithSite, BrokerService):
+    """A broker under C{twistd}, with its console if it has one."""
 
 
 def makeService(options: Options) -> IService:
@@ -60,5 +39,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdBrokerService(reactor, options.settings)
-    service.console = brokerConsole(reactor, options.settings, service)
+    service.site = brokerConsole(reactor, options.settings, service)
     return service  # type: ignore[no-any-return]

@@ -77,6 +77,12 @@ class OptionsTests(SynchronousTestCase):
         self.assertIsInstance(service, MirrorService)
         self.assertEqual((service.name, service.running), ("pylogbroker-mirror", 0))
 
+    def test_figures(self) -> None:
+        """Figures are served where C{--listen} says, to who asks by a name that is known; without it, nowhere."""
+        service: Any = makeService(self.parse("--whitelist", "a", "--listen", "0", "--host", "mirror.example"))
+        self.assertEqual((set(service.site.web.routes), service.site.web.names), ({"/metrics"}, {"mirror.example"}))
+        self.assertIs(makeService(self.parse("--whitelist", "a", "--listen", " ")).site, None)  # type: ignore[attr-defined]
+
     def test_plugin(self) -> None:
         """twistd finds it by its name, with this module behind it."""
         from twisted.application.service import IServiceMaker

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.program import Orderly, PropertyOptions, notifySystemd, sayWhy, warn
+from pylogbroker.program import Orderly, PropertyOptions, WithSite, notifySystemd, sayWhy, warn
 
 
 class NotifyTests(SynchronousTestCase):
@@ -77,6 +78,52 @@ class OptionsTests(SynchronousTestCase):
         for arguments in ([], ["--config", "/nowhere"], ["--config", self.file("wrong=1")], ["--config", self.file(""), "--set", "x"]):
             self.assertRaises(usage.UsageError, _Options().parseOptions, arguments)
         self.assertRaises(NotImplementedError, PropertyOptions().parseOptions, ["--config", self.file("")])
+
+
+class _Told(Service):
+    """Writes down what it is told."""
+
+    def __init__(self, name: str, told: list[str], stopping: Deferred[None] | None = None) -> None:
+        self.name = name
+        self.told = told
+        self.stopping = stopping or succeed(None)
+
+    def privilegedStartService(self) -> None:
+        self.told.append(f"{self.name} begins")
+
+    def stopService(self) -> Deferred[None]:
+        self.told.append(f"{self.name} stops")
+        return self.stopping
+
+
+class _Shown(WithSite, _Told):
+    """A program with a site."""
+
+
+class SiteTests(SynchronousTestCase):
+    """A site lives as long as its program."""
+
+    def test_life(self) -> None:
+        """It begins before the program, and has stopped before the program stops."""
+        told: list[str] = []
+        stopping: Deferred[None] = Deferred()
+        program = _Shown("program", told)
+        program.site = _Told("site", told, stopping)
+        program.privilegedStartService()
+        stopped = program.stopService()
+        self.assertEqual(told, ["site begins", "program begins", "site stops"])
+        self.assertNoResult(stopped)
+        stopping.callback(None)
+        self.successResultOf(stopped)
+        self.assertEqual(told[3:], ["program stops"])
+
+    def test_none(self) -> None:
+        """Without one there is the program alone."""
+        told: list[str] = []
+        program = _Shown("program", told)
+        program.privilegedStartService()
+        self.successResultOf(program.stopService())
+        self.assertEqual(told, ["program begins", "program stops"])
 
 
 class _Failing(Service):

@@ -122,7 +122,7 @@ def metricsRoute(broker: BrokerService) -> Route:
 
 class MetricsService(ConsoleService):
     """
-    Serves an application's figures: of its producers and consumers, and of its own.
+    Serves figures alone: an application's, of its producers and consumers and of its own; a mirror's.
     """
 
     def __init__(self, reactor: Any, listener: str, collect: Callable[[], Iterable[Family]], hosts: tuple[str, ...] = ()) -> None:

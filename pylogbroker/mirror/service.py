@@ -18,7 +18,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.metrics.exposition import Family
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.metrics.mirrorfigures import mirrorFamilies
 from pylogbroker.mirror.settings import MirrorSettings
 from pylogbroker.mirror.source import Source
 from pylogbroker.mirror.target import Target
@@ -65,6 +67,11 @@ class MirrorService(Service):
         self._telling = LoopingCall(self._tell)
         self._telling.clock = reactor
         self._toldCount = 0
+
+    def figures(self) -> list[Family]:
+        """Its figures, to be served to a scraper (L{pylogbroker.console.service.MetricsService})."""
+        pairs = zip(self._settings.consumers, self.sources, strict=True)
+        return mirrorFamilies(self.counters, ((settings.group, settings.zkConnect, source.isOwning) for settings, source in pairs))
 
     def startService(self) -> None:
         """Begin; nothing is waited for."""

@@ -23,7 +23,7 @@ def writeProperties(path: str, properties: Mapping[str, str]) -> str:
 
 class MirrorProcess(BrokerProcess):
     """
-    A mirror. It has no port.
+    A mirror. Its port, if it was told to C{--listen}, is that of its figures.
     """
 
     def __init__(self, directory: str, consumers: Sequence[Mapping[str, str]], producer: Mapping[str, str], *arguments: str) -> None:
@@ -42,6 +42,8 @@ class MirrorProcess(BrokerProcess):
         """Returns itself, when it is a member of its sources' groups."""
         self.launch()
         self.waitForLine(": mirroring ", START_SECONDS_MAX)
+        if "--listen" in self._arguments:
+            self.port = int(self.waitForLine(r" served on .*port=(\d+)")[1])
         return self
 
     def launch(self) -> None:

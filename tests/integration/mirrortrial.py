@@ -85,10 +85,13 @@ class MirrorTrial:
     @ivar expected: how often each number should be in the target, beyond once.
     """
 
-    def __init__(self, directory: str, zookeeper: ZookeeperProcess, name: str, seed: int, producer: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: str, zookeeper: ZookeeperProcess, name: str, seed: int, producer: Mapping[str, str] | None = None, *arguments: str
+    ) -> None:
         """
         @param name: of the chroots.
         @param producer: more of the target's properties for the mirror.
+        @param arguments: more of the mirror's command line.
         """
         self.random = Random(seed)
         self.figures = MirrorFigures()
@@ -107,7 +110,7 @@ class MirrorTrial:
             "fetcher.backoff.ms": "50", "fetch.size": "262144",
         }  # fmt: skip
         self.producerProperties = {**session, "zk.connect": connects["target"], **(producer or {})}
-        self.mirror = MirrorProcess(f"{directory}/mirror", [self.consumerProperties], self.producerProperties, "--whitelist", TOPIC)
+        self.mirror = MirrorProcess(f"{directory}/mirror", [self.consumerProperties], self.producerProperties, "--whitelist", TOPIC, *arguments)
         self.sentCount = 0
         self.targetCount = 0
         self._over = threading.Event()

@@ -83,18 +83,29 @@ class UnitTests(SynchronousTestCase):
         for path in sorted(UNITS.glob("*.service")):
             [line] = re.findall(r"^ExecStart=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
             found.append((path.name, shlex.split(line)))
-        self.assertGreater(len(found), 2)
+        self.assertGreater(len(found), 4)
         return found
 
+    def inEtc(self, word: str) -> str:
+        """A word of a command, with a file of ours in the place of one that is installed."""
+        if not word.startswith("/etc/pylogbroker/"):
+            return word
+        path = ETC / Path(word).name
+        self.assertTrue(path.exists(), word)
+        return str(path)
+
+    def test_services(self) -> None:
+        """There is a unit for each service that C{twistd} has."""
+        started = {words[3] for _unit, words in self.commands() if Path(words[0]).name == "twistd"}
+        self.assertEqual(started, {maker.tapname for maker in getPlugins(IServiceMaker) if maker.tapname.startswith("pylogbroker")})
+
     def test_commands(self) -> None:
-        """Each unit starts a service that C{twistd} has, or a command that C{pylogbroker} has, with options that it takes and a file that is in C{etc/}."""
+        """Each unit starts a service that C{twistd} has, or a command that C{pylogbroker} has, with options that it takes and files that are in C{etc/}."""
         makers = {maker.tapname: maker for maker in getPlugins(IServiceMaker)}
         for unit, words in self.commands():
             with self.subTest(unit):
                 program = Path(words[0]).name
-                config = words[words.index("--config") + 1]
-                self.assertTrue((ETC / Path(config).name).exists(), config)
-                own = [word.replace(config, str(ETC / Path(config).name)) for word in words]
+                own = [self.inEtc(word) for word in words]
                 if program == "twistd":
                     self.assertEqual(own[1:3], ["-n", "--pidfile="])
                     makers[own[3]].options().parseOptions(own[4:])
@@ -129,17 +140,15 @@ class UnitTests(SynchronousTestCase):
 class ReadyTests(SynchronousTestCase):
     """What C{Type=notify} relies on."""
 
-    def test_broker(self) -> None:
-        """The broker, with the sample file, tells systemd when it serves, and when it begins to stop."""
+    def check(self, *arguments: str) -> None:
+        """A program of C{twistd} tells systemd when it is ready, and when it begins to stop; and it ends with 0."""
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
             receiver.bind(f"{folder}/notify")
             receiver.settimeout(60)
-            command = [*twistd(), "-n", "--pidfile=", "pylogbroker", "--config", str(ETC / "broker.properties")]
             process = subprocess.Popen(
-                [*command, "--set", "port=0", "--set", f"log.dir={folder}/log"], cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                [*twistd(), "-n", "--pidfile=", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 env={**os.environ, "PYTHONPATH": str(ETC.parent), "NOTIFY_SOCKET": f"{folder}/notify"},
             )  # fmt: skip
             self.addCleanup(process.kill)
@@ -148,6 +157,29 @@ class ReadyTests(SynchronousTestCase):
             self.assertEqual(receiver.recv(100), b"STOPPING=1")
             output, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, output)
+
+    def test_broker(self) -> None:
+        """The broker, with the sample file, when it serves."""
+        self.check("pylogbroker", "--config", str(ETC / "broker.properties"), "--set", "port=0", "--set", "log.dir=log")
+
+    def test_mirror(self) -> None:
+        """The mirror, with the sample files but for the clusters, which are not there."""
+        words = []
+        for port, option in enumerate(("consumer", "producer"), 1):
+            text = (ETC / f"mirror-{option}.properties").read_text(encoding="utf-8")
+            path = Path(self.mktemp()).absolute()
+            path.write_text(re.sub("^zk.connect=.*", f"zk.connect=127.0.0.1:{port}", text, flags=re.MULTILINE), encoding="utf-8")
+            words += [f"--{option}", str(path)]
+        self.check("pylogbroker-mirror", *words, "--whitelist", ".*", "--listen", "0")
+
+    def test_console(self) -> None:
+        """The console, while ZooKeeper is not there."""
+        self.check("pylogbroker-console", "--zookeeper", "127.0.0.1:1", "--listen", "0")
+
+    def test_auditor(self) -> None:
+        """The auditor, with the sample file but for the cluster, which is not there."""
+        changes = ("--set", "listen=tcp:0:interface=127.0.0.1", "--set", "tiers=live=127.0.0.1:1")
+        self.check("pylogbroker-auditor", "--config", str(ETC / "auditor.properties"), *changes)
 
 
 class LogLineTests(SynchronousTestCase):

@@ -8,10 +8,12 @@ import shutil
 import sys
 import tempfile
 from random import SystemRandom
+from urllib.request import urlopen
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.formats.messageset import encodeSet
+from tests.console.asking import figures
 from tests.integration.brokerprocess import until
 from tests.integration.mirrortrial import PARTITION_COUNT, TOPIC, MirrorTrial
 from tests.integration.zookeeperprocess import sharedZookeeper
@@ -37,6 +39,43 @@ class MirrorTests(SynchronousTestCase):
         trial.run(MESSAGE_COUNT, 1)
         sys.stdout.write(f": {trial.figures}] ")
         self.assertEqual((trial.figures.messageCount, trial.figures.killCount, trial.figures.restartCount), (MESSAGE_COUNT, 1, 1))
+
+    def test_figures(self) -> None:
+        """The mirror's figures, scraped before and after a known load, differ by exactly that load; and it says that it is a member at its source."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        trial = MirrorTrial(folder, sharedZookeeper(), f"figures{SystemRandom().randrange(1 << 32)}", 0, None, "--listen", "0")
+        self.addCleanup(trial.end)
+        trial.source.start()
+        trial.target.start()
+        trial.mirror.start()
+
+        def scrape() -> dict[str, float]:
+            with urlopen(f"http://127.0.0.1:{trial.mirror.port}/metrics", timeout=20) as answer:
+                return figures(answer.read())
+
+        def mirrored(start: int, count: int) -> dict[str, float]:
+            with trial.source.client(60) as client:
+                for number in range(start, start + count):
+                    client.produce(TOPIC, number % PARTITION_COUNT, encodeSet([b"%06d" % number]))
+                client.processed()
+            confirmed, committed = "pylogbroker_mirror_confirmed_messages_total", "pylogbroker_mirror_commits_total"
+            before = scrape()[committed]
+            until(lambda: scrape()[confirmed] == start + count and scrape()[committed] > before, "all is confirmed, and committed", 60, 50)
+            return scrape()
+
+        before = mirrored(0, 100)
+        after = mirrored(100, 700)
+        grown = {name.removeprefix("pylogbroker_mirror_"): value - before[name] for name, value in after.items()}
+        for name in ("taken", "confirmed"):
+            self.assertEqual((grown[f"{name}_messages_total"], grown[f"{name}_bytes_total"]), (700, 700 * 6))
+        topic = f'{{topic="{TOPIC}"}}'
+        self.assertEqual((grown[f"topic_messages_total{topic}"], grown[f"topic_bytes_total{topic}"]), (700, 700 * 6))
+        for name in ("under_way_messages", "under_way_bytes", "retried_messages_total", "repeated_messages_total", "faults_total"):
+            self.assertEqual(after[f"pylogbroker_mirror_{name}"], 0)
+        [joined] = [value for name, value in after.items() if name.startswith("pylogbroker_mirror_source_joined{")]
+        self.assertEqual(joined, 1)
+        self.assertEqual(trial.mirror.stop(), 0)
 
     def test_memory(self) -> None:
         """While a target hangs, the mirror takes no more than it has room for, however much there is to mirror; when it goes on, all arrives, once."""
