@@ -7,6 +7,11 @@ a series the one with the largest number counts. A lost one is made good by the 
 doubled is a false alarm or a hidden hole.)
 
 What is counted are messages whose sending has succeeded, and, apart, those whose outcome is not known. Who has failed to send has been told so.
+
+A count alone does not see a message that is lost while another one is doubled. So beside it stands the sum of the CRC-32s of the same messages, which does not
+depend on their order, and adds up over reports as counts do. (Rejected: an exclusive or, in which every pair of doubles cancels out; a number in each envelope,
+which would name the lost ones, and would have an auditor remember what it has seen of every producer.) Whoever does not know the messages' bytes counts
+without it.
 """
 
 from __future__ import annotations
@@ -23,8 +28,20 @@ ROLES = (SENT, SEEN)
 REPORT_SIZE_MAX = 16 << 10
 NAME_LENGTH_MAX = 4_096
 INT_MAX = 2**63 - 1
+CHECKSUM_MODULUS = 1 << 53
+"""Sums stay below it: every reader of JSON can represent that exactly."""
+
 OPEN_COUNT_MAX = 10_000
 WINDOW_MS_MAX = 7 * 24 * 3_600_000
+
+
+def addChecksums(one: int | None, other: int | None) -> int | None:
+    """
+    The sum, below L{CHECKSUM_MODULUS}.
+
+    @return: L{None} when either is not known.
+    """
+    return None if one is None or other is None else (one + other) % CHECKSUM_MODULUS
 
 
 class CountReport(NamedTuple):
@@ -42,6 +59,7 @@ class CountReport(NamedTuple):
     @ivar sequence: which report of this series; the largest counts.
     @ivar host: the machine.
     @ivar timeMs: when this was reported.
+    @ivar checksum: the sum of the CRC-32s of the C{messageCount} messages' payloads as they are in the log, modulo L{CHECKSUM_MODULUS}; L{None}: not known.
     """
 
     role: str
@@ -56,6 +74,7 @@ class CountReport(NamedTuple):
     sequence: int
     host: str
     timeMs: int
+    checksum: int | None = None
 
     def encode(self) -> bytes:
         """As a message of the audit topic: JSON, of one level."""
@@ -74,30 +93,35 @@ def decodeReport(data: bytes) -> CountReport:
         raise FormatError(f"no count report: {error}") from error
     if not isinstance(found, dict) or found.get("audit") != 1:
         raise FormatError("no count report: not an object with audit = 1")
-    values: list[Any] = [found.get(name) for name in CountReport._fields]
-    for name, value, kind in zip(CountReport._fields, values, _KINDS, strict=True):
+    values: list[Any] = [found.get(name) for name in _NEEDED]
+    for name, value, kind in zip(_NEEDED, values, _KINDS, strict=True):
         isGood = type(value) is kind and (0 <= value <= INT_MAX if kind is int else len(value) <= NAME_LENGTH_MAX)
         if not isGood:
             raise FormatError(f"no count report: {name} is {str(value)[:40]!r}")
-    report = CountReport(*values)
+    checksum = found.get("checksum")
+    if checksum is not None and (type(checksum) is not int or not 0 <= checksum < CHECKSUM_MODULUS):
+        raise FormatError(f"no count report: checksum is {str(checksum)[:40]!r}")
+    report = CountReport._make((*values, checksum))
     if report.role not in ROLES or not 1 <= report.windowMs <= WINDOW_MS_MAX or report.startMs % report.windowMs:
         raise FormatError("no count report: a role or a window that cannot be")
     return report
 
 
+_NEEDED = CountReport._fields[:-1]
 _KINDS: tuple[Any, ...] = (str, str, str, int, int, int, int, str, int, int, str, int)
 
 
 class _Cell:
     """One series under way."""
 
-    __slots__ = ("count", "reported", "sequence", "series", "startMs", "topic", "unknownCount")
+    __slots__ = ("checksum", "count", "reported", "sequence", "series", "startMs", "topic", "unknownCount")
 
     def __init__(self, topic: str, startMs: int, series: int) -> None:
         self.topic = topic
         self.startMs = startMs
         self.series = series
         self.count = self.unknownCount = self.sequence = 0
+        self.checksum: int | None = 0
         self.reported: tuple[int, int] = (0, 0)
 
 
@@ -123,8 +147,12 @@ class WindowCounter:
     def __len__(self) -> int:
         return len(self._cells)
 
-    def add(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0) -> None:
-        """Messages of a time."""
+    def add(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0, checksum: int | None = None) -> None:
+        """
+        Messages of a time.
+
+        @param checksum: the sum of the CRC-32s of the C{count} messages' payloads; L{None}: not known, and then that of the window is not, either.
+        """
         startMs = timeMs - timeMs % self.windowMs
         cell = self._cells.get((topic, startMs))
         if cell is None:
@@ -135,6 +163,8 @@ class WindowCounter:
             self._series += 1
         cell.count += count
         cell.unknownCount += unknownCount
+        if count:
+            cell.checksum = addChecksums(cell.checksum, checksum)
 
     @property
     def dueCount(self) -> int:
@@ -150,9 +180,10 @@ class WindowCounter:
                 cell.sequence += 1
                 reports.append(
                     CountReport(
-                        role, tier, cell.topic, cell.startMs, self.windowMs, cell.count, cell.unknownCount, source, cell.series, cell.sequence, host, nowMs
+                        role, tier, cell.topic, cell.startMs, self.windowMs, cell.count, cell.unknownCount, source, cell.series, cell.sequence, host, nowMs,
+                        cell.checksum,
                     )
-                )
+                )  # fmt: skip
         return reports
 
     def arrived(self, report: CountReport) -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from pylogbroker.audit.ledger import MISSING, OPEN, TOTAL_START, Comparison, Line
+from pylogbroker.audit.comparison import HOLES, OPEN, TOTAL_START, Comparison, Line
 
 _HEADS = ("topic", "window", "tier", "expected", "unknown", "seen", "complete", "status")
 _NUMBERS = frozenset((3, 4, 5, 6))
@@ -42,18 +42,21 @@ def asTable(comparison: Comparison, isBrief: bool = False) -> str:
 
     @param isBrief: leave out windows in which nothing is missing.
     """
-    lines = [line for line in comparison.lines if not isBrief or line.status == MISSING]
+    lines = [line for line in comparison.lines if not isBrief or line.status in HOLES]
     rows = [_HEADS, *(_cells(line) for line in (*lines, *comparison.totals))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     text = [_row(row, widths) for row in rows]
     if comparison.missing:
         count = sum(line.missingCount for line in comparison.missing)
-        text.append(f"{count} messages are missing in {len(comparison.missing)} places")
+        text.append(f"at least {count} messages are missing in {len(comparison.missing)} places")
     elif not comparison.lines:
         text.append("nothing to compare")
     else:
         openCount = len({line.startMs for line in comparison.lines if line.status == OPEN})
         text.append("nothing is missing" + (f"; {openCount} windows are not over yet" if openCount else ""))
+    if comparison.more:
+        count = sum(line.moreCount for line in comparison.more)
+        text.append(f"{count} messages more are there than were sent, in {len(comparison.more)} places")
     text += [f"note: {_plain(note)}" for note in comparison.notes]
     return "\n".join(text) + "\n"
 
@@ -83,7 +86,7 @@ def _asDictionary(line: Line) -> dict[str, object]:
     fields: dict[str, object] = line._asdict()
     if line.startMs == TOTAL_START:
         del fields["startMs"]
-    return {**fields, "missingCount": line.missingCount, "completeness": line.completeness}
+    return {**fields, "missingCount": line.missingCount, "moreCount": line.moreCount, "completeness": line.completeness}
 
 
 _METRICS = (
@@ -91,25 +94,27 @@ _METRICS = (
     ("pylogbroker_audit_seen_messages", "Messages that are there, in the windows that are over."),
     ("pylogbroker_audit_missing_messages", "Messages that are missing, over all windows that are over."),
     ("pylogbroker_audit_missing_windows", "Windows in which messages are missing."),
+    ("pylogbroker_audit_more_messages", "Messages that are there beyond those that were sent, over all windows that are over."),
 )
 
 
 def asPrometheus(comparison: Comparison) -> str:
     """For Prometheus: gauges by topic and tier, since windows come and go."""
-    missingCounts: dict[tuple[str, str], int] = {}
-    missingWindows: dict[tuple[str, str], int] = {}
+    missingCounts, missingWindows, moreCounts = (dict.fromkeys(((line.topic, line.tier) for line in comparison.totals), 0) for _figure in range(3))
     for line in comparison.missing:
-        key = line.topic, line.tier
-        missingCounts[key] = missingCounts.get(key, 0) + line.missingCount
-        missingWindows[key] = missingWindows.get(key, 0) + 1
+        missingCounts[line.topic, line.tier] += line.missingCount
+        missingWindows[line.topic, line.tier] += 1
+    for line in comparison.more:
+        moreCounts[line.topic, line.tier] += line.moreCount
     text = []
     for (name, sentence), values in zip(
         _METRICS,
         (
             {(line.topic, line.tier): line.expectedCount for line in comparison.totals},
             {(line.topic, line.tier): line.seenCount for line in comparison.totals},
-            {(line.topic, line.tier): missingCounts.get((line.topic, line.tier), 0) for line in comparison.totals},
-            {(line.topic, line.tier): missingWindows.get((line.topic, line.tier), 0) for line in comparison.totals},
+            missingCounts,
+            missingWindows,
+            moreCounts,
         ),
         strict=True,
     ):

@@ -15,12 +15,14 @@ from typing import Any
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
+from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import CountReport, decodeReport
 from pylogbroker.audit.envelope import timeIn
-from pylogbroker.audit.ledger import Comparison, Ledger
+from pylogbroker.audit.ledger import Ledger
 from pylogbroker.auditor.tierreader import TierReader
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import FormatError, PylogbrokerError
+from pylogbroker.formats.checksum import crc32
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.interfaces import IZookeeper
 
@@ -126,27 +128,24 @@ class Auditor:
 
     def _takeData(self, tier: str, topic: str, fetched: MessageSet) -> int | None:
         windowMs, timeOf = self._settings.windowMs, self._timeOf
-        windows: dict[int, int] = {}
-        behind, arrivalCount = None, 0
+        windows: dict[int | None, tuple[int, int]] = {}
+        behind = None
         for payload, behind in fetched.payloads():
             time = timeIn(payload)
             if time is None and timeOf is not None:
                 time = self._askTime(timeOf, payload)
-            if time is None:
-                arrivalCount += 1
-            else:
-                startMs = time - time % windowMs
-                windows[startMs] = windows.get(startMs, 0) + 1
+            startMs = None if time is None else time - time % windowMs
+            count, checksum = windows.get(startMs, (0, 0))
+            windows[startMs] = count + 1, checksum + crc32(payload)
         nowMs = self.nowMs()
-        for startMs, count in windows.items():
+        for startMs, (count, checksum) in windows.items():
             self.messageCount += count
-            if startMs > nowMs + FUTURE_MS_MAX:
+            if startMs is None:
+                self._ledger.see(tier, topic, self._ledger.startOf(nowMs), count, True, checksum)
+            elif startMs > nowMs + FUTURE_MS_MAX:
                 self._futureCount += count
             else:
-                self._ledger.see(tier, topic, startMs, count)
-        if arrivalCount:
-            self.messageCount += arrivalCount
-            self._ledger.see(tier, topic, self._ledger.startOf(nowMs), arrivalCount, isArrival=True)
+                self._ledger.see(tier, topic, startMs, count, False, checksum)
         return behind
 
     def _askTime(self, timeOf: TimeOf, payload: bytes) -> int | None:

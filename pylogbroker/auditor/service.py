@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from pylogbroker.audit.ledger import Comparison
+from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
@@ -171,7 +171,7 @@ class AuditorService(Service):
         closed = [key for key in self._holes if key not in found and key in judged]
         for line in news[:LOGGED_COUNT_MAX]:
             self._log.error(
-                "{missing} of {expected} messages of {topic} are missing in {tier}, window {window}",
+                "At least {missing} of {expected} messages of {topic} are missing in {tier}, window {window}",
                 missing=line.missingCount, expected=line.expectedCount, topic=line.topic, tier=line.tier, window=timeText(line.startMs),
             )  # fmt: skip
         if len(news) > LOGGED_COUNT_MAX:

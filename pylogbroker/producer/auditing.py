@@ -30,6 +30,7 @@ from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
 from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import ConfigurationError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.formats.checksum import crc32
 from pylogbroker.producer.classes import callableOf, load
 from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
 from pylogbroker.producer.producer import Producer, ProducerCounters
@@ -88,15 +89,16 @@ class CountPublisher:
         """Messages that could not be counted."""
         return self._counter.leftOutCount
 
-    def count(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0) -> None:
+    def count(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0, checksum: int | None = None) -> None:
         """
         So many messages.
 
         @param timeMs: that of the messages, in milliseconds since the epoch.
         @param count: those that were sent, or seen, for certain.
         @param unknownCount: those that may have been.
+        @param checksum: the sum of the CRC-32s of the former's payloads; without it the audit sees how many there are, and not whether they are the same.
         """
-        self._counter.add(topic, timeMs, count, unknownCount)
+        self._counter.add(topic, timeMs, count, unknownCount, checksum)
         if self._counter.leftOutCount and not self._isFullTold:
             self._isFullTold = True
             self._log.error("Messages are not counted for the audit: {count} topics and windows are open already", count=len(self._counter))
@@ -242,8 +244,8 @@ class AuditedProducer:
         if not packed:
             return succeed(None)
         if self.producer.settings.isAsync:
-            return _all([self._sendSome(topic, [payload], [timeMs], key) for timeMs, payload in packed])
-        return self._sendSome(topic, [payload for _time, payload in packed], [timeMs for timeMs, _payload in packed], key)
+            return _all([self._sendSome(topic, [each], key) for each in packed])
+        return self._sendSome(topic, packed, key)
 
     def _pack(self, value: Any) -> tuple[int, bytes]:
         payload = self._encoder(value)
@@ -252,18 +254,20 @@ class AuditedProducer:
             timeMs = self.counts.nowMs()
         return timeMs, encodeEnvelope(timeMs, self._host, payload) if self._settings.hasEnvelope else payload
 
-    def _sendSome(self, topic: str, payloads: list[bytes], times: list[int], key: Any) -> Deferred[None]:
+    def _sendSome(self, topic: str, packed: list[tuple[int, bytes]], key: Any) -> Deferred[None]:
         """Which share one outcome."""
+        payloads = [payload for _time, payload in packed]
+        counted = [(timeMs, crc32(payload)) for timeMs, payload in packed]
         sending = self.producer.send(topic, payloads if len(payloads) > 1 else payloads[0], key)
-        return sending.addCallbacks(self._sent, self._notSent, callbackArgs=(topic, times), errbackArgs=(topic, times))
+        return sending.addCallbacks(self._sent, self._notSent, callbackArgs=(topic, counted), errbackArgs=(topic, counted))
 
-    def _sent(self, _result: object, topic: str, times: list[int]) -> None:
-        for timeMs in times:
-            self.counts.count(topic, timeMs)
+    def _sent(self, _result: object, topic: str, counted: list[tuple[int, int]]) -> None:
+        for timeMs, checksum in counted:
+            self.counts.count(topic, timeMs, checksum=checksum)
 
-    def _notSent(self, failure: Failure, topic: str, times: list[int]) -> Failure:
+    def _notSent(self, failure: Failure, topic: str, counted: list[tuple[int, int]]) -> Failure:
         if failure.check(UnknownOutcomeError):
-            for timeMs in times:
+            for timeMs, _checksum in counted:
                 self.counts.count(topic, timeMs, 0, 1)
         return failure
 

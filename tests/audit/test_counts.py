@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.counts import REPORT_SIZE_MAX, CountReport, WindowCounter, decodeReport
+from pylogbroker.audit.counts import CHECKSUM_MODULUS, REPORT_SIZE_MAX, CountReport, WindowCounter, addChecksums, decodeReport
 from pylogbroker.errors import FormatError
 
-REPORT = CountReport("sent", "live", "clicks", 120_000, 60_000, 7, 1, "web1-1", 3, 2, "web1", 130_000)
+REPORT = CountReport("sent", "live", "clicks", 120_000, 60_000, 7, 1, "web1-1", 3, 2, "web1", 130_000, 99)
 
 
 class ReportTests(SynchronousTestCase):
@@ -27,9 +27,15 @@ class ReportTests(SynchronousTestCase):
             json.loads(REPORT.encode()),
             {
                 "audit": 1, "role": "sent", "tier": "live", "topic": "clicks", "startMs": 120_000, "windowMs": 60_000, "messageCount": 7, "unknownCount": 1,
-                "source": "web1-1", "series": 3, "sequence": 2, "host": "web1", "timeMs": 130_000,
+                "source": "web1-1", "series": 3, "sequence": 2, "host": "web1", "timeMs": 130_000, "checksum": 99,
             },
         )  # fmt: skip
+
+    def test_noChecksum(self) -> None:
+        """A report may have no checksum, or none that is known."""
+        good = json.loads(REPORT.encode())
+        for changed in ({**good, "checksum": None}, {key: value for key, value in good.items() if key != "checksum"}):
+            self.assertEqual(decodeReport(json.dumps(changed).encode()), REPORT._replace(checksum=None))
 
     def test_wrong(self) -> None:
         """What is no report is refused: other types, numbers out of range, missing fields, windows that cannot be."""
@@ -40,9 +46,10 @@ class ReportTests(SynchronousTestCase):
                 {"audit": 2}, {"role": "lost"}, {"messageCount": -1}, {"messageCount": "7"}, {"messageCount": True}, {"messageCount": 2**63},
                 {"topic": None}, {"topic": "x" * 5000},
                 {"startMs": 1}, {"windowMs": 0}, {"windowMs": 2**40, "startMs": 0}, {"source": 1},
+                {"checksum": -1}, {"checksum": "99"}, {"checksum": CHECKSUM_MODULUS}, {"checksum": True},
             )
         ]  # fmt: skip
-        for name in CountReport._fields:
+        for name in CountReport._fields[:-1]:
             wrongs.append({key: value for key, value in good.items() if key != name})
         for wrong in wrongs:
             self.assertRaises(FormatError, decodeReport, json.dumps(wrong).encode())
@@ -71,6 +78,18 @@ class CounterTests(SynchronousTestCase):
         self.assertEqual(found, [("a", 1000, 5, 0, 0, 1), ("a", 2000, 1, 0, 1, 1), ("b", 1000, 0, 2, 2, 1)])
         [first, *_] = self.counter.due(5000)
         self.assertEqual((first.role, first.tier, first.source, first.host, first.windowMs, first.timeMs), ("sent", "live", "web1-1", "web1", 1000, 5000))
+
+    def test_checksums(self) -> None:
+        """Checksums add up, below the modulus, whatever the order; with one that is not known the sum is not, either."""
+        self.counter.add("a", 0, 1, checksum=CHECKSUM_MODULUS - 1)
+        self.counter.add("a", 0, 0, 1)
+        self.counter.add("a", 0, 2, checksum=5)
+        self.counter.add("b", 0, 1, checksum=5)
+        self.counter.add("b", 0)
+        self.counter.add("b", 0, 1, checksum=5)
+        self.counter.add("c", 0, 0, 1)
+        self.assertEqual({report.topic: report.checksum for report in self.counter.due(0)}, {"a": 4, "b": None, "c": 0})
+        self.assertEqual((addChecksums(None, 1), addChecksums(1, None), addChecksums(1, 2)), (None, None, 3))
 
     def test_dueUntilArrived(self) -> None:
         """A report is due again, with the next number, until one has arrived; and again when more has come."""

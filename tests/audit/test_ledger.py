@@ -10,17 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.audit.comparison import ARRIVAL, COMPLETE, DIFFERENT, MISSING, MORE, OPEN, UNREPORTED, Comparison
 from pylogbroker.audit.counts import SEEN, CountReport, WindowCounter
-from pylogbroker.audit.ledger import ARRIVAL, COMPLETE, MISSING, MORE, OPEN, TIER_COUNT_MAX, UNREPORTED, Comparison, Ledger
+from pylogbroker.audit.ledger import TIER_COUNT_MAX, Ledger
 
 WINDOW = 1000
 
 
 def report(
     count: int, startMs: int = 0, *, unknown: int = 0, series: int = 0, sequence: int = 1, source: str = "p", topic: str = "t", role: str = "sent",
-    tier: str = "live",
+    tier: str = "live", checksum: int | None = None,
 ) -> CountReport:  # fmt: skip
-    return CountReport(role, tier, topic, startMs, WINDOW, count, unknown, source, series, sequence, "h", 0)
+    return CountReport(role, tier, topic, startMs, WINDOW, count, unknown, source, series, sequence, "h", 0, checksum)
 
 
 class LedgerCase(SynchronousTestCase):
@@ -64,6 +65,36 @@ class JudgeTests(LedgerCase):
         self.ledger.see("live", "t", 1000, 11)
         comparison = self.compare()
         self.assertEqual((comparison.totals[0].status, comparison.isComplete), (COMPLETE, False))
+
+    def test_sameCountOtherMessages(self) -> None:
+        """Where as many are there as were sent, and the sums say that they are not the same, there is a hole; in that tier and window, and in no other."""
+        for startMs in (0, 1000):
+            self.ledger.enter(report(2, startMs, series=startMs, checksum=30))
+            self.ledger.enter(report(1, startMs, series=startMs + 1, checksum=7))
+            for tier, checksum in (("live", 37), ("mirror", 37 if startMs else 40)):
+                self.ledger.see(tier, "t", startMs, 3, checksum=checksum)
+        expected = [(0, "live", COMPLETE), (0, "mirror", DIFFERENT), (1000, "live", COMPLETE), (1000, "mirror", COMPLETE)]
+        self.assertEqual(self.statuses("live", "mirror"), expected)
+        comparison = self.compare("live", "mirror")
+        self.assertEqual([(line.startMs, line.tier, line.missingCount, line.moreCount) for line in comparison.missing], [(0, "mirror", 1, 1)])
+        self.assertEqual([line.status for line in comparison.totals], [COMPLETE, DIFFERENT])
+
+    def test_sumsNotKnown(self) -> None:
+        """One sum that is not known leaves all to the counts; so does a message that may have been sent."""
+        self.ledger.enter(report(1, checksum=30))
+        self.ledger.enter(report(1, series=1))
+        self.ledger.enter(report(1, 1000, series=2, unknown=1, checksum=30))
+        self.ledger.enter(report(0, 2000, series=3, unknown=1))
+        self.ledger.enter(report(1, 2000, series=4, checksum=30))
+        for startMs, count in ((0, 2), (1000, 1), (2000, 1)):
+            self.ledger.see("live", "t", startMs, count, checksum=99)
+        self.assertEqual({status for _start, _tier, status in self.statuses()}, {COMPLETE})
+
+    def test_measureHasSums(self) -> None:
+        """Where nobody has said what was sent, tiers are compared by sums as well."""
+        self.ledger.see("live", "t", 0, 2, checksum=10)
+        self.ledger.see("mirror", "t", 0, 2, checksum=11)
+        self.assertEqual(self.statuses("live", "mirror"), [(0, "live", UNREPORTED), (0, "mirror", DIFFERENT)])
 
     def test_open(self) -> None:
         """A window is judged when it is over and the grace is, and not before."""
@@ -129,7 +160,16 @@ class ArrivalTests(LedgerCase):
         self.ledger.see("live", "t", 9000, 15, isArrival=True)
         comparison = self.compare(nowMs=9500)
         self.assertEqual((comparison.totals[0].status, comparison.totals[0].seenCount), (COMPLETE, 15))
-        self.assertEqual(self.compare(nowMs=20_000).totals[0].status, MORE)
+        comparison = self.compare(nowMs=20_000)
+        self.assertEqual((comparison.totals[0].status, [line.moreCount for line in comparison.more]), (MORE, [5]))
+
+    def test_sums(self) -> None:
+        """The sums of totals are compared, too, when all windows are over."""
+        self.ledger.enter(report(10, checksum=5))
+        self.ledger.see("live", "t", 9000, 10, isArrival=True, checksum=6)
+        self.assertEqual(self.compare(nowMs=9500).totals[0].status, COMPLETE)
+        comparison = self.compare()
+        self.assertEqual([(line.startMs, line.status) for line in comparison.missing], [(-1, DIFFERENT)])
 
 
 class ReportTests(LedgerCase):

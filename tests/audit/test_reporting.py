@@ -8,8 +8,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import CountReport
-from pylogbroker.audit.ledger import Comparison, Ledger
+from pylogbroker.audit.ledger import Ledger
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 
 START = 1_767_225_600_000  # 2026-01-01
@@ -18,8 +19,8 @@ START = 1_767_225_600_000  # 2026-01-01
 def comparison(topic: str = "clicks", seen: int = 99_999) -> Comparison:
     ledger = Ledger(60_000)
     for number, count in enumerate((100_000, 7)):
-        ledger.enter(CountReport("sent", "live", topic, START + number * 60_000, 60_000, count, 3, "p", number, 1, "h", 0))
-    ledger.see("live", topic, START, seen)
+        ledger.enter(CountReport("sent", "live", topic, START + number * 60_000, 60_000, count, 3, "p", number, 1, "h", 0, 4))
+    ledger.see("live", topic, START, seen, checksum=3)
     return ledger.compare(["live"], START + 120_000, 60_000, notes=["one partition was not read"])
 
 
@@ -34,7 +35,7 @@ class TableTests(SynchronousTestCase):
             "clicks  2026-01-01T00:00:00Z  live    100000        3  99999   99.99 %  missing\n"
             "clicks  2026-01-01T00:01:00Z  live         7        3      0    0.00 %  open\n"
             "clicks  total                 live    100000        3  99999   99.99 %  missing\n"
-            "1 messages are missing in 1 places\n"
+            "at least 1 messages are missing in 1 places\n"
             "note: one partition was not read\n",
         )
 
@@ -42,7 +43,21 @@ class TableTests(SynchronousTestCase):
         """Only holes and totals, when it is to be brief."""
         text = asTable(comparison(seen=100_001), isBrief=True)
         self.assertEqual(len(text.splitlines()), 4)
+        self.assertNotIn("more are there", text)
         self.assertIn("nothing is missing; 1 windows are not over yet", text)
+
+    def test_more(self) -> None:
+        """How many are there beyond those that were sent, or may have been, is said."""
+        self.assertIn("2 messages more are there than were sent, in 1 places", asTable(comparison(seen=100_005)))
+
+    def test_different(self) -> None:
+        """Where as many are there, but others, that is a hole of one at least."""
+        ledger = Ledger(1000)
+        ledger.enter(CountReport("sent", "live", "t", 0, 1000, 5, 0, "p", 0, 1, "h", 0, 4))
+        ledger.see("live", "t", 0, 5, checksum=5)
+        text = asTable(ledger.compare(["live"], 10**6, 0), isBrief=True)
+        self.assertIn("different", text)
+        self.assertIn("at least 1 messages are missing in 1 places", text)
 
     def test_nothing(self) -> None:
         """No messages at all is said, too."""
@@ -68,7 +83,7 @@ class JsonTests(SynchronousTestCase):
             found["windows"][0],
             {
                 "topic": "clicks", "startMs": START, "tier": "live", "expectedCount": 100_000, "unknownCount": 3, "seenCount": 99_999, "arrivalCount": 0,
-                "reference": "sent", "status": "missing", "missingCount": 1, "completeness": 0.99999,
+                "reference": "sent", "expectedChecksum": 4, "seenChecksum": 3, "status": "missing", "missingCount": 1, "moreCount": 0, "completeness": 0.99999,
             },
         )  # fmt: skip
         self.assertNotIn("startMs", found["totals"][0])
@@ -85,11 +100,16 @@ class PrometheusTests(SynchronousTestCase):
             'pylogbroker_audit_seen_messages{topic="clicks",tier="live"} 99999',
             'pylogbroker_audit_missing_messages{topic="clicks",tier="live"} 1',
             'pylogbroker_audit_missing_windows{topic="clicks",tier="live"} 1',
+            'pylogbroker_audit_more_messages{topic="clicks",tier="live"} 0',
             "pylogbroker_audit_certain 1",
             "# TYPE pylogbroker_audit_missing_messages gauge",
             "pylogbroker_audit_time_seconds 1767225720.000",
         ):
             self.assertIn(line, lines)
+
+    def test_more(self) -> None:
+        """What is there twice is a figure as well."""
+        self.assertIn('pylogbroker_audit_more_messages{topic="clicks",tier="live"} 2', asPrometheus(comparison(seen=100_005)).splitlines())
 
     def test_hostileNames(self) -> None:
         """A name cannot end its label or its line."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogbroker.audit.ledger import Comparison
+from pylogbroker.audit.comparison import Comparison
 from pylogbroker.auditor.auditor import FUTURE_MS_MAX, Auditor
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, packed, report

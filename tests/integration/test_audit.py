@@ -14,8 +14,8 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.envelope import timeIn
-from pylogbroker.audit.ledger import Comparison
 from pylogbroker.audit.reporting import asJson
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -95,10 +95,10 @@ class TwoClustersTests(TestCase):
             await consumer.close()
         return found
 
-    async def copy(self, topic: str, skip: Any = lambda payload: False) -> None:
-        """What a mirror does, but for what is to be left out."""
+    async def copy(self, topic: str, skip: Any = lambda payload: False, *more: bytes) -> None:
+        """What a mirror does, but for what is to be left out, and for what is added."""
         producer = Producer(reactor, {"zk.connect": self.servers["target"], "producer.type": "async", "queue.time": "20", "confirm": "true"})
-        await gatherResults([producer.send(topic, payload) for payload in await self.stored("source", topic) if not skip(payload)])
+        await gatherResults([producer.send(topic, payload) for payload in [*await self.stored("source", topic), *more] if not skip(payload)])
         await producer.close()
 
     async def audit(self, **properties: str) -> Comparison:
@@ -147,3 +147,14 @@ class TwoClustersTests(TestCase):
         comparison = await self.audit()
         self.assertEqual([(line.topic, line.startMs, line.tier, line.missingCount) for line in comparison.missing], [(*place, "target", 7)])
         self.assertFalse(json.loads(asJson(comparison))["isComplete"])
+
+    async def test_lostAndDoubled(self) -> None:
+        """A message that is lost while another one of its window is doubled leaves the count as it was, and is reported: that topic, window and tier."""
+        truth = await self.produce(("clicks",), 500)
+        place = max(truth, key=lambda place: truth[place])
+        stored = await self.stored("source", "clicks")
+        lost, doubled, *_others = [payload for payload in stored if (timeIn(payload) or 0) // WINDOW_MS * WINDOW_MS == place[1]]
+        await self.copy("clicks", lambda payload: payload == lost, doubled)
+        comparison = await self.audit()
+        self.assertEqual([(line.topic, line.startMs, line.tier, line.status) for line in comparison.missing], [(*place, "target", "different")])
+        self.assertEqual({(line.topic, line.startMs): line.seenCount for line in comparison.lines if line.tier == "target"}, truth)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import Any
+from zlib import crc32
 
 from pylogbroker.audit.counts import SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
@@ -62,6 +63,18 @@ class ProducerTests(AuditingCase):
         [report, _] = self.reports()
         self.assertEqual((report.role, report.tier, report.host, report.windowMs, report.source[:13]), ("sent", "live", "web1", 2000, "web1-1000000-"))
         self.assertEqual(producer.counts.leftOutCount, 0)
+
+    def test_checksums(self) -> None:
+        """A report has the sum of the checksums of what is in the log, envelopes and all."""
+        for isAsync in (True, False):
+            producer = self.audited({"producer.type": "async" if isAsync else "sync"})
+            sendings = [producer.send("clicks", b"one"), producer.send("clicks", [b"two", b"three"])]
+            self.cluster.pass_(1)
+            for sending in sendings:
+                self.successResultOf(sending)
+        sums = sum(report.checksum or 0 for report in self.reports())
+        self.assertEqual(len(self.a.payloads("clicks")), 6)
+        self.assertEqual(sums, sum(crc32(payload) for payload in self.a.payloads("clicks")))
 
     def test_windows(self) -> None:
         """A report says all of its window so far; nothing is said twice that has not changed; when all is over, no timer is left."""
