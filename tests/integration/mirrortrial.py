@@ -2,16 +2,15 @@
 Two clusters as processes and a mirror between them that is killed, while its target is restarted: nothing is missing, and what is there twice is what the
 mirror had sent and not committed when it was killed, message by message.
 
-Each message has a number. The books are kept from outside: after a kill, the offsets in ZooKeeper say where the next mirror begins, and the target
-says what it has already; what is both behind such an offset and in the target will be there once more. In the end the target must have
-each number once, and once more for each time that this was so.
+Each message has a number, and comes from an audited producer (L{tests.integration.mirroraudit} has what the audit says). The books are kept from outside:
+after a kill, the offsets in ZooKeeper say where the next mirror begins, and the target says what it has already; what is both behind such an offset and in
+the target will be there once more. In the end the target must have each number once, and once more for each time that this was so.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,19 +20,22 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.wire.requests import encodeProduce
+from pylogbroker.formats.messageset import MessageSet
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.mirrorprocess import MirrorProcess
+from tests.integration.numberproducer import NumberProducer, numberIn
 from tests.integration.zookeeperprocess import ZookeeperProcess
 
 TOPIC = "numbers"
 GROUP = "mirrors"
 PARTITION_COUNT = 4
-BATCH_COUNT = 200
 MESSAGE_SIZE = 200
+WINDOW_MS = 250
 AHEAD_COUNT_MAX = 20_000
 """How far the producer may be ahead of the target."""
+
+CALM_PART = 0.1
+"""Of all messages, those that are not sent before nothing more is killed: windows in which nothing is there twice."""
 
 SESSION_MS = "1500"
 BROKER = {
@@ -82,6 +84,7 @@ class MirrorFigures(NamedTuple):
 class MirrorTrial:
     """
     @ivar figures: of the run.
+    @ivar connects: C{zk.connect} of C{"source"} and C{"target"}.
     @ivar expected: how often each number should be in the target, beyond once.
     """
 
@@ -101,7 +104,7 @@ class MirrorTrial:
         self.roots = {side: f"/{name}-{side}" for side in ("source", "target")}
         for root in self.roots.values():
             self.client.ensure_path(root)
-        connects = {side: zookeeper.servers + root for side, root in self.roots.items()}
+        self.connects = connects = {side: zookeeper.servers + root for side, root in self.roots.items()}
         self.source = BrokerProcess(f"{directory}/source", {**BROKER, "zk.connect": connects["source"]})
         self.target = HangingBroker(f"{directory}/target", {**BROKER, "zk.connect": connects["target"]})
         session = {"zk.sessiontimeout.ms": SESSION_MS, "zk.connectiontimeout.ms": "10000"}
@@ -111,47 +114,52 @@ class MirrorTrial:
         }  # fmt: skip
         self.producerProperties = {**session, "zk.connect": connects["target"], **(producer or {})}
         self.mirror = MirrorProcess(f"{directory}/mirror", [self.consumerProperties], self.producerProperties, "--whitelist", TOPIC, *arguments)
-        self.sentCount = 0
-        self.targetCount = 0
-        self._over = threading.Event()
-        self._errors: list[BaseException] = []
+        self._directory = directory
+        self._producer: NumberProducer | None = None
 
     # -- the whole
 
     def run(self, messageCount: int, killCount: int, restartCount: int = 1) -> None:
         """
-        Mirror so many messages, with kills and restarts at random moments in between.
+        Mirror so many messages, with kills and restarts at random moments in between. The brokers go on.
 
         @raise MirrorError: something is missing, or is there too often.
         """
         events = ["kill"] * killCount + ["restart"] * restartCount
         self.random.shuffle(events)
+        disturbedCount = int(messageCount * (1 - CALM_PART))
         # Equal parts, an event somewhere in the middle of each.
-        moments = [int(messageCount * (index + self.random.uniform(0.3, 0.8)) / len(events)) for index in range(len(events))]
-        producing = threading.Thread(target=self._produce, args=(messageCount,))
+        moments = [int(disturbedCount * (index + self.random.uniform(0.3, 0.8)) / len(events)) for index in range(len(events))]
+        audited = {"zk.connect": self.connects["source"], "audit.window.ms": str(WINDOW_MS), "audit.interval.ms": "500"}
+        producer = self._producer = NumberProducer(TOPIC, messageCount, MESSAGE_SIZE, audited, f"{self._directory}/producer.log")
         try:
             self.source.start()
             self.target.start()
             self.mirror.start()
-            producing.start()
+            producer.start()
             for event, moment in zip(events, moments, strict=True):
-                self._waitFor(moment)
+                self._waitFor(moment, disturbedCount)
                 (self._kill if event == "kill" else self._restart)()
-            self._waitFor(messageCount)
-            producing.join()
-            status = self.mirror.stop()
-            self._hear()
+            self._waitFor(messageCount, messageCount)
+            status = producer.end(60)
             if status:
-                raise MirrorError(f"the mirror stopped with status {status}\n{self.mirror.log}")
+                raise MirrorError(f"the producer ended with status {status}")
+            self._stopMirror()
             self._judge(messageCount)
-        finally:
-            self._over.set()
-            if producing.ident is not None:
-                producing.join()
+        except BaseException:
             self.end()
+            raise
+
+    def _stopMirror(self) -> None:
+        status = self.mirror.stop()
+        self._hear()
+        if status:
+            raise MirrorError(f"the mirror stopped with status {status}\n{self.mirror.log}")
 
     def end(self) -> None:
-        """End all processes, however they are."""
+        """End all processes, however they are. Twice does no harm."""
+        if self._producer is not None:
+            self._producer.end()
         for process in (self.mirror, self.target, self.source):
             process.kill()
         self.client.stop()
@@ -168,33 +176,23 @@ class MirrorTrial:
     def _count(self, **changes: int) -> None:
         self.figures = self.figures._replace(**{name: getattr(self.figures, name) + change for name, change in changes.items()})
 
-    # -- producing
+    # -- waiting
 
-    def _produce(self, messageCount: int) -> None:
-        try:
-            with self.source.client(60) as client:
-                while self.sentCount < messageCount and not self._over.is_set():
-                    if self.sentCount > self.targetCount + AHEAD_COUNT_MAX:
-                        self._over.wait(0.005)
-                        continue
-                    count = min(BATCH_COUNT, messageCount - self.sentCount)
-                    payloads = [b"%d " % number for number in range(self.sentCount, self.sentCount + count)]
-                    data = encodeSet([payload.ljust(MESSAGE_SIZE, b".") for payload in payloads])
-                    client.send(encodeProduce(TOPIC, self.random.randrange(PARTITION_COUNT), data))
-                    self.sentCount += count
-        except BaseException as error:
-            self._errors.append(error)
+    def _waitFor(self, count: int, allowedCount: int) -> None:
+        """
+        Until the target has so many different messages, roughly: those that are there twice are taken off as far as they are known.
 
-    def _waitFor(self, count: int) -> None:
-        """Until the target has so many different messages, roughly: those that are there twice are taken off as far as they are known."""
+        @param allowedCount: how many messages may be sent meanwhile.
+        """
+        producer = self._producer
+        assert producer is not None
 
         def reached() -> bool:
-            if self._errors:
-                raise self._errors[0]
             if not self.mirror.isRunning:
                 raise MirrorError(f"the mirror has ended\n{self.mirror.log}")
-            self.targetCount = sum(self._ends(self.target)) // (MESSAGE_SIZE + 10) - sum(self.expected.values())
-            return self.targetCount >= count
+            targetCount = sum(self._ends(self.target)) // (MESSAGE_SIZE + 10) - sum(self.expected.values())
+            producer.allow(min(targetCount + AHEAD_COUNT_MAX, allowedCount))
+            return targetCount >= count
 
         until(reached, f"{count} messages in the target", 600, 20)
 
@@ -234,11 +232,19 @@ class MirrorTrial:
             return 0
 
     def _restart(self) -> None:
+        self.stopTarget()
+        self.target.start()
+        self._count(restartCount=1)
+
+    def stopTarget(self) -> None:
+        """
+        In order.
+
+        @raise MirrorError: it did not.
+        """
         status = self.target.stop()
         if status:
             raise MirrorError(f"the target stopped with status {status}\n{self.target.log}")
-        self.target.start()
-        self._count(restartCount=1)
 
     def _hear(self) -> None:
         """What the mirror has said."""
@@ -248,9 +254,13 @@ class MirrorTrial:
 
     # -- reading
 
-    def _numbers(self, broker: BrokerProcess) -> list[int]:
+    def stored(self, broker: BrokerProcess) -> list[bytes]:
+        """All messages that a broker has."""
         with broker.client(60) as client:
-            return [int(payload.split()[0]) for partition in range(PARTITION_COUNT) for payload in client.payloads(TOPIC, partition)]
+            return [payload for partition in range(PARTITION_COUNT) for payload in client.payloads(TOPIC, partition)]
+
+    def _numbers(self, broker: BrokerProcess) -> list[int]:
+        return [numberIn(payload) for payload in self.stored(broker)]
 
     def _places(self) -> dict[int, tuple[int, int]]:
         """Partition and offset of each number in the source."""
@@ -259,7 +269,7 @@ class MirrorTrial:
             for partition in range(PARTITION_COUNT):
                 offset = 0
                 for payload, nextOffset in MessageSet(client.readAll(TOPIC, partition)).payloads():
-                    places[int(payload.split()[0])] = partition, offset
+                    places[numberIn(payload)] = partition, offset
                     offset = nextOffset
         return places
 

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.formats.messageset import encodeSet
 from tests.console.asking import figures
 from tests.integration.brokerprocess import until
+from tests.integration.mirroraudit import CUT_COUNT, MirrorAudit
 from tests.integration.mirrortrial import PARTITION_COUNT, TOPIC, MirrorTrial
 from tests.integration.zookeeperprocess import sharedZookeeper
 
@@ -29,16 +30,21 @@ class MirrorTests(SynchronousTestCase):
     def test_nothingMissing(self) -> None:
         """
         Numbered messages are mirrored while the mirror is killed and the target restarted: none is missing, and those that are there twice are those that
-        had been sent and not committed at the kill (rows 120, 132).
+        had been sent and not committed at the kill (rows 120, 132). The audit of source and target says of each window what is there, counts what is there
+        twice, and names the holes that are planted, and no others.
         """
         seed = SystemRandom().randrange(1 << 32)
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         trial = MirrorTrial(folder, sharedZookeeper(), f"mirror{seed}", seed)
+        self.addCleanup(trial.end)
         sys.stdout.write(f"[seed {seed}")
         trial.run(MESSAGE_COUNT, 1)
         sys.stdout.write(f": {trial.figures}] ")
         self.assertEqual((trial.figures.messageCount, trial.figures.killCount, trial.figures.restartCount), (MESSAGE_COUNT, 1, 1))
+        audited = MirrorAudit(trial).run()
+        sys.stdout.write(f"[{audited}] ")
+        self.assertEqual((audited.moreCount, audited.cutCount), (trial.figures.twiceCount, CUT_COUNT))
 
     def test_figures(self) -> None:
         """The mirror's figures, scraped before and after a known load, differ by exactly that load; and it says that it is a member at its source."""

@@ -3,7 +3,8 @@ The long form of C{tests.integration.test_mirror}::
 
     python -m tests.long.mirror --messages 1000000 --kills 5
 
-prints the seed, the versions, and what the run was made of; the exit status is 0 if nothing is missing, and what is there twice was to be expected.
+prints the seed, the versions, and what the run was made of; the exit status is 0 if nothing is missing, what is there twice was to be
+expected, and the audit agrees, also after holes were planted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from random import SystemRandom
 from time import monotonic
 
 from pylogbroker import __version__
+from tests.integration.mirroraudit import AuditError, MirrorAudit
 from tests.integration.mirrortrial import BROKER, MirrorError, MirrorTrial
 from tests.integration.zookeeperprocess import sharedZookeeper
 
@@ -39,16 +41,25 @@ def main() -> int:
     folder = tempfile.mkdtemp()
     begun = monotonic()
     trial = MirrorTrial(folder, sharedZookeeper(), f"mirror{seed}", seed)
+
+    def show(figures: dict[str, int]) -> None:
+        out.write("".join(f"{name:>20} {value:>12,}\n" for name, value in figures.items()))
+        out.flush()
+
     try:
         trial.run(options.messages, options.kills, options.restarts)
-    except MirrorError as error:
+        show(trial.figures._asdict())
+        out.write("nothing is missing, and what is there twice had been sent and not committed at a kill, or was told of\n")
+        show(MirrorAudit(trial).run()._asdict())
+        out.write("the audit of source and target agrees in every window, before and after holes were planted, and names these and no others\n")
+    except (MirrorError, AuditError) as error:
+        show(trial.figures._asdict())
         out.write(f"WRONG: {error}\nthe directory is {folder}\n")
         return 1
     finally:
-        out.write("".join(f"{name:>20} {value:>12,}\n" for name, value in trial.figures._asdict().items()))
+        trial.end()
         out.write(f"{'seconds':>20} {monotonic() - begun:>12,.0f}\n")
     shutil.rmtree(folder)
-    out.write("nothing is missing, and what is there twice had been sent and not committed at a kill, or was told of\n")
     return 0
 
 
