@@ -185,20 +185,39 @@ class ReadyTests(SynchronousTestCase):
 class LogLineTests(SynchronousTestCase):
     """The tables of log lines in C{docs/operations.md}."""
 
-    def sentences(self) -> set[str]:
-        """Every text in the package, as the page shows it: with an ellipsis for a field."""
-        found = set()
-        for path in (ETC.parent / "pylogbroker").rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.add(re.sub(r"\{[^}]*\}", "…", node.value))
-        return found
+    def setUp(self) -> None:
+        page = (ETC.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+        page = page.partition("## What each log line means")[2].partition("## What to do when")[0]
+        cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+        self.lines = {line for cell in cells for line in re.findall(r"`([^`]+)`", cell)}
+        self.trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ETC.parent / "pylogbroker").rglob("*.py"))]
+
+    def texts(self, node: ast.AST | None) -> list[str]:
+        """Constants in an expression, as the page shows them: with an ellipsis for a field."""
+        found = [each.value for each in ast.walk(node or ast.Pass()) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        return [re.sub(r"\{[^}]*\}", "…", text) for text in found]
+
+    def logged(self, node: ast.AST) -> list[str]:
+        """The format of a line that somebody should look at, if this logs or makes one: a call with a text at hand, a text named C{sentence}, a report."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            isLog = node.func.attr in ("warn", "error", "critical", "failure") and "log" in ast.unparse(node.func.value).lower()
+            return self.texts(node.args[0]) if isLog or node.func.attr == "_report" else []
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "sentence":
+            return self.texts(node.value)
+        if isinstance(node, ast.ClassDef):
+            fields = {ast.unparse(each.target): each.value for each in node.body if isinstance(each, ast.AnnAssign)}
+            return self.texts(fields["format"]) if ast.unparse(fields.get("isWarning") or ast.Pass()) == "True" else []
+        return []
 
     def test_linesExist(self) -> None:
         """Each line that the page explains is one that the code logs."""
-        page = (ETC.parent / "docs" / "operations.md").read_text(encoding="utf-8")
-        page = page.partition("## What each log line means")[2].partition("## What to do when")[0]
-        lines = [line for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for line in re.findall(r"`([^`]+)`", cell)]
-        self.assertGreater(len(lines), 30)
-        sentences = self.sentences()
-        self.assertEqual([line for line in lines if line not in sentences], [])
+        texts = {text for tree in self.trees for text in self.texts(tree)}
+        self.assertGreater(len(self.lines), 30)
+        self.assertEqual(sorted(self.lines - texts), [])
+
+    def test_linesAreExplained(self) -> None:
+        """Each warning, error or worse that the code logs is on the page, but those that say of themselves that they are bugs, or only pass on a text."""
+        logged = {text for tree in self.trees for node in ast.walk(tree) for text in self.logged(node)}
+        self.assertGreater(len(logged), 80)
+        told = {text for text in logged if re.search(r"\w", text) and not re.search("nobody foresaw|this is a bug|This should not have happened", text)}
+        self.assertEqual(sorted(told - self.lines), [])
