@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from pylogbroker.audit.counts import CountReport, decodeReport
 from pylogbroker.audit.envelope import timeIn
 from pylogbroker.audit.ledger import Comparison, Ledger
 from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.client.waiting import allOf
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
@@ -91,11 +91,7 @@ class Auditor:
             except PylogbrokerError as error:
                 problems[reader.name] = str(error)
 
-        works = [Deferred.fromCoroutine(one(reader)) for reader in self._readers if reader.name not in problems]
-        results: list[tuple[bool, Any]] = await DeferredList(works, consumeErrors=True)
-        for isGood, result in results:
-            if not isGood:
-                result.raiseException()
+        await allOf([one(reader) for reader in self._readers if reader.name not in problems])
 
     # -- counts
 

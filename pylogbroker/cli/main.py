@@ -44,6 +44,7 @@ from pylogbroker.cli import (
     verify,
     zookeeper,
 )
+from pylogbroker.cli.arguments import judgeAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -164,6 +165,7 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse
     @raise PylogbrokerError: a file cannot be opened.
     """
     options = parse(arguments)
+    judgeAccess(options.parser, options)
     if options.command == "produce":
         produce.check(options.parser, options)
         produce.prepare(options, streams)

@@ -16,10 +16,11 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, whole
-from pylogbroker.cli.asking import atOnce, closed
+from pylogbroker.cli.asking import closed
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
+from pylogbroker.client.waiting import allOf
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.producer.producer import Producer
 
@@ -92,6 +93,7 @@ class _Pushing:
             raise CommandError(f"--broker {options.broker}: here it is a name or an IPv4 address, a colon and a port")
         place = {"broker.list": f"0:{options.broker}"} if options.zookeeper is None else {"zk.connect": options.zookeeper}
         return {
+            **options.access.asProperties(),
             **place,
             "producer.type": "async" if options.isAsync else "sync",
             "compression.codec": str(options.codec),
@@ -110,11 +112,11 @@ class _Pushing:
     async def run(self) -> None:
         """From the first message to the last."""
         options = self._options
-        await atOnce(self._start(producer) for producer in self._producers)
+        await allOf(self._start(producer) for producer in self._producers)
         await show(self._reactor, self._streams, header(DETAILED_COLUMNS if options.isDetailed else SUMMARY_COLUMNS, options))
         each, more = divmod(options.count, options.threadCount)
         whole = Measuring(self._nowMs, options.rowCount)
-        await atOnce(self._push(index, producer, each + (index < more), whole) for index, producer in enumerate(self._producers))
+        await allOf(self._push(index, producer, each + (index < more), whole) for index, producer in enumerate(self._producers))
         if not options.isDetailed:
             times = dateText(options.dateFormat, whole.startMs), dateText(options.dateFormat, whole.lastMs)
             values = (*times, options.codec, options.messageSize, options.batchCount, *whole.total())

@@ -53,9 +53,9 @@ def brokerEndpoint(template: str, address: str) -> str:
     How to reach a broker that is known by its address.
 
     @param template: an endpoint string with C{{host}} and C{{port}} in it, or C{""} for the address itself.
-    @param address: C{host:port}; an IPv6 address in brackets.
+    @param address: C{host:port}; an IPv6 address in brackets. What is an endpoint string already stays as it is.
     """
-    if not template:
+    if not template or _PLAIN.fullmatch(address) is None:
         return address
     host, _, port = address.rpartition(":")
     quoted = host.strip("[]").replace("\\", "\\\\").replace(":", "\\:")

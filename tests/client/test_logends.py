@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.logends}; with brokers and ZooKeeper they are used in C{test_groups}."""
+"""Tests for L{pylogbroker.client.logends}; with brokers and ZooKeeper they are used in C{test_groups}."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.logends import AGE_MS_MAX, UNKNOWN, Ages, LogEnds, ages
+from pylogbroker.client.logends import AGE_MS_MAX, UNKNOWN, Ages, LogEnds, ages
 from pylogbroker.errors import ZnodeError
 from pylogbroker.model import LATEST, BrokerPartition
 from pylogbroker.testing.zookeeper import ZookeeperDouble
