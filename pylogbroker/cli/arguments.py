@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 
 from pylogbroker.client.endpoints import brokerEndpoint
@@ -15,7 +15,6 @@ from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, wh
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.commitlog.topics import validateTopic
 from pylogbroker.config.accesssettings import ACCESS_ROWS, AccessSettings
-from pylogbroker.config.properties import parseProperties, readProperties
 from pylogbroker.errors import ConfigurationError, FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError, ZnodeError
 from pylogbroker.formats.compression import codecByName
 from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
@@ -187,31 +186,15 @@ def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> 
 
 
 def judgeAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """
-    Read the file; put into C{options.access} how to get at the cluster, and into C{options.otherAccess} how at the second, if there can be one.
-
-    What the file says beside is somebody else's. What was given as C{--set} can only be meant for us, so that an unknown key is an error there.
-    """
+    """Read the file; put into C{options.access} how to get at the cluster, and into C{options.otherAccess} how at the second, if there can be one."""
     if not hasattr(options, "accessFile"):
         return
     try:
-        options.access = _readAccess(options.accessFile, options.accessChanges)
+        options.access = AccessSettings.read(options.accessFile, options.accessChanges)
         other = getattr(options, "otherAccessFile", None)
-        options.otherAccess = options.access if other is None else _readAccess(other, ())
+        options.otherAccess = options.access if other is None else AccessSettings.read(other, ())
     except ConfigurationError as error:
         parser.error(str(error))
-
-
-def _readAccess(path: str | None, changes: Iterable[str]) -> AccessSettings:
-    own = {row.key for row in ACCESS_ROWS}
-    properties = parseProperties("") if path is None else readProperties(path)
-    for key in set(properties) - own:
-        del properties[key]
-    return AccessSettings.fromProperties(properties.overlaid(changes), _refuse)
-
-
-def _refuse(sentence: str) -> None:
-    raise ConfigurationError(sentence)
 
 
 def endpointOf(options: argparse.Namespace) -> str:

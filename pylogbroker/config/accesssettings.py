@@ -5,13 +5,15 @@ described here for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from pylogbroker.config.kinds import EndpointTemplate, OneOf, SecretText
+from pylogbroker.config.properties import parseProperties, readProperties
 from pylogbroker.config.table import Row, readSettings
+from pylogbroker.errors import ConfigurationError
 
 _ours = partial(Row, kafkas=False)
 
@@ -48,9 +50,30 @@ class AccessSettings:
         """
         return cls(**cast("dict[str, Any]", readSettings(ACCESS_ROWS, properties, warn)))
 
+    @classmethod
+    def read(cls, path: str | None, changes: Iterable[str]) -> AccessSettings:
+        """
+        From a file that others read, too, as a producer's or a consumer's own. Blocks.
+
+        What the file says beside is somebody else's. A change can only be meant for us, so that an unknown key is an error there.
+
+        @param path: of a property file; L{None} for none.
+        @param changes: C{key=value} each, over the file's.
+        @raise ConfigurationError: as C{fromProperties}; the file cannot be read; a change names no key of ours.
+        """
+        own = {row.key for row in ACCESS_ROWS}
+        properties = parseProperties("") if path is None else readProperties(path)
+        for key in set(properties) - own:
+            del properties[key]
+        return cls.fromProperties(properties.overlaid(changes), _refuse)
+
     def asProperties(self) -> dict[str, str]:
         """As they would stand in the property file of a producer or a consumer."""
         return {"zk.digest": self.zookeeperDigest, "zk.acl": self.zookeeperAcl, "broker.endpoint": self.brokerEndpoint}
+
+
+def _refuse(sentence: str) -> None:
+    raise ConfigurationError(sentence)
 
 
 PLAIN = AccessSettings()

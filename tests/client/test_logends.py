@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
+from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pylogbroker.cli import CommandError
-from pylogbroker.client.logends import AGE_MS_MAX, UNKNOWN, Ages, LogEnds, ages
-from pylogbroker.errors import ZnodeError
+from pylogbroker.client import logends
+from pylogbroker.client.logends import AGE_MS_MAX, UNKNOWN, Ages, Bounds, LogEnds, ages
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.errors import ConnectionError, NoBrokersError, TimedOutError  # noqa: A004
 from pylogbroker.model import LATEST, BrokerPartition
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.wire.requests import encodeOffsets
+
+reactor: Any = _reactor
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -80,29 +86,88 @@ class AgeTests(SynchronousTestCase):
         self.assertLess(partition.count, 80)
 
 
-class LogEndsTests(SynchronousTestCase):
-    """Brokers are found in ZooKeeper."""
+class Silent(Factory):
+    """
+    Listens, and answers nothing.
 
-    def setUp(self) -> None:
-        self.clock: Any = Clock()
-        self.zookeeper: Any = ZookeeperDouble(self.clock).client()
-        self.settle(self.zookeeper.connect())
-        self.ends = LogEnds(self.clock, self.zookeeper, 1_000)
+    @ivar size: bytes heard.
+    """
 
-    def settle(self, waiting: Any) -> Any:
-        """Let what is under way come to its end."""
-        self.clock.pump([0.01] * 20)
-        return waiting
+    size = 0
 
-    def end(self) -> Any:
-        return self.settle(Deferred.fromCoroutine(self.ends.end("t", BrokerPartition(0, 0))))
+    def buildProtocol(self, addr: Any) -> Protocol:
+        protocol = Protocol()
+        vars(protocol)["dataReceived"] = self.hear
+        return protocol
 
-    def test_missing(self) -> None:
-        """A broker that is not registered is named."""
-        self.assertIn("broker 0 is not registered", str(self.failureResultOf(self.end(), CommandError).value))
+    def hear(self, data: bytes) -> None:
+        self.size += len(data)
 
-    def test_garbage(self) -> None:
-        """A registration that cannot be read is named."""
-        for path in ("/brokers", "/brokers/ids", "/brokers/ids/0"):
-            self.settle(self.zookeeper.create(path, b"garbage"))
-        self.assertIn("/brokers/ids/0", str(self.failureResultOf(self.end(), ZnodeError).value))
+
+class LogEndsTests(TestCase):
+    """
+    The brokers of a cluster: 0 is one, nobody answers where 7 should be, and nobody knows 8.
+
+    @ivar asked: who was looked for.
+    """
+
+    timeout = 60
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.broker = LocalBroker(reactor, {"num.partitions": "2"})
+        self.addCleanup(self.broker.stop)
+        await self.broker.start()
+        producer = SyncProducer(reactor, self.broker.endpoint)
+        await producer.send("t", 0, [b"first"])
+        await producer.confirm("t", 0)
+        await producer.close()
+        self.asked: list[int] = []
+        self.ends = LogEnds(reactor, self.find, 20_000, 200)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.ends.close()))
+
+    async def find(self, number: int) -> BrokerRegistration:
+        self.asked.append(number)
+        if number == 8:
+            raise NoBrokersError("nobody knows 8")
+        return BrokerRegistration("x", self.broker.host, self.broker.port if number == 0 else 1)
+
+    async def test_ends(self) -> None:
+        """Where a partition begins and ends, over one connection."""
+        place = "t", BrokerPartition(0, 0)
+        self.assertEqual((await self.ends.start(*place), await self.ends.end(*place), await self.ends.before(*place, LATEST, 5)), (0, 15, [15, 0]))
+        self.assertIs(await self.ends.consumer(0), await self.ends.consumer(0))
+        self.assertEqual(await self.ends.ages(*place, 0), Ages(0, None))
+
+    async def test_bounds(self) -> None:
+        """Of many partitions in the order in which they were given; of a broker that cannot be asked, why, and the others are told all the same."""
+        places = [("t", BrokerPartition(*pair)) for pair in ((7, 0), (0, 1), (8, 0), (0, 0), (7, 1))]
+        found = await self.ends.bounds(places)
+        self.assertEqual(list(found), places)
+        self.assertEqual([found[places[index]] for index in (1, 3)], [Bounds(0, 0), Bounds(0, 15)])
+        self.assertEqual([type(found[places[index]]) for index in (0, 2, 4)], [ConnectionError, NoBrokersError, ConnectionError])
+        self.assertEqual(sorted(self.asked), [0, 7, 8])
+        self.assertEqual(await self.ends.bounds([]), {})
+
+    async def test_silent(self) -> None:
+        """A broker that has answered nothing is asked no more: the rest of its partitions is as unknown."""
+        self.patch(logends, "AT_ONCE_COUNT_MAX", 2)
+        silent = Silent()
+        port = reactor.listenTCP(0, silent, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+
+        async def find(_number: int) -> BrokerRegistration:
+            return BrokerRegistration("x", "127.0.0.1", port.getHost().port)
+
+        ends = LogEnds(reactor, find, 200)
+        found = await ends.bounds([("t", BrokerPartition(0, number)) for number in range(5)])
+        await ends.close()
+        self.assertEqual({type(each) for each in found.values()}, {TimedOutError})
+        self.assertEqual((len(found), silent.size), (5, 2 * 2 * len(encodeOffsets("t", 0, LATEST, 1))))
+
+    async def test_unknownPartition(self) -> None:
+        """A partition that its broker does not have is told so, and the others are told all the same, however many are asked for together."""
+        self.patch(logends, "AT_ONCE_COUNT_MAX", 1)
+        places = [("t", BrokerPartition(0, number)) for number in (0, 1)]
+        self.assertEqual(list((await self.ends.bounds(places)).values()), [Bounds(0, 15), Bounds(0, 0)])
+        found = await self.ends.bounds([("t", BrokerPartition(0, 5))])
+        self.assertEqual([type(each) for each in found.values()], [ConnectionError])
