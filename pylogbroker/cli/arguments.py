@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 
-from pylogbroker.client.endpoints import brokerEndpoint
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition

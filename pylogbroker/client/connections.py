@@ -10,8 +10,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
-from pylogbroker.client.endpoints import brokerEndpoint
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, BrokerLink
 from pylogbroker.client.waiting import allOf
 from pylogbroker.errors import BusyError, ClosedError
@@ -35,7 +35,7 @@ class Connections:
     ) -> None:
         """
         @param reactor: as of L{BrokerLink}, and so are the others.
-        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.client.endpoints.brokerEndpoint}.
+        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
         """
         self._make = partial(BrokerLink, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
         self._template = template

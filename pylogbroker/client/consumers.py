@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pylogbroker.client.endpoints import brokerEndpoint
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.waiting import outcomes
 
@@ -21,7 +21,7 @@ class Consumers:
         """
         @param timeoutMs: for each answer, connecting included.
         @param connectTimeoutMs: for connecting; by default the same.
-        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.client.endpoints.brokerEndpoint}.
+        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
         """
         self._make = partial(SimpleConsumer, reactor, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs if connectTimeoutMs is None else connectTimeoutMs)
         self._template = template

@@ -56,7 +56,7 @@ class ClusterView:
         """
         @param own: the broker in this process, if there is one.
         @param zookeeper: gives the client, if there is one now.
-        @param template: how other brokers are reached; see L{pylogbroker.client.endpoints.brokerEndpoint}.
+        @param template: how other brokers are reached; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
         """
         self._reactor = reactor
         self._own = own

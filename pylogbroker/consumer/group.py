@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogbroker.client.endpoints import brokerEndpoint
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, StaticSubscription, WildcardSubscription
 from pylogbroker.cluster.znodes import BrokerRegistration

@@ -16,9 +16,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.client.consumers import Consumers
 from pylogbroker.client.discovery import Broker, IDiscovery, ZookeeperDiscovery
-from pylogbroker.client.endpoints import brokerEndpoint
 from pylogbroker.client.registries import Registries
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer

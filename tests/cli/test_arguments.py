@@ -112,8 +112,8 @@ class TypeTests(SynchronousTestCase):
         """A pattern means to us what it means to Java, or is refused by name."""
         self.assertEqual(list(topicsThatMatch("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"])
         self.assertEqual(list(topicsThatDoNot("a.*, b").streamCounts(["ab", "b", "c"])), ["c"])
-        for parse in (topicsThatMatch, topicsThatDoNot):
-            self.refused(parse, "[a&&[b]]", "(", r"\p{Lu}")
+        for make in (topicsThatMatch, topicsThatDoNot):
+            self.refused(make, "[a&&[b]]", "(", r"\p{Lu}")
 
     def test_separator(self) -> None:
         """A separator is bytes; a tab can be written as people write it."""

@@ -16,6 +16,7 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from pylogbroker import blocking
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
@@ -201,6 +202,46 @@ class CertificateTests(SecurityCase):
 
         with self.assertRaises(OSError):
             await deferToThread(talk)
+
+
+class ThreadTests(SecurityCase):
+    """The clients for threads speak TLS, too."""
+
+    async def test_exchange(self) -> None:
+        """What one sends, to the last before it is closed, the other reads; both show their certificates."""
+        await self.serve(RULES)
+        loader, reader = self.endpoint("loader"), self.endpoint("reader")
+
+        def run() -> list[bytes]:
+            with blocking.SyncProducer(*blocking.endpoint(loader)) as producer:
+                producer.send("clicks", 0, [b"one"])
+                producer.confirm("clicks", 0)
+                producer.send("clicks", 0, [b"two" * 100_000])
+            with blocking.SimpleConsumer(*blocking.endpoint(reader)) as consumer:
+                found = list(consumer.fetch("clicks", 0, 0, 1 << 20).payloads())
+                assert consumer.getOffsetsBefore("clicks", 0, EARLIEST, 1) == [0]
+            return [payload for payload, _nextOffset in found]
+
+        self.assertEqual(await deferToThread(run), [b"one", b"two" * 100_000])
+        self.assertEqual(self.lines("did not get past TLS"), [])
+
+    async def test_refused(self) -> None:
+        """Without a certificate, or with a stranger's, there is nothing to be had; neither from a broker that is not the one, nor by plain TCP."""
+        broker = await self.serve()
+        other = Authority(self.mktemp(), "somebody else")
+
+        def refused(description: str) -> None:
+            with blocking.SimpleConsumer(*blocking.endpoint(description), timeoutMs=5_000, connectTimeoutMs=1_000) as consumer:
+                self.assertRaises(ConnectionError, consumer.fetch, "t", 0, 0, 100)
+
+        def run() -> None:
+            for description in descriptions:
+                refused(description)
+
+        address = f"127.0.0.1:{broker.port}"
+        descriptions = (self.endpoint(None), self.endpoint("stranger", other), address, f"tls:{address}:trustRoots={other.trustFolder()}")
+        await deferToThread(run)
+        self.assertEqual(broker.broker.service.counters.requests.fetchCount, 0)
 
 
 class AllowListTests(SecurityCase):
