@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import socket
-from itertools import count
 from typing import Any
 
 from pylogbroker.cli.main import commands
@@ -17,10 +16,9 @@ from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.commands import CommandCase, Outcome, reactor
 from tests.integration.certificates import Authority
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot, registered
 
 DIGEST = "all:secret"
-_numbers = count()
 
 
 class SecureToolTests(CommandCase):
@@ -35,12 +33,7 @@ class SecureToolTests(CommandCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.told: set[str] = set()
-        chroot = f"/securetools{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await outer.create(chroot)
-        await outer.close()
-        self.servers = sharedZookeeper().servers + chroot
+        self.servers = await freshChroot("securetools")
         self.admin: Any = ZookeeperClient(reactor, self.servers, digest=DIGEST, acl="private")
         self.addCleanup(self.admin.close)
         await self.admin.connect()
@@ -60,8 +53,8 @@ class SecureToolTests(CommandCase):
             port = taken.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
-        zookeeper = {"enable.zookeeper": "true", "zk.connect": self.servers, "zk.digest": DIGEST, "zk.acl": "private"}
-        broker = LocalBroker(reactor, {**zookeeper, "brokerid": "0", "listeners": listener, "port": str(port), "hostname": "127.0.0.1"})
+        own = {"zk.digest": DIGEST, "zk.acl": "private", "listeners": listener, "port": str(port)}
+        broker = LocalBroker(reactor, {**registered(self.servers, partitionCount=1), **own})
         self.addCleanup(broker.stop)
         await broker.start()
 

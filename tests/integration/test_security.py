@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from itertools import count
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -27,14 +26,13 @@ from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import encodeOffsets
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.integration.certificates import Authority
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot
 
 RULES = """
 loader   produce  clicks
 reader   fetch    clicks status
 *        both     public-*
 """
-_numbers = count()
 
 
 class SecurityCase(TestCase):
@@ -339,12 +337,7 @@ class ZookeeperTests(SecurityCase):
     """Credentials and access control lists; and a cluster behind TLS that is found by ZooKeeper."""
 
     async def chroot(self) -> str:
-        chroot = f"/security{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await outer.create(chroot)
-        await outer.close()
-        return sharedZookeeper().servers + chroot
+        return await freshChroot("security")
 
     async def client(self, servers: str, digest: str = "") -> ZookeeperClient:
         client = ZookeeperClient(reactor, servers, digest=digest)
