@@ -168,10 +168,11 @@ def addAccess(parser: argparse.ArgumentParser) -> None:
     """Credentials for ZooKeeper, and TLS at the brokers: what L{judgeAccess} makes settings of."""
     parser.add_argument(
         "--config", dest="accessFile", metavar="FILE",
-        help=f"a property file, of which {_ACCESS_KEYS} are heeded: a producer's or a consumer's own will do. This is the place for passwords",
+        help=f"how to get at a secured cluster: a property file, of which {_ACCESS_KEYS} are heeded; a producer's or a consumer's own will do",
     )  # fmt: skip
     parser.add_argument(
-        "--set", dest="accessChanges", metavar="KEY=VALUE", action="append", default=[], help="one of these, over the file's; can be repeated"
+        "--set", dest="accessChanges", metavar="KEY=VALUE", action="append", default=[],
+        help="one of these keys, over the file's; can be repeated. Others on this machine can see it: passwords belong into the file",
     )  # fmt: skip
 
 

@@ -35,11 +35,11 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
     parser.add_argument("group", metavar="GROUP", type=group, help="the group that moves")
-    parser.add_argument("--from", dest="source", metavar="HOST:PORT", required=True, help="ZooKeeper's servers of the cluster that was mirrored")
+    parser.add_argument("--from", dest="source", metavar="HOST:PORT", required=True, help="ZooKeeper's servers of the cluster that was mirrored; --zookeeper has those of the mirror's target")
     addOtherAccess(parser, "from", "the cluster that was mirrored")
     parser.add_argument("--mirror-group", dest="mirrorGroup", metavar="GROUP", type=group, required=True, help="the groupid of the mirror, in that cluster")
     parser.add_argument("--to-group", dest="toGroup", metavar="GROUP", type=group, help="how the group is called in the target; without, the same")
-    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic, and more of them; without, those with positions")
+    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic; can be repeated; without, those in which the group has positions")
     addChange(parser)
 
 

@@ -55,6 +55,8 @@ examples:
   twistd -n pylogbroker --config etc/broker.properties
   pylogbroker produce /var/log/dpkg.log --topic dpkg
   pylogbroker consume --topic dpkg --from-beginning
+
+pylogbroker COMMAND --help has the options of a command, and examples of it. docs/tools.md says which of Kafka 0.7's scripts each stands for.
 """
 
 _Command = Callable[[Any, argparse.Namespace, Streams], Coroutine[Deferred[Any], Any, int]]

@@ -40,6 +40,7 @@ examples:
   pylogbroker perf produce --broker log1:9092 --topic speed --messages 1000 --message-size 200 --batch-size 50 --compression gzip --json
 
 MB are 2^20 bytes of payload. compression is 0 for none, 1 for gzip, 2 for snappy.
+--broker is an address here, and no endpoint string; for TLS there is --set broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
 """
 
 
@@ -49,8 +50,8 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addBroker(parser, hasCluster=True)
     addTopic(parser)
     parser.add_argument("--messages", dest="count", metavar="N", type=whole(1), required=True, help="how many to send")
-    parser.add_argument("--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="of each (%(default)s)")
-    parser.add_argument("--vary-message-size", dest="isVaried", action="store_true", help="of each by chance, from 1 to --message-size")
+    parser.add_argument("--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="bytes of each message (%(default)s)")
+    parser.add_argument("--vary-message-size", dest="isVaried", action="store_true", help="each message has a size by chance, from 1 to --message-size")
     parser.add_argument("--async", dest="isAsync", action="store_true", help="gather messages into batches in the background; without, wait for each batch")
     parser.add_argument(
         "--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="producers beside one another (%(default)s)"

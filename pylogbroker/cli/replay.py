@@ -29,7 +29,8 @@ examples:
   pylogbroker replay --topic clicks --to-topic clicks-again --zookeeper zk1:2181
   pylogbroker replay --topic clicks --to-topic clicks --zookeeper zk1:2181 --to-zookeeper zk2:2181 --max-messages 1000 --compression gzip
 
-The messages of a partition are copied in their order, to any partition of the target. Only what its brokers have confirmed is counted.
+What stands in the topic at the start is copied, the messages of a partition in their order, to any partition of the target. Only what its
+brokers have confirmed is counted.
 """
 
 
