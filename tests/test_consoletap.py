@@ -16,6 +16,7 @@ from twisted.plugin import getPlugins
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.accesssettings import PLAIN, AccessSettings
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.consoletap import Options, TwistdConsole, makeService
 from tests.integration.brokerprocess import ROOT, twistd
@@ -42,7 +43,18 @@ class OptionsTests(SynchronousTestCase):
         self.assertNotIn("/api/messages", service.web.routes)
         options = Options()
         options.parseOptions(["--zookeeper", "zk:1"])
-        self.assertEqual(options["listen"], "8067")
+        self.assertEqual((options["listen"], options.access), ("8067", PLAIN))
+
+    def test_access(self) -> None:
+        """Credentials and TLS, from a file that others read, too, and over it; what is wrong is a usage error."""
+        path = self.mktemp()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("groupid=g\nzk.digest=me:secret\n")
+        options = Options()
+        options.parseOptions(["--zookeeper", "zk:1", "--config", path, "--set", "broker.endpoint=tls:{host}:{port}"])
+        self.assertEqual(options.access, AccessSettings("me:secret", "readable", "tls:{host}:{port}"))
+        error = self.assertRaises(usage.UsageError, Options().parseOptions, ["--zookeeper", "zk:1", "--set", "zk.digset=me:x"])
+        self.assertIn("zk.digest", str(error))
 
     def test_plugin(self) -> None:
         """twistd knows it."""

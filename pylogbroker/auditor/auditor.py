@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from pylogbroker.audit.comparison import Comparison
@@ -20,6 +19,7 @@ from pylogbroker.audit.counts import CountReport, decodeReport
 from pylogbroker.audit.envelope import timeIn
 from pylogbroker.audit.ledger import Ledger
 from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.client.waiting import allOf
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import FormatError, PylogbrokerError
 from pylogbroker.formats.checksum import crc32
@@ -93,11 +93,7 @@ class Auditor:
             except PylogbrokerError as error:
                 problems[reader.name] = str(error)
 
-        works = [Deferred.fromCoroutine(one(reader)) for reader in self._readers if reader.name not in problems]
-        results: list[tuple[bool, Any]] = await DeferredList(works, consumeErrors=True)
-        for isGood, result in results:
-            if not isGood:
-                result.raiseException()
+        await allOf([one(reader) for reader in self._readers if reader.name not in problems])
 
     # -- counts
 

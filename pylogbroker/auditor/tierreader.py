@@ -15,9 +15,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogbroker.client.consumers import Consumers
 from pylogbroker.client.discovery import ZookeeperDiscovery
-from pylogbroker.client.endpoints import brokerEndpoint
-from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError, RemoteOffsetOutOfRangeError, RemotePartitionError
 from pylogbroker.formats.messageset import MessageSet
@@ -52,7 +51,7 @@ class TierReader:
         self._makeZookeeper = zookeeper or self._client
         self._zookeeper: IZookeeper | None = None
         self._discovery: ZookeeperDiscovery | None = None
-        self._consumers: dict[str, SimpleConsumer] = {}
+        self._consumers = Consumers(reactor, settings.timeoutMs, template=settings.brokerEndpoint)
         self._positions: dict[tuple[str, str, int], int] = {}
 
     def _client(self, address: TierAddress) -> IZookeeper:
@@ -83,9 +82,7 @@ class TierReader:
         """Let go of all connections."""
         if self._discovery is not None:
             self._discovery.stop()
-        consumers, self._consumers = self._consumers, {}
-        for consumer in consumers.values():
-            await consumer.close()
+        await self._consumers.close()
         zookeeper, self._zookeeper, self._discovery = self._zookeeper, None, None
         if zookeeper is not None:
             await zookeeper.close()
@@ -107,7 +104,7 @@ class TierReader:
         found = []
         for endpoint in self._address.brokers:
             for partition in range(PARTITION_COUNT_MAX):  # a fetch of nothing tells whether it has one (spec-0.7 wire-protocol §7.1)
-                answer = await self._consumer(endpoint).fetch(topic, partition, 0, 0)
+                answer = await self._consumers.to(endpoint).fetch(topic, partition, 0, 0)
                 if isinstance(answer.error, RemotePartitionError):
                     break
                 if answer.error is not None and not isinstance(answer.error, RemoteOffsetOutOfRangeError):
@@ -115,16 +112,8 @@ class TierReader:
                 found.append((endpoint, partition))
         return found
 
-    def _consumer(self, endpoint: str) -> SimpleConsumer:
-        consumer = self._consumers.get(endpoint)
-        if consumer is None:
-            timeoutMs = self._settings.timeoutMs
-            reached = brokerEndpoint(self._settings.brokerEndpoint, endpoint)
-            consumer = self._consumers[endpoint] = SimpleConsumer(self._reactor, reached, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
-        return consumer
-
     async def _readPartition(self, endpoint: str, topic: str, partition: int, sinceMs: int, take: Take) -> None:
-        consumer, key = self._consumer(endpoint), (endpoint, topic, partition)
+        consumer, key = self._consumers.to(endpoint), (endpoint, topic, partition)
 
         def bound(time: int) -> Deferred[list[int]]:
             return consumer.getOffsetsBefore(topic, partition, time, 1)

@@ -1,5 +1,5 @@
 """
-One broker over a plain socket, one request at a time.
+One broker over a plain socket, or one with TLS, one request at a time.
 
 What must be true: after anything but a whole answer, the socket is dropped, since nobody can say what comes next on it; every wait ends; and no size that
 a broker announces makes us allocate more than what has arrived, or than the limit.
@@ -13,6 +13,7 @@ Not for several threads at once: who owns it has a lock.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from random import SystemRandom
@@ -44,6 +45,7 @@ class BrokerSocket:
         self,
         host: str,
         port: int,
+        tls: ssl.SSLContext | None = None,
         *,
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
         responseSizeMax: int = RESPONSE_SIZE_MAX,
@@ -52,7 +54,8 @@ class BrokerSocket:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param connectTimeoutMs: how long connecting may take, over all attempts.
+        @param tls: how to speak TLS (L{pylogbroker.blocking.endpoints.endpoint} makes it); L{None} for plain TCP.
+        @param connectTimeoutMs: how long connecting may take, over all attempts, TLS's handshake included.
         @param responseSizeMax: bytes of an answer.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
         @param clock: seconds.
@@ -61,6 +64,7 @@ class BrokerSocket:
         self.name = f"{host}:{port}"
         self.serial = 0
         self._address = (host, port)
+        self._tls = tls
         self._connectTimeoutMs = connectTimeoutMs
         self._responseSizeMax = responseSizeMax
         self._clock = clock
@@ -82,7 +86,8 @@ class BrokerSocket:
         See to it that there is a connection that looks alive.
 
         @param timeoutMs: how long it may take; C{connectTimeoutMs}, when that is less.
-        @raise ConnectionError: with the reason of the last attempt; L{TimedOutError}, when that was the time.
+        @raise ConnectionError: with the reason of the last attempt; L{TimedOutError}, when that was the time. A broker whose certificate is none for it is not
+            tried again.
         """
         if self._socket is not None and not self._isAlive(self._socket):
             self.drop()
@@ -93,7 +98,9 @@ class BrokerSocket:
         while True:
             leftMs = deadlineMs - self.nowMs()
             try:
-                self._socket = made = socket.create_connection(self._address, max(leftMs, 1) / 1000)
+                self._socket = self._made(max(leftMs, 1) / 1000)
+            except ssl.SSLCertVerificationError as error:
+                raise ConnectionError(f"{self.name} has not shown that it is what it should be: {error.verify_message}") from error
             except OSError as error:
                 waitMs = self._backoff.failed()
                 if self.nowMs() + waitMs > deadlineMs:
@@ -101,18 +108,27 @@ class BrokerSocket:
                     raise kind(f"cannot connect to {self.name} within {limitMs:.0f} ms: {error}") from error
                 self._pause(waitMs / 1000)
                 continue
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._backoff.succeeded()
             self.serial += 1
             return
 
+    def _made(self, seconds: float) -> socket.socket:
+        """A connection."""
+        made = socket.create_connection(self._address, seconds)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=self._address[0])
+        except BaseException:
+            made.close()
+            raise
+
     def _isAlive(self, idle: socket.socket) -> bool:
-        """Nothing comes on an idle connection but its end."""
+        """Nothing comes on an idle connection but its end. (With TLS, something of its own may, which is taken off.)"""
         idle.setblocking(False)
         try:
-            idle.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
+            idle.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
             return False
@@ -193,6 +209,10 @@ class BrokerSocket:
             return
         closing, deadlineMs = self._socket, self.nowMs() + closeMs
         try:
+            if isinstance(closing, ssl.SSLSocket):
+                closing.settimeout(max(closeMs, 1) / 1000)
+                closing.unwrap()  # says that we are done, and waits for the broker to say the same
+                return
             closing.shutdown(socket.SHUT_WR)
             while True:
                 closing.settimeout(max(deadlineMs - self.nowMs(), 1) / 1000)

@@ -4,6 +4,7 @@ Reading from one broker, for threads; see L{pylogbroker.client.simpleconsumer}.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable
 from threading import Lock
 from types import TracebackType
@@ -32,6 +33,7 @@ class SimpleConsumer:
         self,
         host: str,
         port: int,
+        tls: ssl.SSLContext | None = None,
         *,
         timeoutMs: float = TIMEOUT_MS,
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
@@ -41,6 +43,7 @@ class SimpleConsumer:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
+        @param tls: how to speak TLS (L{pylogbroker.blocking.endpoints.endpoint} makes it); by default plain TCP.
         @param timeoutMs: for a call, connecting and the second try included.
         @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
         @param responseSizeMax: bytes of an answer; bounds what may be fetched at a time.
@@ -49,7 +52,7 @@ class SimpleConsumer:
         @param pause: waits so many seconds.
         """
         self._socket = BrokerSocket(
-            host, port, connectTimeoutMs=connectTimeoutMs, responseSizeMax=responseSizeMax, random=random, clock=clock, pause=pause
+            host, port, tls, connectTimeoutMs=connectTimeoutMs, responseSizeMax=responseSizeMax, random=random, clock=clock, pause=pause
         )
         self._timeoutMs = timeoutMs
         self._responseSizeMax = responseSizeMax

@@ -4,6 +4,7 @@ Writing to one broker, for threads; see L{pylogbroker.client.syncproducer}, whic
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable
 from random import SystemRandom
 from threading import Lock
@@ -41,6 +42,7 @@ class SyncProducer:
         self,
         host: str,
         port: int,
+        tls: ssl.SSLContext | None = None,
         *,
         payloadSizeMax: int = PAYLOAD_SIZE_MAX,
         timeoutMs: float = TIMEOUT_MS,
@@ -53,6 +55,7 @@ class SyncProducer:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
+        @param tls: how to speak TLS (L{pylogbroker.blocking.endpoints.endpoint} makes it); by default plain TCP.
         @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
         @param timeoutMs: how long the broker may take nothing of what is sent, and how long a C{confirm} may take.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
@@ -65,7 +68,7 @@ class SyncProducer:
         """
         random = SystemRandom().random if random is None else random
         self._socket = BrokerSocket(
-            host, port, connectTimeoutMs=connectTimeoutMs, responseSizeMax=RESPONSE_SIZE_MAX, random=random, clock=clock, pause=pause
+            host, port, tls, connectTimeoutMs=connectTimeoutMs, responseSizeMax=RESPONSE_SIZE_MAX, random=random, clock=clock, pause=pause
         )
         self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._payloadSizeMax = payloadSizeMax

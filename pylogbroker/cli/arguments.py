@@ -9,11 +9,13 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.commitlog.topics import validateTopic
-from pylogbroker.errors import FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError, ZnodeError
+from pylogbroker.config.accesssettings import ACCESS_ROWS, AccessSettings
+from pylogbroker.errors import ConfigurationError, FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError, ZnodeError
 from pylogbroker.formats.compression import codecByName
 from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
 
@@ -115,6 +117,7 @@ def addBroker(parser: argparse.ArgumentParser, hasCluster: bool = False) -> None
     if hasCluster:
         addZookeeper(place, False, "; all brokers are found there")
     parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for connecting and for each answer (%(default)s)")
+    addAccess(parser)
 
 
 def addZookeeper(parser: argparse._ActionsContainer, isRequired: bool, more: str = "") -> None:
@@ -155,6 +158,49 @@ def addRegistry(parser: argparse.ArgumentParser) -> None:
     """Where ZooKeeper is, and how long to wait for it and for the brokers."""
     addZookeeper(parser, True)
     parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for ZooKeeper and for each answer (%(default)s)")
+    addAccess(parser)
+
+
+_ACCESS_KEYS = ", ".join(row.key for row in ACCESS_ROWS)
+
+
+def addAccess(parser: argparse.ArgumentParser) -> None:
+    """Credentials for ZooKeeper, and TLS at the brokers: what L{judgeAccess} makes settings of."""
+    parser.add_argument(
+        "--config", dest="accessFile", metavar="FILE",
+        help=f"how to get at a secured cluster: a property file, of which {_ACCESS_KEYS} are heeded; a producer's or a consumer's own will do",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", dest="accessChanges", metavar="KEY=VALUE", action="append", default=[],
+        help="one of these keys, over the file's; can be repeated. Others on this machine can see it: passwords belong into the file",
+    )  # fmt: skip
+
+
+def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> None:
+    """
+    The same for a second cluster.
+
+    @param word: that the argument begins with.
+    @param cluster: which it is, for people.
+    """
+    parser.add_argument(f"--{word}-config", dest="otherAccessFile", metavar="FILE", help=f"as --config, of {cluster}; without, the same for both")
+
+
+def judgeAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Read the file; put into C{options.access} how to get at the cluster, and into C{options.otherAccess} how at the second, if there can be one."""
+    if not hasattr(options, "accessFile"):
+        return
+    try:
+        options.access = AccessSettings.read(options.accessFile, options.accessChanges)
+        other = getattr(options, "otherAccessFile", None)
+        options.otherAccess = options.access if other is None else AccessSettings.read(other, ())
+    except ConfigurationError as error:
+        parser.error(str(error))
+
+
+def endpointOf(options: argparse.Namespace) -> str:
+    """Where C{--broker} is, by C{broker.endpoint} if that was given."""
+    return brokerEndpoint(options.access.brokerEndpoint, options.broker)
 
 
 def addJson(parser: argparse.ArgumentParser, what: str = "one JSON document instead of a table") -> None:

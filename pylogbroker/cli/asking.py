@@ -4,7 +4,6 @@ What several commands do with a connection: ask whether a partition is there, an
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList
@@ -50,13 +49,3 @@ async def closed(*closings: Deferred[Any]) -> None:
             cancelled, over = error, Deferred()
     if cancelled is not None:
         raise cancelled
-
-
-async def atOnce(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """
-    Do all at the same time, to their ends; then raise the first error, if there was one. Cancelling this cancels all that is not done.
-    """
-    outcomes: list[tuple[bool, Any]] = await DeferredList([Deferred.fromCoroutine(work) for work in works], consumeErrors=True)
-    for succeeded, outcome in outcomes:
-        if not succeeded:
-            outcome.raiseException()

@@ -8,10 +8,10 @@ import argparse
 from typing import Any
 
 from pylogbroker.cli.arguments import addJson, addRegistry
-from pylogbroker.cli.asking import atOnce
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
+from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import PylogbrokerError
 
@@ -39,11 +39,11 @@ async def brokers(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code: 1 when one of them does not answer.
     @raise PylogbrokerError: ZooKeeper cannot be read.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
-        found = await cluster.brokers()
-        partitions = [(topic, partition) for topic in await cluster.topics() for partition in await cluster.partitions(topic)]
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+        found = await cluster.registries.brokers()
+        partitions = await cluster.registries.partitions(await cluster.registries.topics())
         answers: dict[int, bool] = {}
-        await atOnce(_ask(cluster, number, broker, answers) for number, broker in found.items())
+        await allOf(_ask(cluster, number, broker, answers) for number, broker in found.items())
     reports = []
     for number, broker in found.items():
         own = [topic for topic, partition in partitions if partition.broker == number]

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.asking import closed
 from pylogbroker.cli.publishing import BATCH_SIZE_MAX
+from pylogbroker.config.accesssettings import PLAIN, AccessSettings
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.formats.compression import NONE
 from pylogbroker.producer.producer import Producer, ProducerData
@@ -44,6 +45,7 @@ class ClusterPublisher:
         payloadSizeMax: int,
         timeoutMs: int,
         what: str = "lines",
+        access: AccessSettings = PLAIN,
     ) -> None:
         """
         @param zookeeper: its servers, and perhaps a chroot.
@@ -51,6 +53,7 @@ class ClusterPublisher:
         @param batchCountMax: messages in one request.
         @param payloadSizeMax: the brokers' C{max.message.size}, bytes.
         @param what: messages are called, in errors.
+        @param access: how to get at it.
         @param timeoutMs: for ZooKeeper, for connecting, for an answer, and for closing.
         """
         if not zookeeper.strip():
@@ -58,6 +61,7 @@ class ClusterPublisher:
         self._producer = Producer(
             reactor,
             {
+                **access.asProperties(),
                 "zk.connect": zookeeper,
                 "zk.connectiontimeout.ms": str(timeoutMs),
                 "producer.type": "async",

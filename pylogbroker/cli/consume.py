@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addTopic, group, notWith, topicsThatDoNot, topicsThatMatch, whole
+from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addTopic, endpointOf, group, notWith, topicsThatDoNot, topicsThatMatch, whole
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.groupconsume import consumeInGroup
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat
@@ -91,7 +91,7 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
     """
     if options.zookeeper is not None:
         return await consumeInGroup(reactor, options, streams)
-    consumer = SimpleConsumer(reactor, options.broker, timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
     reading = _Reading(reactor, consumer, options, streams)
     try:
         await checkPartition(consumer, options.topic, options.partition)

@@ -12,23 +12,20 @@ to read is theirs.
 from __future__ import annotations
 
 import argparse
-from random import SystemRandom
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.asking import closed
-from pylogbroker.cli.logends import LogEnds
+from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS
 from pylogbroker.cli.streams import Streams, write
-from pylogbroker.cluster.paths import GroupPaths
-from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.client.logends import LogEnds
+from pylogbroker.client.registries import Registries
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
-from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError, ZookeeperError
-from pylogbroker.interfaces import IZookeeper
-from pylogbroker.zookeeper.client import ZookeeperClient
+from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError
 
 POLL_MS = 250
 COMMIT_MS = 1_000
@@ -45,51 +42,30 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
-    group = options.group or f"console-consumer-{SystemRandom().randrange(100_000)}"
-    properties = {
-        "groupid": group,
-        "zk.connect": options.zookeeper,
-        "zk.connectiontimeout.ms": str(options.timeoutMs),
-        "socket.timeout.ms": str(options.timeoutMs),
-        "fetch.size": str(options.fetchSize),
-        "fetcher.backoff.ms": str(POLL_MS),
-        "consumer.timeout.ms": str(POLL_MS),
+    changes = {
         "rebalance.backoff.ms": str(BACKOFF_MS),
         "autocommit.interval.ms": str(COMMIT_MS),
         "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
     }
-    settings = ConsumerSettings.fromProperties(properties, streams.say)
-    zookeeper = ZookeeperClient(reactor, options.zookeeper, settings.zkSessionTimeoutMs)
-    consumer = ConsumerConnector(reactor, settings, zookeeper)
-    reading = _GroupReading(reactor, consumer, LogEnds(reactor, zookeeper, options.timeoutMs), options, streams)
+    member = GroupMember(reactor, options, streams, "console-consumer", POLL_MS, changes)
+    find = Registries(member.zookeeper, streams.say).broker
+    ends = LogEnds(reactor, find, options.timeoutMs, template=options.access.brokerEndpoint)
+    reading = _GroupReading(reactor, member.consumer, ends, options, streams)
 
     async def leave() -> None:
-        await consumer.shutdown()
-        await reading.ends.close()
-        if options.group is None and zookeeper.connected:
-            await forget(zookeeper, GroupPaths(group).root)
-        await zookeeper.close()
+        await ends.close()
+        await member.leave()
 
     try:
-        await consumer.connect()
+        await member.consumer.connect()
         await reading.run()
     except BrokenPipeError:
         pass
     finally:
         await closed(Deferred.fromCoroutine(leave()))
         if reading.isUnderWay:
-            streams.say(f"read {reading.count:,} messages as {consumer.consumerId}")
+            streams.say(f"read {reading.count:,} messages as {member.consumer.consumerId}")
     return 1 if reading.errorCount else 0
-
-
-async def forget(zookeeper: IZookeeper, path: str) -> None:
-    """Delete a node and all below it, as far as it can be deleted."""
-    try:
-        for name in await zookeeper.get_children(path):
-            await forget(zookeeper, f"{path}/{name}")
-        await zookeeper.delete(path)
-    except ZookeeperError:
-        pass
 
 
 class _GroupReading:
@@ -106,7 +82,7 @@ class _GroupReading:
         self._consumer = consumer
         self._options = options
         self._streams = streams
-        self.ends = ends
+        self._ends = ends
         self.count = self.errorCount = 0
         self.isUnderWay = False
 
@@ -187,7 +163,7 @@ class _GroupReading:
             positions = consumer.positions
             try:
                 for place in consumer.owned:
-                    end = await self.ends.end(place.topic, place.partition)
+                    end = await self._ends.end(place.topic, place.partition)
                     position = positions.get(place)
                     if position is None or position < end:
                         reason = f"{place} is at {'no offset yet' if position is None else position}, and ends at {end}"

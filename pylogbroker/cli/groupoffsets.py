@@ -21,8 +21,8 @@ from pylogbroker.cli.streams import Streams, openInput
 from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.offsetlines import GroupOffset, decodeOffsetLines
-from pylogbroker.cluster.znodes import decodeNumber, decodePartition, encodeNumber
-from pylogbroker.errors import FormatError, InvalidNameError, ZnodeError
+from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
+from pylogbroker.errors import FormatError, InvalidNameError
 from pylogbroker.model import EARLIEST, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import write
 
@@ -79,9 +79,9 @@ def addResetArguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", metavar="TIME", type=time, help="earliest, latest, milliseconds since 1970, or a date like 2026-01-31T12:00")
     where.add_argument("--to-offset", dest="toOffset", metavar="N", type=whole(0), help="an offset at which a message begins, or the log ends")
-    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic, and more of them; without, those with positions")
+    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic; can be repeated; without, those in which the group has positions")
     parser.add_argument(
-        "--partition", dest="partitions", metavar="B-P", type=brokerPartition, action="append", help="a partition, and more of them; without, all"
+        "--partition", dest="partitions", metavar="BROKER-PARTITION", type=brokerPartition, action="append", help="a partition; can be repeated; without, all"
     )
     addChange(parser)
 
@@ -89,7 +89,7 @@ def addResetArguments(parser: argparse.ArgumentParser) -> None:
 def addChange(parser: argparse.ArgumentParser) -> None:
     """Arguments of what may change something: where, whether really, and how to show it."""
     parser.add_argument("--execute", dest="isExecuted", action="store_true", help="do it; without, what would be done is only shown")
-    parser.add_argument("--force", dest="isForced", action="store_true", help="do it even where it is refused: under members that run, to any number")
+    parser.add_argument("--force", dest="isForced", action="store_true", help="do it even where it is refused: while the group has members, or to a number at which no message begins")
     addRegistry(parser)
     addJson(parser)
 
@@ -104,7 +104,7 @@ async def exportOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     @return: the exit code: 1 when one of them could not be read.
     @raise PylogbrokerError: ZooKeeper cannot be read, there is no such group, or the file cannot be written.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
         names = await cluster.knownGroups(options.groups)
         found = [each for name in names for each in await readOffsets(cluster, name)]
     if options.isJson:
@@ -135,20 +135,8 @@ def _writeFile(path: str, text: str) -> None:
 
 async def readOffsets(cluster: ClusterReading, name: str) -> list[GroupOffset]:
     """Of a group, sorted; without what cannot be read."""
-    found = []
-    group = paths.GroupPaths(name)
-    for each in await cluster.children(group.offsets):
-        path = group.topicOffsets(each)
-        for child in await cluster.children(path):
-            try:
-                partition = decodePartition(f"{path}/{child}", child)
-            except ZnodeError as error:
-                cluster.problems.append(str(error))
-                continue
-            offset = await cluster.value(f"{path}/{child}", decodeNumber)
-            if offset is not None:
-                found.append(GroupOffset(name, each, partition, offset))
-    return sorted(found)
+    found = await cluster.registries.offsets(paths.GroupPaths(name))
+    return [GroupOffset(name, topic, partition, offset) for (topic, partition), offset in found.items()]
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -171,7 +159,7 @@ async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     @raise PylogbrokerError: the file is none, ZooKeeper cannot be reached, or it is refused.
     """
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
         await change(reactor, cluster, wanted, options, streams)
     return 0
 
@@ -198,7 +186,7 @@ async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Strea
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper or a broker cannot be asked, there is nothing to reset, or it is refused.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
         places = await _places(cluster, options)
         wanted = [GroupOffset(options.group, *place, await _target(cluster, *place, options)) for place in places]
         await change(reactor, cluster, wanted, options, streams)
@@ -210,10 +198,10 @@ async def _places(cluster: ClusterReading, options: argparse.Namespace) -> list[
     if options.topics:
         topics = await cluster.knownTopics(sorted(set(options.topics)))
     else:
-        topics = await cluster.children(paths.GroupPaths(options.group).offsets)
+        topics = await cluster.registries.children(paths.GroupPaths(options.group).offsets)
         if not topics:
             raise CommandError(f"the group {options.group} has no positions; give --topic")
-    places = [(name, partition) for name in topics for partition in await cluster.partitions(name)]
+    places = await cluster.registries.partitions(topics)
     if options.partitions:
         known = {partition for _topic, partition in places}
         missing = [str(partition) for partition in options.partitions if partition not in known]
@@ -249,7 +237,7 @@ async def _target(cluster: ClusterReading, name: str, partition: BrokerPartition
 async def change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOffset], options: argparse.Namespace, streams: Streams) -> None:
     """Show what is to be changed, and change it if it was said so."""
     changes = [Change(each, await _old(cluster, each)) for each in wanted]
-    running = [name for name in sorted({each.group for each in wanted}) if await cluster.children(paths.GroupPaths(name).ids)]
+    running = [name for name in sorted({each.group for each in wanted}) if await cluster.registries.children(paths.GroupPaths(name).ids)]
     refusal = f"there are members in {', '.join(running)}: they would write their own positions over these; end them first" if running else None
     isDone = options.isExecuted and (refusal is None or options.isForced)
     if isDone:
@@ -267,7 +255,7 @@ async def change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOf
 
 async def _old(cluster: ClusterReading, each: GroupOffset) -> int | None:
     try:
-        return await cluster.value(each.path, decodeNumber)
+        return await cluster.registries.value(each.path, decodeNumber)
     except InvalidNameError as error:
         raise CommandError(str(error)) from error
 

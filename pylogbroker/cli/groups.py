@@ -1,7 +1,7 @@
 """
 C{pylogbroker groups}: who is in the consumer groups, where they are, and how far they are behind (0.7's ConsumerOffsetChecker, spec-0.7 tools §5).
 
-How far is told in bytes, and in time as far as brokers know it (L{pylogbroker.cli.logends}): when the first message behind the committed offset
+How far is told in bytes, and in time as far as brokers know it (L{pylogbroker.client.logends}): when the first message behind the committed offset
 may have been written. What others have written into ZooKeeper and cannot be read, and brokers that cannot be asked, are named, and the rest is shown
 all the same.
 """
@@ -9,21 +9,18 @@ all the same.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pylogbroker.cli.arguments import addJson, addRegistry, group
-from pylogbroker.cli.asking import atOnce
-from pylogbroker.cli.clusterreading import ClusterReading, children, partitionsOf, value
-from pylogbroker.cli.logends import UNKNOWN, Ages, LogEnds
+from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
+from pylogbroker.client.logends import UNKNOWN, Ages
+from pylogbroker.client.registries import Registries
+from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.subscription import StaticSubscription, WildcardSubscription, decodeSubscription
-from pylogbroker.cluster.znodes import decodeNumber, decodePartition, decodeText
-from pylogbroker.errors import InvalidNameError, InvalidPatternError, PylogbrokerError, ZnodeError
-from pylogbroker.interfaces import IZookeeper
+from pylogbroker.errors import InvalidPatternError, PylogbrokerError
 from pylogbroker.model import BrokerPartition
 
 _EXAMPLES = """\
@@ -99,9 +96,9 @@ async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
         names = await cluster.knownGroups(options.groups)
-        reports = [await GroupReading(cluster.zookeeper, cluster.ends, name).read() for name in names]
+        reports = [await GroupReading(cluster, name).read() for name in names]
     if options.isJson:
         text = asJson({"groups": [each.asJson() for each in reports]})
     else:
@@ -117,76 +114,40 @@ async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) ->
 class GroupReading:
     """Reads one group: first what stands in ZooKeeper, then what the brokers say."""
 
-    def __init__(self, zookeeper: IZookeeper, ends: LogEnds, name: str) -> None:
-        self._zookeeper = zookeeper
-        self._ends = ends
-        self._paths = paths.GroupPaths(name)
+    def __init__(self, cluster: ClusterReading, name: str) -> None:
+        self._ends = cluster.ends
         self._report = GroupReport(name)
-        self._partitions: dict[tuple[str, BrokerPartition], PartitionReport] = {}
+        self._registries = Registries(cluster.zookeeper, self._report.problems.append)
+        self._paths = paths.GroupPaths(name)
 
     async def read(self) -> GroupReport:
         """
         @raise pylogbroker.errors.ZookeeperError: ZooKeeper does not answer.
         """
-        report = self._report
+        report, registries = self._report, self._registries
         topics = await self._readMembers()
-        topics |= {*await children(self._zookeeper, self._paths.owners), *await children(self._zookeeper, self._paths.offsets)}
-        for topic in sorted(topics):
-            try:
-                await self._readTopic(topic)
-            except InvalidNameError as error:
-                report.problems.append(f"{report.group}: {error}")
-        report.partitions = [self._partitions[key] for key in sorted(self._partitions)]
+        owners, offsets = await registries.owners(self._paths), await registries.offsets(self._paths)
+        topics |= {*await registries.children(self._paths.owners), *await registries.children(self._paths.offsets)}
+        places = {*await registries.partitions(sorted(topics)), *owners, *offsets}
+        report.partitions = [PartitionReport(*place, owners.get(place), offsets.get(place)) for place in sorted(places)]
         self._checkOwners()
         byBroker: dict[int, list[PartitionReport]] = {}
         for each in report.partitions:
             byBroker.setdefault(each.partition.broker, []).append(each)
-        await atOnce(self._askBroker(number, each) for number, each in byBroker.items())
+        await allOf([self._askBroker(number, each) for number, each in byBroker.items()])
         return report
 
     async def _readMembers(self) -> set[str]:
         """What they want to read, too."""
-        topics: set[str] = set()
-        for name in await children(self._zookeeper, self._paths.ids):
-            found: list[Any] = []
-            await self._value(f"{self._paths.ids}/{name}", lambda path, data: (decodeText(path, data), decodeSubscription(path, data)), found.append)
-            if not found:
-                continue
-            self._report.members[name], subscription = found[0]
-            names: list[str] = []
-            if isinstance(subscription, WildcardSubscription):
-                names = await children(self._zookeeper, paths.BROKER_TOPICS)
-            assert isinstance(subscription, WildcardSubscription | StaticSubscription)
+        wanted: set[str] = set()
+        names = await self._registries.topics()
+        for name, (text, subscription) in (await self._registries.members(self._paths)).items():
+            self._report.members[name] = text
             try:
-                topics.update(subscription.streamCounts(names))
+                wanted.update(subscription.streamCounts(names))
             except InvalidPatternError as error:
                 self._report.problems.append(f"{self._paths.ids}/{name}: {error}")
-        return topics
-
-    async def _readTopic(self, topic: str) -> None:
-        for partition in await partitionsOf(self._zookeeper, topic, self._report.problems.append):
-            self._partition(topic, partition)
-        owners, offsets = self._paths.topicOwners(topic), self._paths.topicOffsets(topic)
-        await atOnce([self._readPlace(topic, owners, name, decodeText, "owner") for name in await children(self._zookeeper, owners)])
-        await atOnce([self._readPlace(topic, offsets, name, decodeNumber, "offset") for name in await children(self._zookeeper, offsets)])
-
-    def _partition(self, topic: str, partition: BrokerPartition) -> PartitionReport:
-        return self._partitions.setdefault((topic, partition), PartitionReport(topic, partition))
-
-    async def _readPlace(self, topic: str, parent: str, name: str, decode: Callable[[str, bytes | None], Any], attribute: str) -> None:
-        path = f"{parent}/{name}"
-        try:
-            place = decodePartition(path, name)
-        except ZnodeError as error:
-            self._report.problems.append(str(error))
-            return
-        await self._value(path, decode, lambda found: setattr(self._partition(topic, place), attribute, found))
-
-    async def _value(self, path: str, decode: Callable[[str, bytes | None], Any], use: Callable[[Any], Any]) -> None:
-        """Read a node, if it is there and says something that can be understood."""
-        found = await value(self._zookeeper, path, decode, self._report.problems.append)
-        if found is not None:
-            use(found)
+        return wanted
 
     def _checkOwners(self) -> None:
         """An owner is a thread, C{<member>-<number>}."""

@@ -11,7 +11,7 @@ import argparse
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import group, topic
+from pylogbroker.cli.arguments import addOtherAccess, group, topic
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.groupoffsets import addChange, change, readOffsets
 from pylogbroker.cli.streams import Streams
@@ -19,6 +19,7 @@ from pylogbroker.cluster.offsetlines import GroupOffset
 from pylogbroker.consumer.rebalance import Place
 from pylogbroker.mirror.tables import readTables
 from pylogbroker.mirror.translation import translate
+from pylogbroker.model import BrokerPartition
 
 _EXAMPLES = """\
 examples:
@@ -34,10 +35,11 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
     parser.add_argument("group", metavar="GROUP", type=group, help="the group that moves")
-    parser.add_argument("--from", dest="source", metavar="HOST:PORT", required=True, help="ZooKeeper's servers of the cluster that was mirrored")
+    parser.add_argument("--from", dest="source", metavar="HOST:PORT", required=True, help="ZooKeeper's servers of the cluster that was mirrored; --zookeeper has those of the mirror's target")
+    addOtherAccess(parser, "from", "the cluster that was mirrored")
     parser.add_argument("--mirror-group", dest="mirrorGroup", metavar="GROUP", type=group, required=True, help="the groupid of the mirror, in that cluster")
     parser.add_argument("--to-group", dest="toGroup", metavar="GROUP", type=group, help="how the group is called in the target; without, the same")
-    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic, and more of them; without, those with positions")
+    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic; can be repeated; without, those in which the group has positions")
     addChange(parser)
 
 
@@ -48,7 +50,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
     @return: the exit code.
     @raise PylogbrokerError: one of the clusters cannot be reached, the group has no positions, nothing was mirrored, or it is refused.
     """
-    async with ClusterReading(reactor, options.source, options.timeoutMs) as source:
+    async with ClusterReading(reactor, options.source, options.timeoutMs, options.otherAccess) as source:
         found = [each for each in await readOffsets(source, options.group) if not options.topics or each.topic in options.topics]
         if not found:
             raise CommandError(f"the group {options.group} has no positions at {options.source}")
@@ -58,9 +60,11 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
     if not tables:
         raise CommandError(f"no mirror of the group {options.mirrorGroup} has written down offsets of these topics")
     problems += [f"{place} was not mirrored: what came of it begins at the beginning" for place in positions if place not in tables]
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as target:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as target:
         target.problems += problems
-        partitions = {name: await target.partitions(name) for name in {place.topic for place in positions}}
+        partitions: dict[str, list[BrokerPartition]] = {place.topic: [] for place in positions}
+        for name, partition in await target.registries.partitions(partitions):
+            partitions[name].append(partition)
         wanted = [
             GroupOffset(options.toGroup or options.group, place.topic, place.partition, await _there(target, place, offset))
             for place, offset in sorted(translate(positions, tables, partitions).items())

@@ -14,9 +14,7 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.ownership import OwnershipFault, ownershipFaults, threadsByTopic
-from pylogbroker.cluster.subscription import decodeSubscription
-from pylogbroker.cluster.znodes import decodePartition, decodeText
-from pylogbroker.errors import InvalidPatternError, ZnodeError
+from pylogbroker.errors import InvalidPatternError
 from pylogbroker.model import BrokerPartition
 
 _EXAMPLES = """\
@@ -44,9 +42,9 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
     @return: the exit code: 1 when something is.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
         names = await cluster.knownGroups(options.groups)
-        chosen = options.groups or [name for name in names if await cluster.children(paths.GroupPaths(name).ids)]
+        chosen = options.groups or [name for name in names if await cluster.registries.children(paths.GroupPaths(name).ids)]
         results = {name: await _verify(cluster, name) for name in chosen}
     isGood = not cluster.problems and not any(faults for _count, faults in results.values())
     if options.isJson:
@@ -76,26 +74,13 @@ async def _verify(cluster: ClusterReading, name: str) -> tuple[int, list[Ownersh
     @return: how many partitions the group should read; what is wrong with them.
     """
     group = paths.GroupPaths(name)
-    subscriptions = {}
-    for member in await cluster.children(group.ids):
-        found = await cluster.value(group.consumer(member), decodeSubscription)
-        if found is not None:
-            subscriptions[member] = found
+    subscriptions = {member: node.subscription for member, node in (await cluster.registries.members(group)).items()}
     try:
-        threads = threadsByTopic(subscriptions, await cluster.topics())
+        threads = threadsByTopic(subscriptions, await cluster.registries.topics())
     except InvalidPatternError as error:
         raise CommandError(f"{name}: {error}") from error
-    partitions = {topic: await cluster.partitions(topic) for topic in threads}
-    owners: dict[tuple[str, BrokerPartition], str] = {}
-    for topic in threads:
-        path = group.topicOwners(topic)
-        for child in await cluster.children(path):
-            owner = await cluster.value(f"{path}/{child}", decodeText)
-            try:
-                place = decodePartition(f"{path}/{child}", child)
-            except ZnodeError as error:
-                cluster.problems.append(str(error))
-                continue
-            if owner is not None:
-                owners[topic, place] = owner
+    partitions: dict[str, list[BrokerPartition]] = {}
+    for topic, partition in await cluster.registries.partitions(threads):
+        partitions.setdefault(topic, []).append(partition)
+    owners = await cluster.registries.owners(group)
     return sum(map(len, partitions.values())), ownershipFaults(threads, partitions, owners)

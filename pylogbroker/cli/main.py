@@ -44,6 +44,7 @@ from pylogbroker.cli import (
     verify,
     zookeeper,
 )
+from pylogbroker.cli.arguments import judgeAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -54,6 +55,8 @@ examples:
   twistd -n pylogbroker --config etc/broker.properties
   pylogbroker produce /var/log/dpkg.log --topic dpkg
   pylogbroker consume --topic dpkg --from-beginning
+
+pylogbroker COMMAND --help has the options of a command, and examples of it. docs/tools.md says which of Kafka 0.7's scripts each stands for.
 """
 
 _Command = Callable[[Any, argparse.Namespace, Streams], Coroutine[Deferred[Any], Any, int]]
@@ -164,6 +167,7 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse
     @raise PylogbrokerError: a file cannot be opened.
     """
     options = parse(arguments)
+    judgeAccess(options.parser, options)
     if options.command == "produce":
         produce.check(options.parser, options)
         produce.prepare(options, streams)

@@ -48,11 +48,11 @@ The third goes on until it is ended.
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("--url", metavar="URL", default=URL, help="where the figures are (%(default)s)")
+    parser.add_argument("--url", metavar="URL", default=URL, help="where the figures are, by http.listener of a broker, for one (%(default)s)")
     parser.add_argument(
         "--name", dest="patterns", metavar="PATTERN", action="append", help="the figures to show, labels included; * and ? match anything; without, all"
     )
-    parser.add_argument("--interval-ms", dest="intervalMs", metavar="MS", type=positive, default=5_000, help="between two rows (%(default)s)")
+    parser.add_argument("--interval-ms", dest="intervalMs", metavar="MS", type=positive, default=5_000, help="time between two rows (%(default)s)")
     parser.add_argument("--count", metavar="N", type=whole(1), default=LONG_MAX, help="rows to show; without, it goes on for ever")
     parser.add_argument("--date-format", dest="dateFormat", metavar="PATTERN", default=DATE_FORMAT, help="as Java has it (%(default)s)")
     parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for each answer (%(default)s)")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pylogbroker.cli.arguments import INT_MAX, addBroker, addJson, addPartition, addTopic, time, whole
+from pylogbroker.cli.arguments import INT_MAX, addBroker, addJson, addPartition, addTopic, endpointOf, time, whole
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show
@@ -43,7 +43,7 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
-    consumer = SimpleConsumer(reactor, options.broker, timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
     try:
         await checkPartition(consumer, options.topic, options.partition)
         found = await consumer.getOffsetsBefore(options.topic, options.partition, options.time, options.count)

@@ -8,25 +8,21 @@ A group knows no end. As in 0.7, reading is over when nothing has come for a whi
 from __future__ import annotations
 
 import argparse
-from random import SystemRandom
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addRegistry, addTopic, group, positive, whole
-from pylogbroker.cli.asking import atOnce, checkPartition, closed
-from pylogbroker.cli.groupconsume import forget
+from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addRegistry, addTopic, endpointOf, group, positive, whole
+from pylogbroker.cli.asking import checkPartition, closed
+from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.cluster.paths import GroupPaths
-from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.client.waiting import allOf
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import ConsumerTimeoutError
 from pylogbroker.model import EARLIEST, LATEST
-from pylogbroker.zookeeper.client import ZookeeperClient
 
 POLL_MS = 100
 IDLE_MS = 5_000
@@ -60,7 +56,7 @@ It ends at the end of the partition. MB are 2^20 bytes of payload.
 def _addReading(parser: argparse.ArgumentParser) -> None:
     addTopic(parser)
     parser.add_argument("--messages", dest="countMax", metavar="N", type=whole(1), default=LONG_MAX, help="stop after so many (without, at the end)")
-    parser.add_argument("--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, FETCH_SIZE_MAX), default=1 << 20, help="of a fetch (%(default)s)")
+    parser.add_argument("--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, FETCH_SIZE_MAX), default=1 << 20, help="bytes to ask for at a time (%(default)s)")
     parser.add_argument("--from-latest", dest="isFromLatest", action="store_true", help="begin behind the last message that is there")
     addReporting(parser)
 
@@ -70,9 +66,9 @@ def addGroupArguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _GROUP_EXAMPLES
     addRegistry(parser)
     _addReading(parser)
-    parser.add_argument("--group", metavar="NAME", type=group, help="a group, which goes on where it was; without, one of its own")
-    parser.add_argument("--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="streams (%(default)s)")
-    parser.add_argument("--idle-ms", dest="idleMs", metavar="MS", type=positive, default=IDLE_MS, help="nothing for so long is the end (%(default)s)")
+    parser.add_argument("--group", metavar="NAME", type=group, help="a group that stays, and goes on where it was; without, one that goes at the end")
+    parser.add_argument("--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="streams that read beside one another (%(default)s)")
+    parser.add_argument("--idle-ms", dest="idleMs", metavar="MS", type=positive, default=IDLE_MS, help="when nothing has come for so long, it is over (%(default)s)")
 
 
 def addSimpleArguments(parser: argparse.ArgumentParser) -> None:
@@ -128,37 +124,18 @@ async def perfConsume(reactor: Any, options: argparse.Namespace, streams: Stream
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
-    name = options.group or f"perf-consumer-{SystemRandom().randrange(100_000)}"
-    properties = {
-        "groupid": name,
-        "zk.connect": options.zookeeper,
-        "zk.connectiontimeout.ms": str(options.timeoutMs),
-        "socket.timeout.ms": str(options.timeoutMs),
-        "fetch.size": str(options.fetchSize),
-        "fetcher.backoff.ms": str(POLL_MS),
-        "consumer.timeout.ms": str(POLL_MS),
-        "autooffset.reset": "largest" if options.isFromLatest else "smallest",
-    }
-    settings = ConsumerSettings.fromProperties(properties, streams.say)
-    zookeeper = ZookeeperClient(reactor, options.zookeeper, settings.zkSessionTimeoutMs)
-    consumer = ConsumerConnector(reactor, settings, zookeeper)
-
-    async def leave() -> None:
-        await consumer.shutdown()
-        if options.group is None and zookeeper.connected:
-            await forget(zookeeper, GroupPaths(name).root)
-        await zookeeper.close()
-
+    changes = {"autooffset.reset": "largest" if options.isFromLatest else "smallest"}
+    member = GroupMember(reactor, options, streams, "perf-consumer", POLL_MS, changes)
     showing = _Showing(reactor, options, streams, GROUP_DETAILED_COLUMNS)
     try:
-        await consumer.connect()
-        found = (await consumer.createMessageStreams({options.topic: options.threadCount}))[options.topic]
+        await member.consumer.connect()
+        found = (await member.consumer.createMessageStreams({options.topic: options.threadCount}))[options.topic]
         await showing.header()
         total = showing.measuring()
-        await atOnce(_read(showing, stream, index, total, options) for index, stream in enumerate(found))
+        await allOf(_read(showing, stream, index, total, options) for index, stream in enumerate(found))
         await showing.summary(total)
     finally:
-        await closed(Deferred.fromCoroutine(leave()))
+        await closed(Deferred.fromCoroutine(member.leave()))
     return 0
 
 
@@ -191,7 +168,7 @@ async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: 
     @raise PylogbrokerError: it did not work out.
     """
     showing = _Showing(reactor, options, streams, SIMPLE_DETAILED_COLUMNS)
-    consumer = SimpleConsumer(reactor, options.broker, timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
     try:
         await checkPartition(consumer, options.topic, options.partition)
         offset = (await consumer.getOffsetsBefore(options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1))[0]

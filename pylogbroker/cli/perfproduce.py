@@ -16,10 +16,11 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, whole
-from pylogbroker.cli.asking import atOnce, closed
+from pylogbroker.cli.asking import closed
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
+from pylogbroker.client.waiting import allOf
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.producer.producer import Producer
 
@@ -39,6 +40,7 @@ examples:
   pylogbroker perf produce --broker log1:9092 --topic speed --messages 1000 --message-size 200 --batch-size 50 --compression gzip --json
 
 MB are 2^20 bytes of payload. compression is 0 for none, 1 for gzip, 2 for snappy.
+--broker is an address here, and no endpoint string; for TLS there is --set broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
 """
 
 
@@ -48,8 +50,8 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addBroker(parser, hasCluster=True)
     addTopic(parser)
     parser.add_argument("--messages", dest="count", metavar="N", type=whole(1), required=True, help="how many to send")
-    parser.add_argument("--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="of each (%(default)s)")
-    parser.add_argument("--vary-message-size", dest="isVaried", action="store_true", help="of each by chance, from 1 to --message-size")
+    parser.add_argument("--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="bytes of each message (%(default)s)")
+    parser.add_argument("--vary-message-size", dest="isVaried", action="store_true", help="each message has a size by chance, from 1 to --message-size")
     parser.add_argument("--async", dest="isAsync", action="store_true", help="gather messages into batches in the background; without, wait for each batch")
     parser.add_argument(
         "--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="producers beside one another (%(default)s)"
@@ -92,6 +94,7 @@ class _Pushing:
             raise CommandError(f"--broker {options.broker}: here it is a name or an IPv4 address, a colon and a port")
         place = {"broker.list": f"0:{options.broker}"} if options.zookeeper is None else {"zk.connect": options.zookeeper}
         return {
+            **options.access.asProperties(),
             **place,
             "producer.type": "async" if options.isAsync else "sync",
             "compression.codec": str(options.codec),
@@ -110,11 +113,11 @@ class _Pushing:
     async def run(self) -> None:
         """From the first message to the last."""
         options = self._options
-        await atOnce(self._start(producer) for producer in self._producers)
+        await allOf(self._start(producer) for producer in self._producers)
         await show(self._reactor, self._streams, header(DETAILED_COLUMNS if options.isDetailed else SUMMARY_COLUMNS, options))
         each, more = divmod(options.count, options.threadCount)
         whole = Measuring(self._nowMs, options.rowCount)
-        await atOnce(self._push(index, producer, each + (index < more), whole) for index, producer in enumerate(self._producers))
+        await allOf(self._push(index, producer, each + (index < more), whole) for index, producer in enumerate(self._producers))
         if not options.isDetailed:
             times = dateText(options.dateFormat, whole.startMs), dateText(options.dateFormat, whole.lastMs)
             values = (*times, options.codec, options.messageSize, options.batchCount, *whole.total())

@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addBatching, addBroker, addPartition, addTopic, notWith, positive, separator
+from pylogbroker.cli.arguments import addBatching, addBroker, addPartition, addTopic, endpointOf, notWith, positive, separator
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import Progress, amount
@@ -94,8 +94,8 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
 def _publisher(reactor: Any, options: argparse.Namespace) -> Publisher | ClusterPublisher:
     limits = {"codec": options.codec, "batchCountMax": options.batchCount, "payloadSizeMax": options.payloadSizeMax, "timeoutMs": options.timeoutMs}
     if options.zookeeper is None:
-        return Publisher(reactor, options.broker, options.topic, options.partition, **limits)
-    return ClusterPublisher(reactor, options.zookeeper, options.topic, options.separator, **limits)
+        return Publisher(reactor, endpointOf(options), options.topic, options.partition, **limits)
+    return ClusterPublisher(reactor, options.zookeeper, options.topic, options.separator, access=options.access, **limits)
 
 
 async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, publisher: Publisher | ClusterPublisher) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, addBatching, addJson, addRegistry, positive, topic, whole
+from pylogbroker.cli.arguments import LONG_MAX, addBatching, addJson, addOtherAccess, addRegistry, positive, topic, whole
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.progress import Progress, amount
@@ -29,7 +29,8 @@ examples:
   pylogbroker replay --topic clicks --to-topic clicks-again --zookeeper zk1:2181
   pylogbroker replay --topic clicks --to-topic clicks --zookeeper zk1:2181 --to-zookeeper zk2:2181 --max-messages 1000 --compression gzip
 
-The messages of a partition are copied in their order, to any partition of the target. Only what its brokers have confirmed is counted.
+What stands in the topic at the start is copied, the messages of a partition in their order, to any partition of the target. Only what its
+brokers have confirmed is counted.
 """
 
 
@@ -39,6 +40,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", type=topic, required=True, help="the topic to copy")
     parser.add_argument("--to-topic", dest="toTopic", metavar="TOPIC", type=topic, required=True, help="the topic to copy it to")
     parser.add_argument("--to-zookeeper", dest="toZookeeper", metavar="HOST:PORT", help="the cluster to copy it to; without, the same")
+    addOtherAccess(parser, "to", "the cluster to copy to")
     parser.add_argument("--max-messages", dest="countMax", metavar="N", type=whole(0), default=LONG_MAX, help="stop after so many messages")
     parser.add_argument(
         "--max-message-size", dest="payloadSizeMax", metavar="BYTES", type=positive, default=1_000_000,
@@ -59,10 +61,11 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     publisher = ClusterPublisher(
         reactor, options.toZookeeper or options.zookeeper, options.toTopic, None,
         codec=options.codec, batchCountMax=options.batchCount, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.timeoutMs, what="messages",
+        access=options.otherAccess if options.toZookeeper else options.access,
     )  # fmt: skip
     progress = Progress(streams.errors, reactor.seconds)
     try:
-        async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+        async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
             await publisher.check()
             await cluster.knownTopics([options.topic])
             bounds = await readBounds(cluster, [options.topic])

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pylogbroker.cli.arguments import addJson, addRegistry
-from pylogbroker.cli.asking import atOnce
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.client.logends import Bounds
 from pylogbroker.model import BrokerPartition
 
 _EXAMPLES = """\
@@ -57,26 +56,20 @@ class PartitionBounds:
 
 async def readBounds(cluster: ClusterReading, topics: list[str]) -> list[PartitionBounds]:
     """
-    Ask the brokers where the logs of topics begin and end, one request after the other at each, all brokers at the same time. One that does
-    not answer is asked no more, and named in the cluster's C{problems}.
+    Ask the brokers where the logs of topics begin and end. One that does not answer is named in the cluster's C{problems}.
 
     @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be read.
     """
-    bounds = [PartitionBounds(topic, partition) for topic in topics for partition in await cluster.partitions(topic)]
-    byBroker: dict[int, list[PartitionBounds]] = {}
-    for each in bounds:
-        byBroker.setdefault(each.partition.broker, []).append(each)
-
-    async def ask(number: int, parts: list[PartitionBounds]) -> None:
-        try:
-            for each in parts:
-                start = await cluster.ends.start(each.topic, each.partition)
-                each.start, each.end = start, await cluster.ends.end(each.topic, each.partition)
-        except PylogbrokerError as error:
-            cluster.problems.append(f"broker {number} cannot be asked: {error}")
-
-    await atOnce(ask(number, parts) for number, parts in byBroker.items())
-    return bounds
+    reports: list[PartitionBounds] = []
+    problems: dict[int, str] = {}
+    for (topic, partition), found in (await cluster.ends.bounds(await cluster.registries.partitions(topics))).items():
+        if isinstance(found, Bounds):
+            reports.append(PartitionBounds(topic, partition, found.start, found.end))
+        else:
+            reports.append(PartitionBounds(topic, partition))
+            problems.setdefault(partition.broker, f"broker {partition.broker} cannot be asked: {found}")
+    cluster.problems += problems.values()
+    return reports
 
 
 async def topics(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -86,7 +79,7 @@ async def topics(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such topic.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs) as cluster:
+    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
         names = await cluster.knownTopics(options.topics)
         bounds = await readBounds(cluster, names)
     byTopic: dict[str, list[PartitionBounds]] = {name: [] for name in names}

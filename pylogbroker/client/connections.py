@@ -8,11 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import Deferred, succeed
 
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
-from pylogbroker.client.endpoints import brokerEndpoint
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, BrokerLink
+from pylogbroker.client.waiting import allOf
 from pylogbroker.errors import BusyError, ClosedError
 
 BROKER_COUNT_MAX = 10_000
@@ -34,7 +35,7 @@ class Connections:
     ) -> None:
         """
         @param reactor: as of L{BrokerLink}, and so are the others.
-        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.client.endpoints.brokerEndpoint}.
+        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
         """
         self._make = partial(BrokerLink, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
         self._template = template
@@ -78,15 +79,7 @@ class Connections:
         @return: fires when all connections are gone; fails as L{BrokerLink.close}.
         """
         self._refusal = ClosedError("the connections were closed")
-        return allOf([self.forget(endpoint) for endpoint in list(self._links)])
+        return Deferred.fromCoroutine(self._closeAll())
 
-
-def allOf(closings: list[Deferred[None]]) -> Deferred[None]:
-    """Fires when all have fired; fails, then, with the first failure."""
-
-    def first(results: list[tuple[bool, Any]]) -> None:
-        for succeeded, result in results:
-            if not succeeded:
-                result.raiseException()
-
-    return DeferredList(closings, consumeErrors=True).addCallback(first)
+    async def _closeAll(self) -> None:
+        await allOf([self.forget(endpoint) for endpoint in list(self._links)])

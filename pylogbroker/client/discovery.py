@@ -20,15 +20,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.blocking.pacing import Backoff
+from pylogbroker.client.waiting import outcomes
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, topic, topicBroker
-from pylogbroker.cluster.znodes import decodeBroker, decodeNumber
+from pylogbroker.cluster.znodes import brokerNumbers, decodeBroker, decodeCount
 from pylogbroker.errors import (
     ClosingException,
     InvalidNameError,
@@ -42,13 +43,14 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import createPersistent
 
-PARTITION_COUNT_MAX = 100_000
-"""More partitions on one broker than that is garbage."""
-
 RETRY_FIRST_MS = 100
 RETRY_MAX_MS = 5_000
 
 log = Logger()
+
+
+def _leaveAlone(error: ZnodeError) -> None:
+    log.warn("A node in ZooKeeper is left alone: {error}", error=error)
 
 
 class Broker(NamedTuple):
@@ -297,20 +299,14 @@ class ZookeeperDiscovery:
 
     async def _allOf(self, readings: list[Deferred[None]]) -> None:
         """Wait for all; nodes that are gone do not count as failures."""
-        results: list[tuple[bool, Any]] = await DeferredList(readings, consumeErrors=True)
-        for isGood, result in results:
-            if not isGood and not result.check(NoNodeException):
-                result.raiseException()
+        for outcome in await outcomes(readings):
+            if isinstance(outcome, Failure) and not outcome.check(NoNodeException):
+                outcome.raiseException()
 
     # -- brokers
 
     async def _applyIds(self, names: list[str], isAnew: bool) -> None:
-        numbers = {}
-        for name in names:
-            if name.isascii() and name.isdigit() and str(int(name[:19])) == name:
-                numbers[int(name)] = name
-            else:
-                log.warn("{path}/{name} is not a broker's number; it is left alone", path=BROKER_IDS, name=name)
+        numbers = brokerNumbers(BROKER_IDS, names, _leaveAlone)
         for number in set(self.brokers) - set(numbers):
             self._setBroker(number, None)
         await self._allOf([self._followBroker(number) for number in numbers])
@@ -375,19 +371,16 @@ class ZookeeperDiscovery:
 
     async def _readTopic(self, name: str, children: list[str], isAnew: bool) -> None:
         """Read how many partitions each broker has, all at once."""
-        numbers = [int(child) for child in children if child.isascii() and child.isdigit() and len(child) < 19]
-        if len(numbers) < len(children):
-            log.warn("{path} has children that are not numbers of brokers; they are left alone", path=topic(name))
-        readings = [self._zookeeper.get(topicBroker(name, number)) for number in numbers]
-        results: list[tuple[bool, Any]] = await DeferredList(readings, consumeErrors=True)
+        numbers = brokerNumbers(topic(name), children, _leaveAlone)
+        found: list[Any] = await outcomes([self._zookeeper.get(topicBroker(name, number)) for number in numbers])
         counts = {}
-        for number, (isGood, result) in zip(numbers, results, strict=True):
-            if isGood:
-                count = self._readCount(topicBroker(name, number), result[0])
+        for number, outcome in zip(numbers, found, strict=True):
+            if not isinstance(outcome, Failure):
+                count = self._readCount(topicBroker(name, number), outcome[0])
                 if count:
                     counts[number] = count
-            elif not result.check(NoNodeException):
-                result.raiseException()
+            elif not outcome.check(NoNodeException):
+                outcome.raiseException()
         self._registered[name] = counts
         if isAnew:
             self._known[name] = {}
@@ -396,13 +389,10 @@ class ZookeeperDiscovery:
 
     def _readCount(self, path: str, data: bytes | None) -> int:
         try:
-            count = decodeNumber(path, data)
-            if not 0 <= count <= PARTITION_COUNT_MAX:
-                raise ZnodeError(path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}")
+            return decodeCount(path, data)
         except ZnodeError as error:
             log.warn("A broker's partitions cannot be used: {error}", error=error)
             return 0
-        return count
 
     def _merge(self, name: str, counts: Mapping[int, int]) -> None:
         """New set = old set and new partitions, of brokers that are alive."""

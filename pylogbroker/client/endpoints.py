@@ -4,18 +4,15 @@ Where a broker is, as people write it: C{"host:port"}, or one of Twisted's endpo
 
 from __future__ import annotations
 
-import re
 from typing import Any, cast
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, clientFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
 
+from pylogbroker.blocking.endpoints import PLAIN, PORT_MAX
 from pylogbroker.errors import ConfigurationError
 
-PORT_MAX = 65_535
-
-_PLAIN = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]+)")
 _KINDS = frozenset(("tcp", "tcp4", "tcp6", "ssl", "tls", "unix", "systemd"))
 
 
@@ -31,7 +28,7 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     """
     if not isinstance(description, str):
         return description
-    plain = _PLAIN.fullmatch(description)
+    plain = PLAIN.fullmatch(description)
     if plain is None:
         return _fromTwistedString(reactor, description)
     host, port = plain["v6"] or plain["host"], int(plain["port"])
@@ -46,20 +43,6 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     if plain["v6"]:
         raise ConfigurationError(f"endpoint {description!r}: {host!r} is no IPv6 address")
     return HostnameEndpoint(reactor, host, port)
-
-
-def brokerEndpoint(template: str, address: str) -> str:
-    """
-    How to reach a broker that is known by its address.
-
-    @param template: an endpoint string with C{{host}} and C{{port}} in it, or C{""} for the address itself.
-    @param address: C{host:port}; an IPv6 address in brackets.
-    """
-    if not template:
-        return address
-    host, _, port = address.rpartition(":")
-    quoted = host.strip("[]").replace("\\", "\\\\").replace(":", "\\:")
-    return template.replace("{host}", quoted).replace("{port}", port)
 
 
 def _fromTwistedString(reactor: Any, description: str) -> IStreamClientEndpoint:

@@ -5,6 +5,7 @@ The values of znodes: to and from bytes (spec-0.7 zookeeper §1, §4). What othe
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pylogbroker.errors import ZnodeError
@@ -13,6 +14,10 @@ from pylogbroker.model import BrokerPartition
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")
 _SHOWN_SIZE_MAX = 100
+_BROKER_SIZE_MAX = 10
+
+PARTITION_COUNT_MAX = 100_000
+"""Of a topic on a broker."""
 
 
 class BrokerRegistration(NamedTuple):
@@ -26,6 +31,11 @@ class BrokerRegistration(NamedTuple):
     creatorId: str
     host: str
     port: int
+
+    @property
+    def address(self) -> str:
+        """C{host:port}."""
+        return f"{self.host}:{self.port}"
 
     def encode(self) -> bytes:
         """
@@ -82,6 +92,44 @@ def decodeNumber(path: str, data: bytes | None) -> int:
     if not _NUMBER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
         raise ZnodeError(path, _shown(data), "it should be a number")
     return int(text)
+
+
+def decodeCount(path: str, data: bytes | None) -> int:
+    """
+    How many partitions a topic has on a broker.
+
+    @raise ZnodeError: it is no such number: more than L{PARTITION_COUNT_MAX} is taken for garbage.
+    """
+    count = decodeNumber(path, data)
+    if not 0 <= count <= PARTITION_COUNT_MAX:
+        raise ZnodeError(path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}")
+    return count
+
+
+def decodeBrokerNumber(path: str, name: str) -> int:
+    """
+    The name of a broker's node, where brokers are registered, and under a topic.
+
+    @raise ZnodeError: it is something else; also what only looks like a number, since a broker writes none with a zero before it.
+    """
+    if name.isascii() and name.isdigit() and str(int(name[:_BROKER_SIZE_MAX])) == name:
+        return int(name)
+    raise ZnodeError(path, repr(name), "it should be named with a broker's number")
+
+
+def brokerNumbers(path: str, names: Iterable[str], complain: Callable[[ZnodeError], object]) -> list[int]:
+    """
+    Which brokers the children of a node are named after.
+
+    @param complain: called about each that is named otherwise.
+    """
+    numbers = []
+    for name in names:
+        try:
+            numbers.append(decodeBrokerNumber(f"{path}/{name}", name))
+        except ZnodeError as error:
+            complain(error)
+    return numbers
 
 
 def decodePartition(path: str, name: str) -> BrokerPartition:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from pylogbroker.config.kinds import Boolean, EndpointTemplate, Integer, OneOf, SecretText, Text
+from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
+from pylogbroker.config.kinds import Boolean, Integer, Text
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -42,20 +43,10 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "How long the first connection to ZooKeeper may take.", derived="`zk.sessiontimeout.ms`",
     ),
     Row("zk.synctime.ms", "zkSyncTimeMs", _NOT_NEGATIVE, "2000", "How far a ZooKeeper follower may be behind: the default of `rebalance.backoff.ms`."),
-    _ours(
-        "zk.digest", "zkDigest", SecretText(), "",
-        "Name and password for ZooKeeper, `user:password`, for its scheme *digest*. Protect the file that it stands in.",
-    ),
-    _ours(
-        "zk.acl", "zkAcl", OneOf("readable", "private", "open"), "readable",
-        "With `zk.digest`, who else may do what with the nodes that are created: `readable`, read them; `private`, nothing; `open`, everything.",
-    ),
+    DIGEST_ROW._replace(setting="zkDigest"),
+    ACL_ROW._replace(setting="zkAcl"),
     # -- fetching
-    _ours(
-        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
-        "How to reach a broker, as a Twisted client endpoint string: `tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
-        "None: plain TCP.",
-    ),
+    ENDPOINT_ROW,
     Row("socket.timeout.ms", "socketTimeoutMs", _POSITIVE, "30000", "How long an answer of a broker may take. (In 0.7 without effect.)"),
     Row(
         "socket.buffersize", "receiveBufferSize", Integer(0, 1 << 30), "0",

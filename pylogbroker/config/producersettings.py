@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from pylogbroker.config.kinds import INT_MAX, LONG_MAX, Boolean, EndpointTemplate, Integer, OneOf, PropertyList, SecretText, Text
+from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
+from pylogbroker.config.kinds import INT_MAX, LONG_MAX, Boolean, Integer, PropertyList, Text
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -117,14 +118,8 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         "zk.connectiontimeout.ms", "zookeeperConnectTimeoutMs", _POSITIVE, None, "How long to wait for ZooKeeper at the start.",
         derived="`zk.sessiontimeout.ms`",
     ),
-    _ours(
-        "zk.digest", "zookeeperDigest", SecretText(), "",
-        "Name and password for ZooKeeper, `user:password`, for its scheme *digest*. Protect the file that it stands in.",
-    ),
-    _ours(
-        "zk.acl", "zookeeperAcl", OneOf("readable", "private", "open"), "readable",
-        "With `zk.digest`, who else may do what with the nodes that are created: `readable`, read them; `private`, nothing; `open`, everything.",
-    ),
+    DIGEST_ROW,
+    ACL_ROW,
     Row(
         "zk.read.num.retries", "zookeeperReadRetryCount", _NOT_NEGATIVE, "3",
         "How often ZooKeeper is read anew for a message whose topic has no broker, before that is an error.",
@@ -145,11 +140,7 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     Row("compressed.topics", "compressedTopics", TopicList(), "", "Compress only these topics. 0.7.2 heeded it in async mode only. Empty: all."),
     Row("max.message.size", "payloadSizeMax", _NOT_NEGATIVE, "1000000", "The largest payload in bytes; a compressed set counts as one."),
     # -- connections
-    _ours(
-        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
-        "How to reach a broker, as a Twisted client endpoint string: `tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
-        "None: plain TCP.",
-    ),
+    ENDPOINT_ROW,
     Row("connect.timeout.ms", "connectTimeoutMs", _POSITIVE, "5000", "How long to try to connect to a broker before what is to be sent has failed."),
     Row("socket.timeout.ms", "timeoutMs", _POSITIVE, "30000", "How long a broker may take nothing, or leave a confirmation unanswered. (In 0.7.2: no effect.)"),
     Row("reconnect.interval", "reconnectIntervalCount", _POSITIVE, "30000", "Requests after which a connection is replaced."),

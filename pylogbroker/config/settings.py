@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, OneOf, SecretText, Text, TextList, TopicMap
+from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Text, TextList, TopicMap
 from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -71,14 +72,8 @@ BROKER_ROWS: tuple[Row, ...] = (
         "How long the broker's start waits for ZooKeeper, in milliseconds, before it fails.",
         derived="`zk.sessiontimeout.ms`",
     ),
-    _ours(
-        "zk.digest", "zookeeperDigest", SecretText(), "",
-        "Name and password for ZooKeeper, `user:password`, for its scheme *digest*. Protect the file that it stands in.",
-    ),
-    _ours(
-        "zk.acl", "zookeeperAcl", OneOf("readable", "private", "open"), "readable",
-        "With `zk.digest`, who else may do what with the nodes that are created: `readable`, read them; `private`, nothing; `open`, everything.",
-    ),
+    DIGEST_ROW,
+    ACL_ROW,
     # -- connections
     Row(
         "socket.send.buffer", "socketSendBufferSize", Integer(0), "102400",

@@ -55,10 +55,8 @@ async def _messages(view: ClusterView, query: Query) -> Reply:
     topic = query.get("topic", "")
     broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
     count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))
-    source = view.source(broker)
-    if source is None:
-        raise BadRequestError(f"there is no broker {broker}, or nobody has looked at the cluster yet")
     try:
+        source = await view.source(broker)
         if query.get("offset", "last") == "last":
             found = await peekLast(source, topic, partition, count)
         else:

@@ -4,16 +4,15 @@ Where the console gets messages and offsets from: the broker that it is served b
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.service import BrokerService
+from pylogbroker.client.logends import Bounds, bounds
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import EARLIEST, LATEST
-
-TIMEOUT_MS = 5_000
 
 
 class ISource(Protocol):
@@ -23,12 +22,9 @@ class ISource(Protocol):
         """Bytes of a message set, from an offset on."""
         ...
 
-    def bounds(self, topic: str, partition: int) -> Deferred[tuple[int, int]]:
+    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
         """The oldest offset, and where reading ends."""
         ...
-
-    def close(self) -> Deferred[None]: ...
-
 
 class OwnSource:
     """The broker that serves the console."""
@@ -39,26 +35,24 @@ class OwnSource:
     def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
         return self._broker.read(topic, partition, offset, sizeMax)
 
-    def bounds(self, topic: str, partition: int) -> Deferred[tuple[int, int]]:
+    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
         return Deferred.fromCoroutine(self._bounds(topic, partition))
 
-    async def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+    async def _bounds(self, topic: str, partition: int) -> Bounds:
         earliest = await self._broker.offsetsBefore(topic, partition, EARLIEST, 1)
         latest = await self._broker.offsetsBefore(topic, partition, LATEST, 1)
-        return (earliest or [0])[0], (latest or [0])[0]
+        return Bounds((earliest or [0])[0], (latest or [0])[0])
 
-    def close(self) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
-        done.callback(None)
-        return done
 
 
 class RemoteSource:
-    """Another broker, over one connection, which is made when it is asked."""
+    """Another broker."""
 
-    def __init__(self, reactor: Any, host: str, port: int) -> None:
-        endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._consumer = SimpleConsumer(reactor, endpoint, timeoutMs=TIMEOUT_MS, connectTimeoutMs=TIMEOUT_MS // 2)
+    def __init__(self, consumer: SimpleConsumer) -> None:
+        """
+        @param consumer: of it; stays open.
+        """
+        self._consumer = consumer
 
     def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
         return self._consumer.fetch(topic, partition, offset, sizeMax).addCallback(self._data)
@@ -69,18 +63,5 @@ class RemoteSource:
             raise found.error
         return found.data
 
-    def bounds(self, topic: str, partition: int) -> Deferred[tuple[int, int]]:
-        return Deferred.fromCoroutine(self._bounds(topic, partition))
-
-    async def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        first = self._consumer.getOffsetsBefore(topic, partition, EARLIEST, 1)  # both on their way before either is waited for
-        last = self._consumer.getOffsetsBefore(topic, partition, LATEST, 1)
-        try:
-            earliest = await first
-        except BaseException:
-            last.addErrback(lambda _failure: None)
-            raise
-        return (earliest or [0])[0], ((await last) or [0])[0]
-
-    def close(self) -> Deferred[None]:
-        return self._consumer.close()
+    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
+        return Deferred.fromCoroutine(bounds(self._consumer, topic, partition))

@@ -12,6 +12,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.config.accesssettings import PLAIN, AccessSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.service import ConsoleService
@@ -67,20 +68,22 @@ class ClusterConsole(ConsoleService):
         hosts: tuple[str, ...] = (),
         hasMessages: bool = True,
         zookeeper: Callable[[], IZookeeper] | None = None,
+        access: AccessSettings = PLAIN,
     ) -> None:
         """
         @param listener: see L{pylogbroker.console.service.listenerDescription}.
         @param servers: ZooKeeper's, with a chroot.
         @param hosts: names that the Host header may have.
         @param zookeeper: makes the client, not connected.
+        @param access: how to get at ZooKeeper and the brokers.
         """
-        self._make = zookeeper or (lambda: ZookeeperClient(reactor, servers))
+        self._make = zookeeper or (lambda: ZookeeperClient(reactor, servers, digest=access.zookeeperDigest))
         self._servers = servers
         self.zookeeper: IZookeeper | None = None
         self._connecting: Deferred[None] | None = None
         self._retry: Any = None
         self._isOver = False
-        self._cluster = ClusterView(reactor, None, lambda: self.zookeeper)
+        self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
         routes = pageRoutes(self._cluster, hasMessages)
         routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
         super().__init__(reactor, listener, Web(reactor, routes, hosts), self._cluster)

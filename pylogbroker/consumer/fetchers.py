@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
 from pylogbroker.blocking.calls import SET_HEADER_SIZE
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.waiting import outcomes
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetcher import FETCH_COUNT_MAX, Fetcher
@@ -26,11 +27,6 @@ from pylogbroker.metrics.counters import ConsumerCounters
 EndpointFor = Callable[[BrokerRegistration], "str | IStreamClientEndpoint"]
 
 _MULTIFETCH_OVERHEAD = 2 + SET_HEADER_SIZE * FETCH_COUNT_MAX
-
-
-def plainEndpoint(broker: BrokerRegistration) -> str:
-    """Where a broker says that it is."""
-    return f"{broker.host}:{broker.port}"
 
 
 class Fetchers:
@@ -138,5 +134,5 @@ class Fetchers:
 
     async def stop(self) -> None:
         """Fetch nothing any more, and close all connections, well or not."""
-        await DeferredList([fetcher.stop() for _broker, fetcher in self._byBroker.values()], consumeErrors=True)
+        await outcomes([fetcher.stop() for _broker, fetcher in self._byBroker.values()])
         self._byBroker.clear()

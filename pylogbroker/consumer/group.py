@@ -22,12 +22,12 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogbroker.client.endpoints import brokerEndpoint
+from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, StaticSubscription, WildcardSubscription
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.fetchers import EndpointFor, Fetchers, plainEndpoint
+from pylogbroker.consumer.fetchers import EndpointFor, Fetchers
 from pylogbroker.consumer.looking import TOPIC_SIZE_MAX
 from pylogbroker.consumer.member import Member
 from pylogbroker.consumer.offsetstores import IOffsetStore, ZookeeperOffsetStore
@@ -45,7 +45,7 @@ STREAM_COUNT_MAX = 100_000
 
 
 def _endpointOf(template: str, broker: BrokerRegistration) -> str:
-    return brokerEndpoint(template, plainEndpoint(broker))
+    return brokerEndpoint(template, broker.address)
 
 
 class ConsumerConnector:

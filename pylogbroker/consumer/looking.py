@@ -14,19 +14,16 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, WildcardSubscription, decodeSubscription
-from pylogbroker.cluster.znodes import BrokerRegistration, decodeBroker, decodeNumber
+from pylogbroker.cluster.znodes import BrokerRegistration, decodeBroker, decodeBrokerNumber, decodeCount
 from pylogbroker.consumer.rebalance import View
-from pylogbroker.consumer.waiting import allOf
 from pylogbroker.consumer.watching import Watches
 from pylogbroker.errors import InvalidNameError, InvalidPatternError, NoNodeException, ZnodeError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import BrokerPartition
 from pylogbroker.zookeeper.ephemeral import claim
-
-PARTITION_COUNT_MAX = 100_000
-"""Of a topic on a broker; more is taken for garbage."""
 
 TOPIC_SIZE_MAX = 32_767
 """Bytes of a topic's name in a request."""
@@ -113,26 +110,16 @@ class Lookout:
 
     async def _brokerPartitions(self, topic: str, broker: str) -> list[BrokerPartition]:
         path = f"{paths.topic(topic)}/{broker}"
-        number = self._brokerNumber(path, broker)
-        if number is None:
-            return []
         try:
+            number = decodeBrokerNumber(path, broker)
             data, _stat = await self._zookeeper.get(path)
-            count = decodeNumber(path, data)
-            if not 0 <= count <= PARTITION_COUNT_MAX:
-                raise ZnodeError(path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}")
+            count = decodeCount(path, data)
         except NoNodeException:
             return []
         except ZnodeError as error:
             self._complain(f"{error}. It is left out")
             return []
         return [BrokerPartition(number, index) for index in range(count)]
-
-    def _brokerNumber(self, path: str, name: str) -> int | None:
-        if name.isascii() and name.isdigit() and str(int(name[:10])) == name:
-            return int(name)
-        self._complain(f"{path} is not named like a broker. It is left out")
-        return None
 
     async def _broker(self, name: str) -> tuple[int, BrokerRegistration | None]:
         path = f"{paths.BROKER_IDS}/{name}"

@@ -15,10 +15,10 @@ from typing import Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.consumer.rebalance import Place
-from pylogbroker.consumer.waiting import allOf
 from pylogbroker.errors import NoNodeException, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import BrokerPartition

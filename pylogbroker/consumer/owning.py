@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
+from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.consumer.rebalance import Place, Share
-from pylogbroker.consumer.waiting import allOf
 from pylogbroker.errors import BadVersionException, NoNodeException
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim

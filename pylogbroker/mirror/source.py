@@ -62,7 +62,7 @@ class Source:
         self._target = target
         self._counters = counters
         self._isKeeping = isKeeping
-        self._makeZookeeper = zookeeper or (lambda: ZookeeperClient(reactor, settings.zkConnect, settings.zkSessionTimeoutMs))
+        self._makeZookeeper = zookeeper or self._client
         self._zookeeper: IZookeeper | None = None
         self._consumer: ConsumerConnector | None = None
         self._tables: Tables | None = None
@@ -71,6 +71,10 @@ class Source:
         self._work: list[Deferred[None]] = []
         self._recording = LoopingCall(self._record)
         self._recording.clock = reactor
+
+    def _client(self) -> IZookeeper:
+        settings = self._settings
+        return ZookeeperClient(self._reactor, settings.zkConnect, settings.zkSessionTimeoutMs, digest=settings.zkDigest, acl=settings.zkAcl)
 
     def __repr__(self) -> str:
         return f"<Source {self._settings.group} at {self._settings.zkConnect}>"

@@ -11,17 +11,20 @@ from dataclasses import replace
 from random import SystemRandom
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from pylogbroker.blocking.endpoints import brokerEndpoint
+from pylogbroker.client.consumers import Consumers
 from pylogbroker.client.discovery import Broker, IDiscovery, ZookeeperDiscovery
+from pylogbroker.client.registries import Registries
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.cluster import paths
-from pylogbroker.cluster.znodes import decodeNumber
+from pylogbroker.client.waiting import outcomes
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.errors import NoBrokersError, NoNodeException, TimedOutError, ZnodeError
+from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.waiting import Patience, untilDone
 from pylogbroker.model import LATEST, BrokerPartition
@@ -92,17 +95,22 @@ class Target:
         self._reactor = reactor
         self._settings = settings
         self._producerCount = producerCount
-        self._makeZookeeper = zookeeper or (lambda: ZookeeperClient(reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs))
+        self._makeZookeeper = zookeeper or self._client
         self._zookeeper: IZookeeper | None = None
         self._discovery: ZookeeperDiscovery | None = None
         self._producers: list[Producer] = []
         self._turn = 0
-        self._askers: dict[str, SimpleConsumer] = {}
+        self._askers = Consumers(reactor, settings.timeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint)
         self._known: dict[tuple[str, BrokerPartition], int] = {}
         self.room = Queue(reactor, producerCount * settings.queueCountMax, producerCount * settings.queueSizeMax, -1)
         self.batchCountMax = settings.batchCount
         # A compressed set counts as one message, and must be none that is too large.
         self.batchSizeMax = min(settings.batchSizeMax, settings.payloadSizeMax) if settings.codec else settings.batchSizeMax
+
+    def _client(self) -> IZookeeper:
+        settings = self._settings
+        servers, timeoutMs = settings.zookeeperServers, settings.zookeeperSessionTimeoutMs
+        return ZookeeperClient(self._reactor, servers, timeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl)
 
     def __repr__(self) -> str:
         where = self._settings.zookeeperServers or ",".join(f"{each.host}:{each.port}" for each in self._settings.brokers)
@@ -138,8 +146,8 @@ class Target:
 
     async def close(self) -> None:
         """Close everything; what is under way is unknown then."""
-        await DeferredList([producer.close() for producer in self._producers], consumeErrors=True)
-        await DeferredList([asker.close() for asker in self._askers.values()], consumeErrors=True)
+        await outcomes([producer.close() for producer in self._producers])
+        await self._askers.close()
         if self._discovery is not None:
             self._discovery.stop()
         if self._zookeeper is not None:
@@ -182,9 +190,8 @@ class Target:
             return {}
         found: dict[str, dict[BrokerPartition, int]] = {topic: {} for topic in topics}
         asked = [(topic, partition) for topic in topics for partition in self._discovery.partitions(topic)]
-        answers: list[tuple[bool, Any]] = await DeferredList([Deferred.fromCoroutine(self._end(*each)) for each in asked], consumeErrors=True)
-        for (topic, partition), (isAnswered, answer) in zip(asked, answers, strict=True):
-            if isAnswered:
+        for (topic, partition), answer in zip(asked, await outcomes([self._end(*each) for each in asked]), strict=True):
+            if not isinstance(answer, Failure):
                 self._known[topic, partition] = answer
             if (topic, partition) in self._known:
                 found[topic][partition] = self._known[topic, partition]
@@ -199,12 +206,7 @@ class Target:
         broker = self._discovery.brokers.get(number)
         if broker is None:
             raise NoBrokersError(f"broker {number} is not there")
-        asker = self._askers.get(broker.endpoint)
-        if asker is None:
-            settings = self._settings
-            asker = SimpleConsumer(self._reactor, broker.endpoint, timeoutMs=settings.timeoutMs, connectTimeoutMs=settings.connectTimeoutMs)
-            self._askers[broker.endpoint] = asker
-        return asker
+        return self._askers.to(broker.endpoint)
 
     # -- a topic that is new
 
@@ -229,7 +231,8 @@ class Target:
 
     async def _create(self, topic: str, broker: Broker) -> None:
         """A broker creates a topic when something is produced to it, were it nothing."""
-        producer = SyncProducer(self._reactor, broker.endpoint, connectTimeoutMs=self._settings.connectTimeoutMs, timeoutMs=self._settings.timeoutMs)
+        endpoint = brokerEndpoint(self._settings.brokerEndpoint, broker.endpoint)
+        producer = SyncProducer(self._reactor, endpoint, connectTimeoutMs=self._settings.connectTimeoutMs, timeoutMs=self._settings.timeoutMs)
         try:
             await producer.send(topic, 0, b"")
             await producer.confirm(topic, 0)
@@ -238,18 +241,7 @@ class Target:
 
     async def _registered(self, topic: str) -> list[BrokerPartition]:
         assert self._zookeeper is not None
-        found: list[BrokerPartition] = []
-        try:
-            names = await self._zookeeper.get_children(paths.topic(topic))
-        except NoNodeException:
-            return found
-        for name in sorted(names):
-            path = f"{paths.topic(topic)}/{name}"
-            try:
-                data, _stat = await self._zookeeper.get(path)
-                found += [BrokerPartition(int(name), index) for index in range(decodeNumber(path, data))]
-            except (NoNodeException, ZnodeError, ValueError) as error:
-                self._log.warn("{path} is left out: {error}", path=path, error=error)
-        return found
+        registries = Registries(self._zookeeper, lambda text: self._log.warn("Left out: {text}", text=text))
+        return [partition for _topic, partition in await registries.partitions([topic])]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 
 from pylogbroker.blocking.connection import BrokerSocket
+from pylogbroker.blocking.endpoints import endpoint
 from pylogbroker.errors import ConnectionError, FrameSizeError, TimedOutError, WireError  # noqa: A004
-from tests.blocking.farend import Connection, FarEndCase, ManualTime
+from tests.blocking.farend import PATIENCE_SECONDS, Connection, FarEndCase, ManualTime
+from tests.integration.certificates import Authority
 
 MUCH = b"x" * (32 << 20)
 """More than the kernel keeps for a far end that does not read."""
@@ -231,3 +234,92 @@ class CloseTests(SocketCase):
         """There is nothing to close, and to drop."""
         self.socket.close()
         self.socket.drop()
+
+
+class TlsTests(SocketCase):
+    """The same with TLS."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.authority = Authority(self.mktemp())
+        self.socket = self.secure("127.0.0.1", self.port)
+
+    def secure(self, host: str, port: int, **arguments: object) -> BrokerSocket:
+        """The way to a broker that shows a certificate of our authority."""
+        made = BrokerSocket(*endpoint(f"tls:{host}:{port}:trustRoots={self.authority.trustFolder()}"), random=lambda: 0.0, **arguments)  # type: ignore[arg-type]
+        self.addCleanup(made.drop)
+        return made
+
+    def served(self, authority: Authority | None = None, near: BrokerSocket | None = None) -> Connection:
+        """Connect, to who has a certificate of an authority."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain((authority or self.authority).issue("broker"))
+        connecting = self.start((near or self.socket).connect)
+        accepted = self.listener.accept()[0]
+        accepted.settimeout(PATIENCE_SECONDS)
+        self.addCleanup(accepted.close)
+        far = Connection(context.wrap_socket(accepted, server_side=True))
+        self.addCleanup(far.close)
+        self.result(connecting)
+        return far
+
+    def test_exchange(self) -> None:
+        """Requests and answers, small and large."""
+        far = self.served()
+        for size in (1, 5 << 20):
+            writing = self.start(self.socket.write, b"q" * size, 60_000)
+            self.assertEqual(far.read(size), b"q" * size)
+            self.result(writing)
+            reading = self.start(self.socket.read, 60_000)
+            far.write(struct.pack(">i", size) + b"a" * size)
+            self.assertEqual(self.result(reading), b"a" * size)
+
+    def test_idle(self) -> None:
+        """What TLS sends by itself behind the handshake does not make a connection look dead; its end, and what nobody asked for, do."""
+        far = self.served()
+        self.untilHeard(self.socket)  # a ticket for the next session
+        self.socket.connect()
+        self.assertEqual(self.socket.serial, 1)
+        far.close()
+        self.untilHeard(self.socket)
+        far = self.served()
+        self.assertEqual(self.socket.serial, 2)
+        far.write(b"surprise")
+        while self.socket._isAlive(self.socket._live()):
+            pass
+        self.served()
+        self.assertEqual(self.socket.serial, 3)
+
+    def test_foreignAuthority(self) -> None:
+        """A broker that somebody else vouches for is not spoken to, nor tried again."""
+        time = ManualTime()
+        near = self.secure("127.0.0.1", self.port, connectTimeoutMs=PATIENCE_SECONDS * 1000, clock=time.clock, pause=time.pause)
+        refused = self.start(near.connect)
+        accepted = self.accept()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(Authority(self.mktemp(), "somebody else").issue("broker"))
+        self.assertRaises(OSError, context.wrap_socket, accepted.socket, server_side=True)
+        self.assertIn("has not shown that it is what it should be", self.failure(refused, ConnectionError))
+        self.assertEqual((time.pauses, near.isConnected), ([], False))
+
+    def test_close(self) -> None:
+        """Both say that they are done; a broker that does not leaves it unknown what it has taken."""
+        far = self.served()
+        self.socket.write(b"last", 1000)
+        closing = self.start(self.socket.close, 60_000)
+        self.assertEqual(far.read(5), b"last")
+        far.socket.unwrap()  # type: ignore[attr-defined]
+        self.result(closing)
+        self.assertFalse(self.socket.isConnected)
+        far = self.served()
+        closing = self.start(self.socket.close, 60_000)
+        far.reset()
+        self.failure(closing, ConnectionError)
+        self.served()
+        self.assertRaises(TimedOutError, self.socket.close, 20)
+
+    def test_silent(self) -> None:
+        """A handshake that does not come to its end is a time-out."""
+        near = self.secure("127.0.0.1", self.port, connectTimeoutMs=50)
+        self.assertRaises(TimedOutError, near.connect)
+        self.assertFalse(near.isConnected)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from glob import glob
-from itertools import count
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -18,9 +17,7 @@ from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import createPersistent
 from tests.cli.commands import CommandCase, Outcome, reactor
-from tests.integration.zookeeperprocess import sharedZookeeper
-
-_numbers = count()
+from tests.integration.chroots import freshChroot, registered
 
 
 class ClusterCase(CommandCase):
@@ -32,12 +29,7 @@ class ClusterCase(CommandCase):
     timeout = 120
 
     async def setUp(self) -> None:  # type: ignore[override]
-        chroot = f"/commands{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await createPersistent(outer, chroot)
-        await outer.close()
-        self.servers = sharedZookeeper().servers + chroot
+        self.servers = await freshChroot("commands")
         self.admin: Any = ZookeeperClient(reactor, self.servers)
         self.addCleanup(self.admin.close)
         await self.admin.connect()
@@ -49,8 +41,7 @@ class ClusterCase(CommandCase):
             self.brokers.append(await self._startBroker(number, properties))
 
     async def _startBroker(self, number: int, properties: Mapping[str, str], directory: str | None = None) -> LocalBroker:
-        own = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
-        broker = LocalBroker(reactor, {**own, **{key.replace("_", "."): value for key, value in properties.items()}}, directory)
+        broker = LocalBroker(reactor, {**registered(self.servers, number), **{key.replace("_", "."): value for key, value in properties.items()}}, directory)
         self.addCleanup(broker.stop)
         await broker.start()
         return broker

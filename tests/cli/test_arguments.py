@@ -3,12 +3,76 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 from datetime import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.arguments import brokerPartition, codec, group, positive, separator, time, topic, topicsThatDoNot, topicsThatMatch, whole
+from pylogbroker.cli.arguments import (
+    brokerPartition,
+    codec,
+    endpointOf,
+    group,
+    judgeAccess,
+    positive,
+    separator,
+    time,
+    topic,
+    topicsThatDoNot,
+    topicsThatMatch,
+    whole,
+)
+from pylogbroker.cli.main import parse
+from pylogbroker.config.accesssettings import PLAIN
 from pylogbroker.model import BrokerPartition
+
+
+class AccessTests(SynchronousTestCase):
+    """How to get at a cluster."""
+
+    def options(self, *arguments: str) -> argparse.Namespace:
+        """Those of a command, judged. What is wrong is raised as C{SystemExit}, with what was said about it."""
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
+            try:
+                options = parse(arguments)
+                judgeAccess(options.parser, options)
+                return options
+            except SystemExit as error:
+                raise SystemExit(f"{error.code}: {errors.getvalue()}") from error
+
+    def config(self, text: str) -> str:
+        path = self.mktemp()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_none(self) -> None:
+        """Without anything, plain; and the broker is where it was said."""
+        options = self.options("offsets", "--topic", "t", "--broker", "log1:9092")
+        self.assertEqual((options.access, endpointOf(options)), (PLAIN, "log1:9092"))
+        self.assertFalse(hasattr(self.options("dump", "file"), "access"))
+
+    def test_endpoint(self) -> None:
+        """A broker's address goes into C{broker.endpoint}; an endpoint string stays as it is."""
+        change = "--set=broker.endpoint=tls:{host}:{port}:trustRoots=/ca"
+        for broker, endpoint in (("log1:9092", "tls:log1:9092:trustRoots=/ca"), ("tls:log1:9093", "tls:log1:9093"), ("unix:/run/b", "unix:/run/b")):
+            self.assertEqual(endpointOf(self.options("offsets", "--topic", "t", "--broker", broker, change)), endpoint)
+
+    def test_second(self) -> None:
+        """A second cluster has what the first has, or a file of its own."""
+        clusters = ("replay", "--topic", "a", "--to-topic", "b", "--zookeeper", "zk1", "--to-zookeeper", "zk2", "--set", "zk.digest=me:secret")
+        options = self.options(*clusters)
+        self.assertEqual(options.otherAccess, options.access)
+        options = self.options(*clusters, "--to-config", self.config("zk.digest=you:secret"))
+        self.assertEqual((options.access.zookeeperDigest, options.otherAccess.zookeeperDigest), ("me:secret", "you:secret"))
+
+    def test_wrong(self) -> None:
+        """What is wrong is a wrong argument."""
+        for more, part in ((("--set", "zk.acl=all"), "zk.acl=all"), (("--set", "x=1"), "no such key"), (("--config", "/none"), "cannot read /none")):
+            error = self.assertRaises(SystemExit, self.options, "topics", "--zookeeper", "zk1", *more)
+            self.assertEqual(str(error)[:2], "2:")
+            self.assertIn(part, str(error))
 
 
 class TypeTests(SynchronousTestCase):
@@ -48,8 +112,8 @@ class TypeTests(SynchronousTestCase):
         """A pattern means to us what it means to Java, or is refused by name."""
         self.assertEqual(list(topicsThatMatch("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"])
         self.assertEqual(list(topicsThatDoNot("a.*, b").streamCounts(["ab", "b", "c"])), ["c"])
-        for parse in (topicsThatMatch, topicsThatDoNot):
-            self.refused(parse, "[a&&[b]]", "(", r"\p{Lu}")
+        for make in (topicsThatMatch, topicsThatDoNot):
+            self.refused(make, "[a&&[b]]", "(", r"\p{Lu}")
 
     def test_separator(self) -> None:
         """A separator is bytes; a tab can be written as people write it."""

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.groups import shownAges
-from pylogbroker.cli.logends import Ages
+from pylogbroker.client.logends import Ages
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from tests.cli.clustercase import ClusterCase
@@ -115,7 +115,7 @@ class GroupsTests(ClusterCase):
         self.assertEqual(result.code, 0)
         for part in (
             "/consumers/g/ids/g_garbage", "/consumers/g/ids/g_java", "/consumers/g/offsets/t/garbage", "'g_gone-0', is no thread of a member",
-            "broker 7 cannot be asked", "/brokers/topics/t/8: -1",
+            "broker 7 cannot be asked", "/brokers/topics/t/8 has the value -1",
         ):  # fmt: skip
             self.assertIn(part, result.errors)
         self.assertRegex(result.output.decode(), r"(?s)group g\n  member g_java .*  member g_white  \*1\*t\n.*t +0-0 .* g_gone-0\n.*t +7-0 +- +- +- +- +-\n$")

@@ -17,10 +17,10 @@ from pylogbroker.mirror.translation import OffsetTable
 from pylogbroker.model import BrokerPartition
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.ephemeral import createPersistent, write
+from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot, registered
 
 DRY = "nothing was changed; --execute does it\n"
 COUNT = 400
@@ -35,18 +35,12 @@ class TranslateTests(ClusterCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
-        chroot = f"/{self.servers.rpartition('/')[2]}-target"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await createPersistent(outer, chroot)
-        await outer.close()
-        self.target = sharedZookeeper().servers + chroot
+        self.target = await freshChroot("target")
         self.targetAdmin: Any = ZookeeperClient(reactor, self.target)
         self.addCleanup(self.targetAdmin.close)
         await self.targetAdmin.connect()
         await self.startBrokers(1)
-        own = {"num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.target, "hostname": "127.0.0.1", "log.file.size": "2000"}
-        self.targetBroker = LocalBroker(reactor, own)
+        self.targetBroker = LocalBroker(reactor, {**registered(self.target), "log.file.size": "2000"})
         self.addCleanup(self.targetBroker.stop)
         await self.targetBroker.start()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client import connections
 from pylogbroker.client.connections import Connections
-from pylogbroker.errors import BusyError, ClosedError, ConfigurationError, ConnectionError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConfigurationError
 
 
 class ConnectionsTests(SynchronousTestCase):
@@ -49,15 +48,6 @@ class ConnectionsTests(SynchronousTestCase):
         for link in links:
             self.failureResultOf(link.connection(), ClosedError)
         self.assertRaises(ClosedError, self.connections.to, "192.0.2.7:9092")
-
-    def test_closeFails(self) -> None:
-        """When one does not close in order, the others are closed all the same, and the failure is told when all are done."""
-        first, second = Deferred[None](), Deferred[None]()
-        closing = connections.allOf([first, succeed(None), second])
-        first.errback(ConnectionError("unknown"))
-        self.assertNoResult(closing)
-        second.callback(None)
-        self.failureResultOf(closing, ConnectionError)
 
     def test_limit(self) -> None:
         """Brokers are limited in number."""

@@ -9,7 +9,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from pylogbroker.client.endpoints import brokerEndpoint, clientEndpoint
+from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.errors import ConfigurationError
 
 
@@ -73,13 +73,6 @@ class ClientEndpointTests(SynchronousTestCase):
         ):
             error = self.assertRaises(ConfigurationError, clientEndpoint, self.reactor, description)
             self.assertIn(repr(description), str(error))
-
-    def test_template(self) -> None:
-        """A template says how a broker is reached that is known by its address; colons of an IPv6 address do not end its part."""
-        self.assertEqual(brokerEndpoint("", "log1:9092"), "log1:9092")
-        template = "tls:{host}:{port}:trustRoots=/ca"
-        self.assertEqual(brokerEndpoint(template, "log1:9092"), "tls:log1:9092:trustRoots=/ca")
-        self.assertEqual(brokerEndpoint(template, "[2001:db8::7]:9092"), "tls:2001\\:db8\\:\\:7:9092:trustRoots=/ca")
 
     def test_serverString(self) -> None:
         """A string for listening, which lacks a host, is told from a host of that name."""

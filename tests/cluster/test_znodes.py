@@ -53,6 +53,28 @@ class NumberTests(SynchronousTestCase):
             self.assertRaises(ZnodeError, znodes.decodeNumber, "/o", value)
 
 
+class CountTests(SynchronousTestCase):
+    """How many partitions a topic has on a broker."""
+
+    def test_range(self) -> None:
+        """From none to very many."""
+        for count in (0, 1, znodes.PARTITION_COUNT_MAX):
+            self.assertEqual(znodes.decodeCount("/t/0", b"%d" % count), count)
+        for value in (b"-1", b"%d" % (znodes.PARTITION_COUNT_MAX + 1), b"many"):
+            self.assertIn("/t/0", str(self.assertRaises(ZnodeError, znodes.decodeCount, "/t/0", value)))
+
+
+class BrokerNumberTests(SynchronousTestCase):
+    """The names of brokers' nodes."""
+
+    def test_names(self) -> None:
+        """A number as a broker writes it, and nothing else; each that is none is told of, and the others count."""
+        complaints: list[ZnodeError] = []
+        names = ("0", "10", "2147483647", "", "01", "-1", "1x", "one", "99999999999", "١")
+        self.assertEqual(znodes.brokerNumbers("/brokers/ids", names, complaints.append), [0, 10, 2**31 - 1])
+        self.assertEqual([error.path for error in complaints], [f"/brokers/ids/{name}" for name in names[3:]])
+
+
 class PartitionTests(SynchronousTestCase):
     """C{<broker>-<partition>}."""
 

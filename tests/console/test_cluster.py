@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.console import cluster as module
-from pylogbroker.console.cluster import SHARE, ClusterView, Fresh
+from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.sources import OwnSource, RemoteSource
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.errors import NoBrokersError
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -23,50 +23,6 @@ from pylogbroker.wire.requests import encodeOffsets, encodeProduce
 from tests.broker.client import connect
 
 A = encodeSet([b"hello"])
-
-
-class FreshTests(SynchronousTestCase):
-    """A value that is gathered when somebody asks."""
-
-    def setUp(self) -> None:
-        self.clock = Clock()
-        self.gatherings: list[Deferred[int]] = []
-
-        async def gather() -> int:
-            self.gatherings.append(Deferred())
-            return await self.gatherings[-1]
-
-        self.fresh = Fresh(self.clock, gather, 1000)
-
-    def test_once(self) -> None:
-        """One gathering serves all who ask meanwhile, and who asks a little later."""
-        first, second = self.fresh.get(), self.fresh.get()
-        self.assertEqual(len(self.gatherings), 1)
-        self.gatherings[0].callback(7)
-        self.assertEqual((self.successResultOf(first), self.successResultOf(second), self.successResultOf(self.fresh.get())), (7, 7, 7))
-        self.clock.advance(1)
-        self.fresh.get()
-        self.assertEqual(len(self.gatherings), 2)
-
-    def test_slow(self) -> None:
-        """What took long is kept many times as long."""
-        self.fresh.get()
-        self.clock.advance(3)
-        self.gatherings[0].callback(7)
-        self.clock.advance(3 * SHARE - 1)
-        self.assertEqual(self.successResultOf(self.fresh.get()), 7)
-        self.clock.advance(1)
-        self.assertNoResult(self.fresh.get())
-
-    def test_failure(self) -> None:
-        """Everybody learns of a failure, and the next one tries again."""
-        first, second = self.fresh.get(), self.fresh.get()
-        self.gatherings[0].errback(PylogbrokerError("no"))
-        self.failureResultOf(first, PylogbrokerError)
-        self.failureResultOf(second, PylogbrokerError)
-        third = self.fresh.get()
-        self.gatherings[1].callback(8)
-        self.assertEqual(self.successResultOf(third), 8)
 
 
 class ClusterCase(TestCase):
@@ -157,7 +113,8 @@ class StateTests(ClusterCase):
         rows = {row["id"]: row["problem"] for row in state["brokers"]}
         self.assertEqual(sorted(rows), [0, 1, 7])
         self.assertNotEqual(rows[7], "")
-        self.assertEqual(len(state["problems"]), 2)
+        for path in ("/brokers/ids/8", "/brokers/topics/t/1x", "/brokers/topics/t/9"):
+            self.assertEqual(sum(path in problem for problem in state["problems"]), 1, state["problems"])
         self.assertEqual([bool(row["problem"]) for row in state["topics"][0]["partitions"]], [False, False, False, True])
 
     async def test_away(self) -> None:
@@ -198,7 +155,7 @@ class GroupTests(ClusterCase):
     """Groups."""
 
     async def test_groups(self) -> None:
-        """Members, owners, offsets, and the lag in bytes behind what can be read; what is no offset is left out."""
+        """Members, owners, offsets, and the lag in bytes behind what can be read; what is no offset is left out, and told."""
         await self.start()
         await self.registered()
         found = await self.view().groups()
@@ -207,6 +164,8 @@ class GroupTests(ClusterCase):
         self.assertEqual((group["name"], group["members"]), ("g", ["g_host-1"]))
         rows = [(row["topic"], row["broker"], row["partition"], row["owner"], row["offset"], row["end"], row["lag"]) for row in group["partitions"]]
         self.assertEqual(rows, [("t", 0, 0, "g_host-1-0", 5, 15, 10), ("t", 1, 1, "", 0, 15, 15)])
+        for path in ("/consumers/g/offsets/t/1-0", "/consumers/g/offsets/t/nonsense"):
+            self.assertEqual(sum(path in problem for problem in found["problems"]), 1, found["problems"])
 
 
 class SourceTests(ClusterCase):
@@ -218,12 +177,11 @@ class SourceTests(ClusterCase):
         await self.registered()
         view = self.view()
         await view.state()
-        own, other = view.source(0), view.source(1)
+        own, other = await view.source(0), await view.source(1)
         self.assertIsInstance(own, OwnSource)
         self.assertIsInstance(other, RemoteSource)
-        assert own is not None and other is not None
         self.assertEqual((await own.read("t", 0, 0, 100), await other.read("t", 1, 0, 100)), (A, A))
-        self.assertIsNone(view.source(5))
+        await self.assertFailure(Deferred.fromCoroutine(view.source(5)), NoBrokersError)
 
 
 class NoneTests(SynchronousTestCase):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.client.logends import Bounds
 from pylogbroker.console import peek as module
 from pylogbroker.console.peek import COUNT_MAX, READ_SIZE, READ_SIZE_MAX, SHOWN_SIZE_MAX, Peek, firstEntry, peek, peekLast
 from pylogbroker.errors import OffsetOutOfRangeError
@@ -38,11 +39,8 @@ class Log:
         self.sizes.append(sizeMax)
         return succeed(self.data[at:end])
 
-    def bounds(self, topic: str, partition: int) -> Deferred[tuple[int, int]]:
-        return succeed((self.start, self.start + len(self.data)))
-
-    def close(self) -> Deferred[None]:
-        return succeed(None)
+    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
+        return succeed(Bounds(self.start, self.start + len(self.data)))
 
 
 class PeekCase(SynchronousTestCase):

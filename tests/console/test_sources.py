@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import OffsetOutOfRangeError, PylogbrokerError, RemoteOffsetOutOfRangeError
 from pylogbroker.formats.messageset import encodeSet
@@ -29,10 +30,9 @@ class SourceTests(TestCase):
         client = await connect(self, self.broker.endpoint)
         client.send(encodeProduce("t", 0, DATA), encodeOffsets("t", 0, -1, 1))
         await client.answer()
-        sources: list[ISource] = [OwnSource(self.broker.broker.service), RemoteSource(reactor, self.broker.host, self.broker.port)]
-        for source in sources:
-            self.addCleanup(source.close)
-        return sources
+        consumer = SimpleConsumer(reactor, self.broker.endpoint)
+        self.addCleanup(consumer.close)
+        return [OwnSource(self.broker.broker.service), RemoteSource(consumer)]
 
     async def test_read(self) -> None:
         """Bytes from an offset on; none at the end, and of a topic that is not there."""

@@ -7,32 +7,29 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import ensureDeferred
 from twisted.internet.threads import blockingCallFromThread
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chromium import Chromium
+from tests.integration.chroots import freshChroot, registered
 from tests.integration.threaded import inThread
-from tests.integration.zookeeperprocess import sharedZookeeper
 
 HOSTILE_TOPIC = "<img src=x onerror=\"document.title='gotcha'\">"
 HOSTILE = b"<script>document.title='gotcha'</script>"
 _CONSOLE = re.compile(r"Metrics and console are served on .*port=(\d+)")
-_numbers = count()
 
 
 def inReactor(act: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a coroutine function on the reactor's thread, and wait."""
-    return blockingCallFromThread(reactor, lambda: Deferred.fromCoroutine(act(*arguments)))  # type: ignore[arg-type]
+    """Call a function on the reactor's thread, one that returns a Deferred or a coroutine, and wait."""
+    return blockingCallFromThread(reactor, lambda: ensureDeferred(act(*arguments)))  # type: ignore[arg-type]
 
 
 class ConsoleTests(TestCase):
@@ -40,18 +37,9 @@ class ConsoleTests(TestCase):
 
     timeout = 240
 
-    async def _makeChroot(self) -> str:
-        chroot = f"/console{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await outer.create(chroot)
-        await outer.close()
-        return sharedZookeeper().servers + chroot
-
     def start(self, **properties: str) -> None:
-        self.servers = inReactor(self._makeChroot)
-        registered = {"enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1", "num.partitions": "2", "http.listener": "0"}
-        self.broker = BrokerProcess(os.path.abspath(self.mktemp()), {**registered, **properties})
+        self.servers = inReactor(freshChroot, "console")
+        self.broker = BrokerProcess(os.path.abspath(self.mktemp()), {**registered(self.servers), "http.listener": "0", **properties})
         os.makedirs(os.path.dirname(self.broker.directory), exist_ok=True)
         self.broker.start()
         self.addCleanup(self.broker.kill)

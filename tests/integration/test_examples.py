@@ -12,19 +12,17 @@ import re
 import shlex
 import signal
 import sys
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.server import Site
 
 from pylogbroker.cli.arguments import LONG_MAX
 from pylogbroker.cli.main import commands, parse
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.model import BrokerPartition
 from tests.cli.commands import ROOT, CommandCase, Outcome, Process, reactor
-from tests.cli.test_metrics import Figures
 from tests.integration.toolcluster import ToolCluster, sharedCluster
 
 SERVING = ("dev", "zookeeper")
@@ -60,12 +58,6 @@ class ExampleTests(CommandCase):
             with open(os.path.join(self.folder, name), "wb") as file:
                 file.write(data)
 
-    def figures(self) -> str:
-        """Somewhere where figures are."""
-        port = reactor.listenTCP(0, Site(cast(Any, Figures(b"a_total 1\nb 2\n"))), interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-        return f"127.0.0.1:{port.getHost().port}"
-
     def placed(self, command: str, example: str) -> str:
         """An example, for a shell."""
         place = f"127.0.0.1:{self.cluster.brokers[0].port}"
@@ -75,7 +67,7 @@ class ExampleTests(CommandCase):
             ("zk1:2181", self.cluster.servers),
             ("zk2:2181", self.cluster.servers),
             ("log1:9092", place),
-            ("log1:8067", self.figures()),
+            ("log1:8067", f"127.0.0.1:{self.cluster.figuresPort(0)}"),
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
             ("/tmp/zookeeper", "zookeeper"),
             ("/var/log/", ""),

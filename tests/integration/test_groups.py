@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,11 +22,9 @@ from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import NoNodeException, ZookeeperTimeoutException
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing import LocalBroker
-from pylogbroker.zookeeper.client import ZookeeperClient
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot, registered
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_numbers = count()
 
 
 class ClusterTestCase(TestCase):
@@ -36,15 +33,9 @@ class ClusterTestCase(TestCase):
     timeout = 120
 
     async def setUp(self) -> None:  # type: ignore[override]
-        chroot = f"/groups{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await outer.create(chroot)
-        await outer.close()
-        self.servers = sharedZookeeper().servers + chroot
+        self.servers = await freshChroot("groups")
         for number in (0, 1):
-            properties = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
-            broker = LocalBroker(reactor, properties)
+            broker = LocalBroker(reactor, registered(self.servers, number))
             await broker.start()
             self.addCleanup(broker.stop)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any
 
 from twisted.internet import reactor
@@ -24,12 +23,10 @@ from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.consumer.model07 import Consumer07
 from tests.goldenfiles import GOLDEN
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot, registered
 
 ALPHA_SIZE, BETA_SIZE = 282, 276
 """Bytes that were in partition 0 of each topic when 0.7.2's tree was written down, and in no other partition."""
-
-_numbers = count()
 
 
 def treeOf072(number: int) -> str:
@@ -54,18 +51,11 @@ class TreeTests(TestCase):
     timeout = 120
 
     async def setUp(self) -> None:  # type: ignore[override]
-        chroot = f"/tree{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await outer.create(chroot)
-        await outer.close()
-        self.servers = sharedZookeeper().servers + chroot
+        self.servers = await freshChroot("tree")
         self.zookeeper = ZookeeperClient(reactor, self.servers)
         await self.zookeeper.connect()
         self.addCleanup(self.zookeeper.close)
-        self.broker = LocalBroker(
-            reactor, {"brokerid": "0", "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
-        )
+        self.broker = LocalBroker(reactor, registered(self.servers))
         await self.broker.start()
         self.addCleanup(self.broker.stop)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from itertools import count
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -16,6 +15,7 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from pylogbroker import blocking
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
@@ -26,14 +26,13 @@ from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import encodeOffsets
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.integration.certificates import Authority
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot
 
 RULES = """
 loader   produce  clicks
 reader   fetch    clicks status
 *        both     public-*
 """
-_numbers = count()
 
 
 class SecurityCase(TestCase):
@@ -203,6 +202,46 @@ class CertificateTests(SecurityCase):
             await deferToThread(talk)
 
 
+class ThreadTests(SecurityCase):
+    """The clients for threads speak TLS, too."""
+
+    async def test_exchange(self) -> None:
+        """What one sends, to the last before it is closed, the other reads; both show their certificates."""
+        await self.serve(RULES)
+        loader, reader = self.endpoint("loader"), self.endpoint("reader")
+
+        def run() -> list[bytes]:
+            with blocking.SyncProducer(*blocking.endpoint(loader)) as producer:
+                producer.send("clicks", 0, [b"one"])
+                producer.confirm("clicks", 0)
+                producer.send("clicks", 0, [b"two" * 100_000])
+            with blocking.SimpleConsumer(*blocking.endpoint(reader)) as consumer:
+                found = list(consumer.fetch("clicks", 0, 0, 1 << 20).payloads())
+                assert consumer.getOffsetsBefore("clicks", 0, EARLIEST, 1) == [0]
+            return [payload for payload, _nextOffset in found]
+
+        self.assertEqual(await deferToThread(run), [b"one", b"two" * 100_000])
+        self.assertEqual(self.lines("did not get past TLS"), [])
+
+    async def test_refused(self) -> None:
+        """Without a certificate, or with a stranger's, there is nothing to be had; neither from a broker that is not the one, nor by plain TCP."""
+        broker = await self.serve()
+        other = Authority(self.mktemp(), "somebody else")
+
+        def refused(description: str) -> None:
+            with blocking.SimpleConsumer(*blocking.endpoint(description), timeoutMs=5_000, connectTimeoutMs=1_000) as consumer:
+                self.assertRaises(ConnectionError, consumer.fetch, "t", 0, 0, 100)
+
+        def run() -> None:
+            for description in descriptions:
+                refused(description)
+
+        address = f"127.0.0.1:{broker.port}"
+        descriptions = (self.endpoint(None), self.endpoint("stranger", other), address, f"tls:{address}:trustRoots={other.trustFolder()}")
+        await deferToThread(run)
+        self.assertEqual(broker.broker.service.counters.requests.fetchCount, 0)
+
+
 class AllowListTests(SecurityCase):
     """Topics for some."""
 
@@ -298,12 +337,7 @@ class ZookeeperTests(SecurityCase):
     """Credentials and access control lists; and a cluster behind TLS that is found by ZooKeeper."""
 
     async def chroot(self) -> str:
-        chroot = f"/security{next(_numbers)}"
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await outer.create(chroot)
-        await outer.close()
-        return sharedZookeeper().servers + chroot
+        return await freshChroot("security")
 
     async def client(self, servers: str, digest: str = "") -> ZookeeperClient:
         client = ZookeeperClient(reactor, servers, digest=digest)

@@ -12,7 +12,9 @@ from itertools import count
 from typing import Any
 
 from pylogbroker.cli.perfrows import MEGABYTE
+from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.model import BrokerPartition
 from tests.cli.commands import CommandCase, Outcome, reactor
 from tests.integration.toolcluster import PARTITION_COUNT, ToolCluster, sharedCluster
@@ -133,6 +135,27 @@ class ToolTests(CommandCase):
         self.assertEqual((found["messageCount"], found["payloadSize"]), (len(self.payloads), size))
         copied = await self.cluster.stored(f"{self.topic}-copy")
         self.assertEqual(sorted(payload for messages in copied.values() for payload, _nextOffset in messages), self.payloads)
+
+    async def test_metrics(self) -> None:
+        """The figures of a broker, before and after a load, differ by the load."""
+        place = BrokerPartition(1, 0)
+        names = ("messages_in", "bytes_in")
+        arguments = [word for name in names for word in ("--name", f'pylogbroker_topic_{name}_total{{topic="{self.topic}"}}')]
+        url = f"http://127.0.0.1:{self.cluster.figuresPort(place.broker)}/metrics"
+
+        async def figures() -> list[int]:
+            result = await self.carryOut("metrics", "--url", url, "--count", "1", "--json", *arguments)
+            self.assertEqual((result.code, result.errors), (0, ""))
+            found = json.loads(result.output)
+            return [found[f'pylogbroker_topic_{name}_total{{topic="{self.topic}"}}'] for name in names]
+
+        before = await figures()
+        data = encodeSet([b"x" * 10] * 7)
+        producer = SyncProducer(reactor, self.address(place.broker))
+        await producer.send(self.topic, place.partition, data)
+        await producer.confirm(self.topic, place.partition)
+        await producer.close()
+        self.assertEqual([after - old for after, old in zip(await figures(), before, strict=True)], [7, len(data)])
 
     async def test_segments(self) -> None:
         """C{verify} finds all segments good, with as many messages and bytes as there are; C{dump} shows each message."""

@@ -6,6 +6,7 @@ keep out of each other's way by the names of their topics and groups.
 from __future__ import annotations
 
 import atexit
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -22,38 +23,39 @@ from pylogbroker.mirror.translation import OffsetTable
 from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.producer import Producer
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.ephemeral import createPersistent, write
+from pylogbroker.zookeeper.ephemeral import write
 from tests.integration.brokerprocess import BrokerProcess
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.chroots import freshChroot, registered
 
 reactor: Any = _reactor
-CHROOT = "/tools"
 PARTITION_COUNT = 2
 FETCH_SIZE = 1 << 20
+_FIGURES = re.compile(r"Metrics and console are served on .*port=(\d+)")
 
 
 class ToolCluster:
     """
-    @ivar servers: of ZooKeeper, with the chroot.
+    @ivar servers: of ZooKeeper, with the chroot, once it has been started.
     @ivar brokers: by number.
     """
 
     def __init__(self) -> None:
-        self.servers = sharedZookeeper().servers + CHROOT
+        self.servers = ""
         self._folder = tempfile.mkdtemp(prefix="pylogbroker-tools-")
         self.brokers: list[BrokerProcess] = []
 
     async def start(self) -> None:
         """Blocks while the brokers start."""
-        outer = ZookeeperClient(reactor, sharedZookeeper().servers)
-        await outer.connect()
-        await createPersistent(outer, CHROOT)
-        await outer.close()
+        self.servers = await freshChroot("tools")
         for number in range(2):
-            own = {"brokerid": str(number), "num.partitions": str(PARTITION_COUNT), "enable.zookeeper": "true", "zk.connect": self.servers}
-            broker = BrokerProcess(f"{self._folder}/logs{number}", {**own, "hostname": "127.0.0.1", "log.file.size": "4000", "log.flush.interval": "1"})
+            own = {"log.file.size": "4000", "log.flush.interval": "1", "http.listener": "0"}
+            broker = BrokerProcess(f"{self._folder}/logs{number}", {**registered(self.servers, number, PARTITION_COUNT), **own})
             self.brokers.append(broker)
             broker.start()
+
+    def figuresPort(self, number: int) -> int:
+        """Where a broker serves its figures."""
+        return int(self.brokers[number].waitForLine(_FIGURES, 30).group(1))
 
     def end(self) -> None:
         """Nothing is left of it."""

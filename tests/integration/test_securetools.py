@@ -1,0 +1,136 @@
+"""
+Every tool on a cluster that lets nobody in without credentials: a real ZooKeeper whose nodes are private, and a broker behind TLS that wants to see
+certificates.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from pylogbroker.cli.main import commands
+from pylogbroker.mirror.translation import OffsetTable
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.zookeeper.client import ZookeeperClient
+from pylogbroker.zookeeper.ephemeral import write
+from tests.cli.commands import CommandCase, Outcome, reactor
+from tests.integration.certificates import Authority
+from tests.integration.chroots import freshChroot, registered
+
+DIGEST = "all:secret"
+
+
+class SecureToolTests(CommandCase):
+    """
+    @ivar config: a consumer's property file, with credentials and a certificate.
+    @ivar keyless: the same without the certificate.
+    @ivar address: of the broker.
+    @ivar told: the commands that were carried out.
+    """
+
+    timeout = 120
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.told: set[str] = set()
+        self.servers = await freshChroot("securetools")
+        self.admin: Any = ZookeeperClient(reactor, self.servers, digest=DIGEST, acl="private")
+        self.addCleanup(self.admin.close)
+        await self.admin.connect()
+        authority = Authority(self.mktemp())
+        key, trusted = authority.issue("tool"), authority.trustFolder()
+        template = f"tls:{{host}}:{{port}}:trustRoots={trusted}"
+        secret = f"groupid=somebody\nzk.digest={DIGEST}\nzk.acl=private\nbroker.endpoint={template}"
+        self.config = self.write(f"{secret}:certificate={key}:privateKey={key}\n".encode())
+        self.keyless = self.write(secret.encode())
+        self.template = f"{template}:certificate={key}:privateKey={key}"
+        await self.serve(authority)
+
+    async def serve(self, authority: Authority) -> None:
+        """A broker, which others are told a port of that was free a moment ago."""
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
+        own = {"zk.digest": DIGEST, "zk.acl": "private", "listeners": listener, "port": str(port)}
+        broker = LocalBroker(reactor, {**registered(self.servers, partitionCount=1), **own})
+        self.addCleanup(broker.stop)
+        await broker.start()
+
+    async def tool(self, *arguments: str) -> Outcome:
+        """One that is given all that it needs, and must succeed."""
+        result = await self.perform(*arguments, "--config", self.config)
+        self.assertEqual(result.code, 0, (arguments, result))
+        return result
+
+    async def inCluster(self, *arguments: str) -> Outcome:
+        """One that is told where ZooKeeper is."""
+        return await self.tool(*arguments, "--zookeeper", self.servers)
+
+    async def test_all(self) -> None:
+        """Each does what it does elsewhere; none is left out."""
+        lines = self.write(b"one\ntwo\nthree\n")
+        atBroker = ("--broker", self.address, "--topic", "t")
+        await self.tool("produce", lines, *atBroker)
+        await self.inCluster("produce", lines, "--topic", "t")
+        self.assertEqual((await self.tool("consume", *atBroker, "--from-beginning")).output, b"one\ntwo\nthree\n" * 2)
+        found = (await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")).output
+        self.assertEqual(sorted(found.split()), [b"one", b"one", b"three", b"three", b"two", b"two"])
+        end = int((await self.tool("offsets", *atBroker)).output)
+        self.assertEqual(json.loads((await self.inCluster("topics", "t", "--json")).output)["topics"][0]["size"], end)
+        [broker] = json.loads((await self.inCluster("brokers", "--json")).output)["brokers"]
+        self.assertEqual((f"{broker['host']}:{broker['port']}", broker["answers"]), (self.address, True))
+        [group] = json.loads((await self.inCluster("groups", "g", "--json")).output)["groups"]
+        self.assertEqual([(each["offset"], each["end"], each["lag"]) for each in group["partitions"]], [(end, end, 0)])
+        exported = (await self.inCluster("groups", "export", "g")).output
+        self.assertEqual(exported, b"/consumers/g/offsets/t/0-0:%d\n" % end)
+        await self.inCluster("groups", "reset", "g", "--to", "earliest", "--execute")
+        self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"0")
+        await self.inCluster("groups", "import", self.write(exported), "--execute")
+        self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"%d" % end)
+        self.assertIn(b"successful", (await self.inCluster("groups", "verify", "g")).output)
+        await self.translate(end)
+        await self.inCluster("replay", "--topic", "t", "--to-topic", "again", "--to-zookeeper", self.servers, "--to-config", self.config)
+        self.assertEqual(json.loads((await self.inCluster("topics", "again", "--json")).output)["topics"][0]["size"], end)
+        await self.inCluster("perf", "produce", "--topic", "speed", "--messages", "10", "--confirm")
+        await self.tool("perf", "produce", "--broker", self.address, "--topic", "speed", "--messages", "10", "--confirm")
+        for arguments in (("perf", "consume", "--zookeeper", self.servers, "--idle-ms", "300"), ("perf", "simple-consume", "--broker", self.address)):
+            row = json.loads((await self.tool(*arguments, "--topic", "speed", "--json")).output)
+            self.assertEqual(row["data.consumed.in.nMsg"], 20)
+        await self.tool("audit", "--tier", f"live={self.servers}", "--topic", "t", "--set", "grace.ms=0")
+        self.assertEqual(self.told, {name for name, parser in commands().items() if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())})
+
+    async def translate(self, end: int) -> None:
+        """C{groups translate}, to where a mirror has written down that nothing is known."""
+        await write(self.admin, "/consumers/m/mirror/t/0-0", OffsetTable(entries=[(0, {})]).encode())
+        clusters = ("--from", self.servers, "--from-config", self.config, "--zookeeper", self.servers)
+        changes = json.loads((await self.tool("groups", "translate", "g", *clusters, "--mirror-group", "m", "--json")).output)["changes"]
+        self.assertEqual([(each["old"], each["new"]) for each in changes], [(end, 0)])
+
+    async def perform(self, *arguments: str, **more: Any) -> Outcome:
+        words = " ".join(arguments[:2])
+        self.told.add(words if words in commands() else arguments[0])
+        return await super().perform(*arguments, **more)
+
+    async def test_set(self) -> None:
+        """What the file says can be said on the command line instead."""
+        changes = [f"--set={key}={value}" for key, value in (("zk.digest", DIGEST), ("broker.endpoint", self.template))]
+        result = await self.perform("brokers", "--zookeeper", self.servers, *changes)
+        self.assertEqual((result.code, result.errors), (0, ""))
+
+    async def test_refused(self) -> None:
+        """Without credentials ZooKeeper refuses, with wrong ones, too; without a certificate the broker does not answer. The password is never shown."""
+        await self.inCluster("produce", self.write(b"one\n"), "--topic", "t")
+        await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")
+        for arguments in (("brokers",), ("topics",), ("groups",), ("consume", "--topic", "t", "--group", "g")):
+            for more in ((), ("--set", "zk.digest=all:wrong")):
+                result = await self.perform(*arguments, "--zookeeper", self.servers, "--timeout-ms", "3000", *more)
+                self.assertEqual((result.code, result.output), (1, b""), arguments)
+                self.assertIn("access control", result.errors)
+                self.assertNotIn("wrong", result.errors)
+        result = await self.perform("brokers", "--zookeeper", self.servers, "--config", self.keyless, "--timeout-ms", "3000")
+        self.assertEqual(result.code, 1)
+        self.assertIn("broker 0 at", result.errors)
+        result = await self.perform("offsets", "--broker", self.address, "--topic", "t", "--timeout-ms", "1000")
+        self.assertEqual((result.code, result.output), (1, b""))
