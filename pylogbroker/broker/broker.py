@@ -135,7 +135,7 @@ class Broker:
         counters.producedSize += size
 
     def _refuse(self, topic: str, error: PylogbrokerError, refused: Refused) -> None:
-        self._counters.refused(topic, error).failedProduceCount += 1
+        self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
         refused(error)
 
     async def _produceEach(self, topic: str, partition: int, sets: Sequence[bytes], refused: Refused) -> None:
@@ -173,6 +173,10 @@ class Broker:
             grant.release()
 
     # -- partitions
+
+    def exists(self, topic: str) -> bool:
+        """Whether a topic has a partition here, be it out of service."""
+        return topic in self._directory.topics
 
     def _find(self, topic: str, partition: int) -> PartitionLog | None:
         """

@@ -179,7 +179,7 @@ class Dialect2011:
         return self._refuse(topic, failure.value)  # type: ignore[arg-type]
 
     def _refuse(self, topic: str, error: PylogbrokerError) -> tuple[int, Slice]:
-        self._counters.refused(topic, error).failedFetchCount += 1
+        self._counters.refused(topic, self._broker.exists(topic)).failedFetchCount += 1
         if isinstance(error, InvalidRequestError):
             raise error
         code = codeFor(error)
