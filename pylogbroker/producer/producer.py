@@ -157,7 +157,7 @@ class Producer:
         self._eventSender = eventSender
         self._connections = connections
         self._turnTimer = Timer(reactor)
-        self._turnCount = 0  # of accepted messages, when the reactor had its turn
+        self._turnAt = TURN_COUNT_MAX  # accepted messages; then the reactor is to have its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
         self._isQuick = settings.isAsync and hooks is None  # whether a message goes the short way; not when the producer was closed
@@ -360,7 +360,7 @@ class Producer:
             gone by then: a loop that only waits for what has happened already would not let anything leave before the queue is full, and all that
             is in the queue is the garbage collector's business.
         """
-        if self.counters.acceptedCount < self._turnCount + TURN_COUNT_MAX:
+        if self.counters.acceptedCount < self._turnAt:
             return Done() if self._queue.isReady else self._queue.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._turn, PAUSE_COUNT_MAX)
@@ -372,7 +372,7 @@ class Producer:
         if pausesLeft and self._queue.count > PAUSE_FROM_COUNT:
             self._turnTimer.start(PAUSE_MS, self._turn, pausesLeft - 1)
             return
-        self._turnCount = self.counters.acceptedCount
+        self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
         waiters, self._turnWaiters = self._turnWaiters, []
         for waiter in waiters:
             self._queue.whenReady().chainDeferred(waiter)

@@ -9,7 +9,8 @@ So a L{Sending} shares the tuples of an errback that comes again and again (L{Sa
 has nothing to call and does not look. In all else it I{is} a L{Deferred}: whatever else is added, asked or done goes through Twisted's own code.
 
 It knows how a L{Deferred} keeps what was added to it, which Twisted does not promise. Whether that is as it thinks is tried out when a producer is made;
-where it is not (before Twisted 25.5, and whenever that changes), L{sendings} makes plain ones, which do the same and cost more.
+where it is not (before Twisted 25.5, and whenever that changes), and where Twisted's debugging is on, L{sendings} makes plain ones, which do the same and cost
+more.
 """
 
 from __future__ import annotations
@@ -66,11 +67,8 @@ class Sending(Deferred[None]):
         """
         @param same: shared with others.
         """
-        if self.debug:
-            super().__init__()
-        else:
-            self._callbacks = []
-            self._canceller = None
+        self._callbacks = []
+        self._canceller = None
         self._same = same
 
     def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
@@ -84,7 +82,7 @@ class Sending(Deferred[None]):
     def callback(self, result: Any) -> None:
         """Twisted's."""
         added = self._callbacks
-        if self.called or self.paused or self.debug or result is not None or len(added) > 1 or (added and added[0][0][0] is not _passed):
+        if self.called or self.paused or result is not None or len(added) > 1 or (added and added[0][0][0] is not _passed):
             super().callback(result)
             return
         added.clear()
@@ -125,4 +123,6 @@ def sendings(deferredClass: Any = Deferred) -> Callable[[], Deferred[None]]:
     @param deferredClass: Twisted's.
     @return: makes one for each message of one producer.
     """
-    return partial(Sending, SameErrback()) if _isKnown(deferredClass) else Deferred
+    if Deferred.debug or not _isKnown(deferredClass):
+        return Deferred
+    return partial(Sending, SameErrback())

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import AlreadyCalledError, CancelledError, Deferred, setDebugging
+from twisted.internet.defer import AlreadyCalledError, CancelledError, Deferred, getDebugging, setDebugging
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -97,14 +97,10 @@ def pick(inner: Deferred[None], _result: Any) -> Deferred[None]:
 class SendingTests(SynchronousTestCase):
     """The Deferred of one message."""
 
-    @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=8), st.booleans())
-    def test_alike(self, steps: list[str], isDebugging: bool) -> None:
+    @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=8))
+    def test_alike(self, steps: list[str]) -> None:
         """Whatever is done to it in whatever order, it tells and keeps what Twisted's own would."""
-        setDebugging(isDebugging)
-        try:
-            self.assertEqual(outcome(sendings()(), steps), outcome(Deferred(), steps))
-        finally:
-            setDebugging(False)
+        self.assertEqual(outcome(sendings()(), steps), outcome(Deferred(), steps))
 
     def test_kind(self) -> None:
         """With this Twisted it is the quick one."""
@@ -176,6 +172,12 @@ class SendingTests(SynchronousTestCase):
 
         for other in (Older, Another, Foreign):
             self.assertIs(type(sendings(other)()), Deferred)
+
+    def test_debugging(self) -> None:
+        """So it is for who wants to know where each was made."""
+        self.addCleanup(setDebugging, getDebugging())
+        setDebugging(True)
+        self.assertIs(type(sendings()()), Deferred)
 
 
 class DoneTests(SynchronousTestCase):
