@@ -22,6 +22,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.broker.upkeep import Upkeep
 from pylogbroker.broker.warmth import Warmth
 from pylogbroker.broker.workers import IWorker
@@ -134,7 +135,7 @@ class Broker:
         counters.producedSize += size
 
     def _refuse(self, topic: str, error: PylogbrokerError, refused: Refused) -> None:
-        self._counters.refused(topic, error).failedProduceCount += 1
+        self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
         refused(error)
 
     async def _produceEach(self, topic: str, partition: int, sets: Sequence[bytes], refused: Refused) -> None:
@@ -172,6 +173,10 @@ class Broker:
             grant.release()
 
     # -- partitions
+
+    def exists(self, topic: str) -> bool:
+        """Whether a topic has a partition here, be it out of service."""
+        return topic in self._directory.topics
 
     def _find(self, topic: str, partition: int) -> PartitionLog | None:
         """
@@ -266,15 +271,19 @@ class Broker:
 
     # -- offsets
 
-    async def offsets(self, topic: str, partition: int, time: int, countMax: int) -> list[int]:
+    async def offsets(self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None) -> list[int]:
         """
         Offsets before a time (spec-0.7 wire-protocol §10). To producers, an answer proves that what they sent before has been taken: it survives the
         broker's death (not the machine's, which takes a flush).
 
+        @param unproven: where that went; L{None}: nothing was sent. While a disk has no room for it, the answer waits.
         @return: descending.
-        @raise PylogbrokerError: see L{_find}; L{InvalidRequestError} for a negative count.
+        @raise PylogbrokerError: see L{_find}; L{InvalidRequestError} for a negative count; L{PartitionFailedError} when what was sent before went to a
+            partition that is out of service now.
         """
         self._upkeep.writeNow()
+        if unproven is not None:
+            await self._upkeep.proven(unproven)
         log = self._find(topic, partition)
         if log is None:
             return [0] if time in (LATEST, EARLIEST) else []

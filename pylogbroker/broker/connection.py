@@ -37,6 +37,7 @@ from pylogbroker.broker.listening import isTls, isTlsFailure, tlsReason
 from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.strangers import guess
 from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Grant
 from pylogbroker.metrics.counters import ConnectionCounters
@@ -64,7 +65,7 @@ class IDialect(Protocol):
 
     def newDecoder(self) -> Any: ...
 
-    def carryOut(self, request: Any) -> Any: ...
+    def carryOut(self, request: Any, unproven: Unproven) -> Any: ...
 
     def describe(self, request: Any) -> tuple[str, TopicPartition | None]: ...
 
@@ -98,6 +99,7 @@ class BrokerConnection(TwistedProtocol):
         self._outgoing = self._grant = self._underWay = None
         self._greeting = b""
         self._sentBefore = -1
+        self._unproven = Unproven()
         self._dialect: IDialect | None = factory.dialect if factory.dialectFor is None else None
 
     @property
@@ -173,7 +175,7 @@ class BrokerConnection(TwistedProtocol):
                     break
                 if self._grant is not None:
                     self.factory.admission.arrived(self._grant)
-                answer = carryOut(request)
+                answer = carryOut(request, self._unproven)
                 self._greeting = None
                 if answer is not None:
                     self._answer(answer, request)

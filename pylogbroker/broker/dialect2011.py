@@ -3,7 +3,8 @@ The dialect of 2011: what outcomes become on its wire (spec-0.7 wire-protocol §
 
  - A produce request has no answer. A set that is too large is dropped; every other refusal ends the connection, which is all that a producer can notice.
  - A fetch answers with a code. What the protocol has no code for, and that is most things, is -1.
- - An offsets request has no way to say no: its connection ends.
+ - An offsets request has no way to say no: its connection ends. So it does when what was produced before it on the connection could not be kept, since the
+   answer would prove to the producer that it was (L{pylogbroker.broker.unproven}).
  - What cannot be understood ends the connection.
 
 Answers go out in the order of the requests, one at a time.
@@ -19,6 +20,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.broker.broker import Broker
 from pylogbroker.broker.transfer import Piece, letGo
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.errors import (
     NO_ERROR,
     InvalidRequestError,
@@ -76,10 +78,11 @@ class Dialect2011:
         """For one connection."""
         return RequestDecoder(self._requestSizeMax, self._runs)
 
-    def carryOut(self, request: Request) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
+    def carryOut(self, request: Request, unproven: Unproven) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
         """
         Carry out a request.
 
+        @param unproven: the connection's.
         @return: its answer, now or later.
         @raise PylogbrokerError: the connection has to end; from the Deferred, too.
         """
@@ -87,6 +90,7 @@ class Dialect2011:
         begun = self._seconds()
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
+            unproven.add(request.topic, request.partition)
             later = self._broker.produce(request.topic, request.partition, request.sets, self._refused)
             if later is not None:
                 return self._timed(later, begun, counters.produced)
@@ -103,10 +107,10 @@ class Dialect2011:
             return self._timed(Deferred.fromCoroutine(self._multiFetch(request)), begun, counters.fetched)
         if isinstance(request, MultiProduce):
             counters.produceCount += 1
-            return self._timed(Deferred.fromCoroutine(self._multiProduce(request)), begun, counters.produced)
+            return self._timed(Deferred.fromCoroutine(self._multiProduce(request, unproven)), begun, counters.produced)
         assert isinstance(request, Offsets)
         counters.offsetsCount += 1
-        return Deferred.fromCoroutine(self._offsets(request))
+        return Deferred.fromCoroutine(self._offsets(request, unproven))
 
     def _timed(self, answer: Any, begun: float, took: Callable[[float], None]) -> Any:
         """See to it that the time of a request is counted, now or when its answer is there. One that fails is not timed, as in 0.7."""
@@ -140,8 +144,9 @@ class Dialect2011:
             raise error
         self._report("A produce request was dropped, as 0.7 does without telling the producer", error)
 
-    async def _multiProduce(self, request: MultiProduce) -> None:
+    async def _multiProduce(self, request: MultiProduce, unproven: Unproven) -> None:
         for produce in request.produces:
+            unproven.add(produce.topic, produce.partition)
             later = self._broker.produce(*produce, self._refused)
             if later is not None:
                 await later
@@ -174,7 +179,7 @@ class Dialect2011:
         return self._refuse(topic, failure.value)  # type: ignore[arg-type]
 
     def _refuse(self, topic: str, error: PylogbrokerError) -> tuple[int, Slice]:
-        self._counters.refused(topic, error).failedFetchCount += 1
+        self._counters.refused(topic, self._broker.exists(topic)).failedFetchCount += 1
         if isinstance(error, InvalidRequestError):
             raise error
         code = codeFor(error)
@@ -210,5 +215,7 @@ class Dialect2011:
 
     # -- offsets
 
-    async def _offsets(self, request: Offsets) -> list[Piece]:
-        return [encodeOffsets(await self._broker.offsets(*request))]
+    async def _offsets(self, request: Offsets, unproven: Unproven) -> list[Piece]:
+        offsets = await self._broker.offsets(*request, unproven)
+        unproven.clear()
+        return [encodeOffsets(offsets)]

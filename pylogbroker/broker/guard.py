@@ -19,6 +19,7 @@ from pylogbroker.broker.broker import Broker, Refused
 from pylogbroker.broker.connection import IDialect
 from pylogbroker.broker.listening import clientName
 from pylogbroker.broker.quietlog import QuietLog
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.config.allowlist import FETCH, PRODUCE, AllowList
 from pylogbroker.errors import NotAllowedError, PylogbrokerError
 from pylogbroker.interfaces import Slice
@@ -114,9 +115,9 @@ class GuardedBroker:
             raise refusal
         return self._broker.fetch(topic, partition, offset, sizeMax)
 
-    async def offsets(self, topic: str, partition: int, time: int, countMax: int) -> list[int]:
+    async def offsets(self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None) -> list[int]:
         """See L{Broker.offsets}. Who may produce may ask, too: that is how a producer finds out whether the broker has taken what it sent."""
         refusal = self._guard.refusal(self._name, FETCH, topic, PRODUCE)
         if refusal is not None:
             raise refusal
-        return await self._broker.offsets(topic, partition, time, countMax)
+        return await self._broker.offsets(topic, partition, time, countMax, unproven)

@@ -12,6 +12,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from pylogbroker.broker.connection import IDialect
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.model import TopicPartition
 from pylogbroker.wire.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce
 
@@ -31,12 +32,12 @@ class RequestLog:
     def describe(self, request: Any) -> tuple[str, TopicPartition | None]:
         return self._dialect.describe(request)
 
-    def carryOut(self, request: Any) -> Any:
+    def carryOut(self, request: Any, unproven: Unproven) -> Any:
         """Log it, whatever becomes of it, and carry it out."""
         parts = request.produces if isinstance(request, MultiProduce) else request.fetches if isinstance(request, MultiFetch) else (request,)
         for part in parts:
             self._tell(part, len(parts))
-        return self._dialect.carryOut(request)
+        return self._dialect.carryOut(request, unproven)
 
     def _tell(self, part: Any, partCount: int) -> None:
         where: dict[str, Any] = {"topic": part.topic, "partition": part.partition, "partCount": partCount}

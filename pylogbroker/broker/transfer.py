@@ -76,6 +76,7 @@ class SliceServer(tcp.Server):
     _sent: Callable[[], None] | None = None
     _flow: IFlow
     _warming = False
+    _broken = False  # nothing more can be sent
     _warmed: tuple[ISegmentFile, int] | None = None  # what a worker has just read in for this connection: the file, and up to where
     sentSize = 0
 
@@ -83,7 +84,7 @@ class SliceServer(tcp.Server):
         # As in BrokerConnection: what is set from the beginning costs an idle connection least.
         self._queue = self._sent = self._warmed = None
         self._flow = None  # type: ignore[assignment] # until there is something to send
-        self._warming = False
+        self._warming = self._broken = False
         self.sentSize = 0
         super().__init__(sock, protocol, client, server, sessionno, reactor)
 
@@ -164,6 +165,8 @@ class SliceServer(tcp.Server):
         """Send until the queue is empty, the socket full, the turn's budget spent or the data cold. What it returns ends the connection."""
         queue = self._queue
         assert queue is not None
+        if self._broken:  # at the first attempt; the reactor has been waited for to end the connection
+            return main.CONNECTION_LOST
         flow: IFlow | None = self._flow
         left = TURN_SIZE_MAX
         while queue and left > 0:
@@ -178,6 +181,7 @@ class SliceServer(tcp.Server):
             if size is None:
                 return None
             if size < 0:
+                self._broken = True
                 return main.CONNECTION_LOST
             left -= size
             self.sentSize += size

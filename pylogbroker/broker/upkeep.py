@@ -26,6 +26,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.broker.warmth import Warmth
 from pylogbroker.broker.workers import IWorker
 from pylogbroker.commitlog.jobs import Job, RetireJob
@@ -163,6 +164,19 @@ class Upkeep:
             self._flush(log)
         elif self.unflushedSize > self._sizeMax:
             self._flushAll()
+
+    async def proven(self, unproven: Unproven) -> None:
+        """
+        What was written is out of our hands; what could not be is not. Fires when all that a connection has produced was written: at once, but for a full disk.
+
+        @param unproven: what it has produced, all of which was tried to be written.
+        @raise PartitionFailedError: a partition that it went to is out of service, so some of it may be lost.
+        """
+        for log in [log for log in (*self._lost, *self._heldUp) if unproven.concerns(log.topicPartition)]:
+            while log in self._heldUp and log.pendingSize:
+                await self.relief(log)
+            if log.failure is not None:
+                raise log.refusal("keep what was produced to")
 
     def _holdUp(self, log: PartitionLog, reason: StorageError) -> None:
         if log not in self._heldUp:

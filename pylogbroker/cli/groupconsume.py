@@ -1,9 +1,9 @@
 """
 C{pylogbroker consume --zookeeper}: messages of a whole cluster, as a member of a consumer group.
 
-What must be true: what was committed was printed. A stream moves a position when it hands out a message, and we print many at a time; so when they
-cannot be printed, because nobody reads them or we are ended in the middle, the positions are moved back before the member leaves the group and commits.
-(A member that is killed may lose what it was about to print, since it commits by the clock.)
+What must be true: what was committed was printed. We print many messages at a time, and positions are committed by the clock, and when a partition goes to
+another member; so messages are taken ahead, and their positions move when they are printed. What is lost sight of in between, because nobody reads it, or we
+are killed, or the partition goes while a slow reader holds us up, is printed again by whoever goes on.
 
 When do we come to the end? When nothing has come for a moment, the brokers are asked where the logs of our partitions end. What others in the group have yet
 to read is theirs.
@@ -12,6 +12,7 @@ to read is theirs.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -102,53 +103,37 @@ class _GroupReading:
         self.isUnderWay = True
         lastMs = self._nowMs()
         while self.count < options.countMax:
-            before = dict(stream.positions)
-            try:
-                first = await stream.__anext__()
-            except ConsumerTimeoutError:
-                if not options.isFollowing and await self._isAtEnd(self._nowMs() - lastMs):
-                    return
-                continue
-            except PylogbrokerError as error:
-                self._failed(error)
-                continue
-            await self._print(stream, first, before)
-            lastMs = self._nowMs()
+            ahead = stream.takeAhead(min(WRITE_COUNT, options.countMax - self.count))
+            if ahead.messages:
+                await self._print(ahead.messages)
+                stream.done(ahead)
+                lastMs = self._nowMs()
+            if ahead.error is not None:
+                self._failed(ahead.error)
+            elif not ahead.messages:
+                try:
+                    await stream.wait()
+                except ConsumerTimeoutError:
+                    if not options.isFollowing and await self._isAtEnd(self._nowMs() - lastMs):
+                        return
 
     def _nowMs(self) -> int:
         return int(self._reactor.seconds() * 1000)
 
-    def _failed(self, error: PylogbrokerError) -> None:
+    def _failed(self, error: Exception) -> None:
         """A partition cannot be read on. Who follows the others goes on with them."""
+        if not isinstance(error, PylogbrokerError):
+            raise error
         if not self._options.isFollowing:
             raise CommandError(str(error)) from error
         self.errorCount += 1
         self._streams.say(f"pylogbroker: {error}")
 
-    async def _print(self, stream: MessageStream, first: ConsumedMessage, before: dict[Any, int]) -> None:
-        """Write a message, and what is there behind it; move the positions back when that does not work."""
-        messages = [first]
-        error: PylogbrokerError | None = None
-        countMax = min(WRITE_COUNT, self._options.countMax - self.count)
-        try:
-            while len(messages) < countMax and (message := stream.take()) is not None:
-                messages.append(message)
-        except PylogbrokerError as reason:
-            error = reason
-        try:
-            shape = MESSAGE_FORMATS[self._options.format]
-            lines = [shape(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
-            await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
-        except BaseException:
-            for place in list(stream.positions):
-                if place in before:
-                    stream.positions[place] = before[place]
-                else:
-                    del stream.positions[place]
-            raise
+    async def _print(self, messages: Sequence[ConsumedMessage]) -> None:
+        shape = MESSAGE_FORMATS[self._options.format]
+        lines = [shape(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
+        await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
         self.count += len(messages)
-        if error is not None:
-            self._failed(error)
 
     async def _isAtEnd(self, idleMs: int) -> bool:
         """

@@ -7,16 +7,23 @@ value of -2^31 is negative in Java, which made such a key fail; here it goes to 
 Text is hashed as Java hashes a C{String}, over its UTF-16 code units; a whole number of 32 bits as an C{Integer}, one of 64 bits as a C{Long}. Java's arrays
 of bytes hash by identity, which is of no use; here bytes are hashed as text of one character a byte, so that C{b"key"} and C{"key"} go to the
 same partition.
+
+Hashing goes unit by unit, which Python does slowly, and keys come again: the hashes of the last L{REMEMBERED_COUNT_MAX} short ones are remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from pylogbroker.errors import InvalidKeyError
 
 Partitioner = Callable[[object, int], int]
 """Called with the key and the number of partitions; gives the index of one of them."""
+
+REMEMBERED_COUNT_MAX = 4_096
+REMEMBERED_LENGTH_MAX = 64
+"""Characters of a key whose hash is remembered; so all of them have less than 2 MB together."""
 
 _INT_BITS = 32
 _INT_MASK = 2**32 - 1
@@ -29,11 +36,14 @@ def _signed(value: int) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
-def _polynomial(units: bytes | memoryview) -> int:
+def _textHash(text: str) -> int:
     value = 0
-    for unit in units:
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
         value = (31 * value + unit) & _INT_MASK
     return _signed(value)
+
+
+_rememberedTextHash = lru_cache(REMEMBERED_COUNT_MAX)(_textHash)
 
 
 def javaHash(key: object) -> int:
@@ -42,10 +52,10 @@ def javaHash(key: object) -> int:
     @return: -2^31..2^31-1.
     @raise InvalidKeyError: it is something else.
     """
-    if isinstance(key, str):
-        return _polynomial(memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H"))
     if isinstance(key, bytes):
-        return _polynomial(key)
+        key = key.decode("latin-1")
+    if isinstance(key, str):
+        return _rememberedTextHash(key) if len(key) <= REMEMBERED_LENGTH_MAX else _textHash(key)
     if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
         return key if _INT_MIN <= key < -_INT_MIN else _signed(key ^ ((key & (2**64 - 1)) >> _INT_BITS))
     raise InvalidKeyError(f"the default partitioner knows keys of text, bytes and whole numbers of up to 64 bits, not {key!r}")

@@ -137,6 +137,7 @@ class LogDirectory:
     @ivar settings: how partitions are kept.
     @ivar logs: every partition that serves, or served until it failed.
     @ivar failures: partitions that could not be loaded, and why.
+    @ivar topics: of these partitions, those that could not be loaded included.
     @ivar cache: the descriptors.
     """
 
@@ -149,6 +150,7 @@ class LogDirectory:
         self.settings = settings
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failures: dict[TopicPartition, StorageError] = {}
+        self.topics: set[str] = set()
         self.cache = DescriptorCache(fileSystem, settings.descriptorCountMax)
         self._clock = clock
         self._creating: set[TopicPartition] = set()
@@ -184,6 +186,7 @@ class LogDirectory:
                 self._fileSystem.syncDirectory(self.path)
         except BaseException:
             self.logs.clear()
+            self.topics.clear()
             unlock()
             raise
         self._unlock = unlock
@@ -214,6 +217,7 @@ class LogDirectory:
                 loaded = loadPartition(self._fileSystem, path, self._format, not self._wasMarked, report)
             except StorageError as error:
                 self.failures[topicPartition] = error
+                self.topics.add(topicPartition.topic)
                 report(PartitionUnusable(topicPartition, error))
                 continue
             log = self._take(topicPartition, path, loaded)
@@ -227,6 +231,7 @@ class LogDirectory:
         settings = self.settingsFor(topicPartition.topic)
         log = PartitionLog(topicPartition, path, self._format, self.cache, segments, settings, self._clock, firstAppendMs(loaded))
         self.logs[topicPartition] = log
+        self.topics.add(topicPartition.topic)
         return log
 
     def settingsFor(self, topic: str) -> PartitionSettings:

@@ -192,7 +192,8 @@ class PartitionLog:
         state = "failed" if self.failure is not None else "closed" if self.closed else f"{self.startOffset}..{self.visibleOffset}..{self.endOffset}"
         return f"<PartitionLog {self.topicPartition} {state}>"
 
-    def _refusal(self, action: str) -> PartitionFailedError:
+    def refusal(self, action: str) -> PartitionFailedError:
+        """Why it takes part in nothing now; to be asked when it has failed, or is closed or rolling."""
         if self.failure is not None:
             return PartitionFailedError(self.path, action, f"the partition is out of service: {self.failure}", self.failure.errno)
         return PartitionFailedError(self.path, action, "the log is closed" if self.closed else "a roll is under way")
@@ -217,7 +218,7 @@ class PartitionLog:
         @raise PartitionFailedError: the partition has failed or is closed (or the caller has not waited for a roll).
         """
         if self._refusing:
-            raise self._refusal("append to")
+            raise self.refusal("append to")
         self._pending += sets
         self.pendingSize += size
         self.room -= size
@@ -285,7 +286,7 @@ class PartitionLog:
         @raise PartitionFailedError: the partition has failed or is closed.
         """
         if self._refusing and not self.rolling:
-            raise self._refusal("read")
+            raise self.refusal("read")
         visible = self.visibleOffset
         if offset >= visible or offset < self.startOffset:
             if offset == visible:
@@ -337,7 +338,7 @@ class PartitionLog:
         @raise PartitionFailedError: the partition has failed or is closed.
         """
         if self.failure is not None or self.closed:
-            raise self._refusal("look up offsets of")
+            raise self.refusal("look up offsets of")
         if countMax < 0:
             raise ValueError(f"{countMax} offsets asked for")
         known = [(segment.baseOffset, segment.modifiedMs) for segment in self._list.view.segments]
@@ -566,7 +567,7 @@ class PartitionLog:
         """
         notices = self._notices[mark]
         if self.failure is not None or self.closed:
-            callback(self._refusal("wait for"))
+            callback(self.refusal("wait for"))
             return _nothing
         now = {"visible": self.visibleOffset, "flushed": self.flushedOffset, "end": self.endOffset}[mark]
         if now >= offset:
@@ -594,7 +595,7 @@ class PartitionLog:
             self._active.file.unpin()
         for segment in self._list.view.segments:
             segment.file.takeOut()
-        refusal = self._refusal("wait for")
+        refusal = self.refusal("wait for")
         for notices in self._notices.values():
             notices.fail(refusal)
 

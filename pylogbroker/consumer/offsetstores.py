@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -58,8 +59,12 @@ class MemoryOffsetStore:
         self.positions.update(positions)
         return succeed(dict(positions))
 
+
 WRITE_COUNT_MAX = 100
 """Writes of one commit that are under way at a time: to begin a thousand at once would hold up the streams."""
+
+TOLD_COUNT_MAX = 3
+"""Partitions that are named in the line about those that could not be written."""
 
 
 class ZookeeperOffsetStore:
@@ -91,22 +96,27 @@ class ZookeeperOffsetStore:
         return Deferred.fromCoroutine(self._commit(positions))
 
     async def _commit(self, positions: Mapping[Place, int]) -> dict[Place, int]:
-        safe: dict[Place, int] = {}
+        errors: dict[Place, ZookeeperError] = {}
         left = iter(positions.items())
-        await allOf([self._writeAll(left, safe) for _lane in range(min(len(positions), WRITE_COUNT_MAX))])
-        return safe
+        await allOf([self._writeAll(left, errors) for _lane in range(min(len(positions), WRITE_COUNT_MAX))])
+        if errors:
+            self._tell(positions, errors)
+        return {place: offset for place, offset in positions.items() if place not in errors}
 
-    async def _writeAll(self, left: Iterator[tuple[Place, int]], safe: dict[Place, int]) -> None:
+    async def _writeAll(self, left: Iterator[tuple[Place, int]], errors: dict[Place, ZookeeperError]) -> None:
         for place, offset in left:
-            await self._write(place, offset, safe)
+            try:
+                await write(self._zookeeper, self._paths.offset(place.topic, place.partition), encodeNumber(offset))
+            except ZookeeperError as error:
+                errors[place] = error
 
-    async def _write(self, place: Place, offset: int, safe: dict[Place, int]) -> None:
-        try:
-            await write(self._zookeeper, self._paths.offset(place.topic, place.partition), encodeNumber(offset))
-        except ZookeeperError as error:
-            self._log.warn("The offset {offset} of {place} was not committed: {error}", offset=offset, place=place, error=error)
-        else:
-            safe[place] = offset
+    def _tell(self, positions: Mapping[Place, int], errors: Mapping[Place, ZookeeperError]) -> None:
+        """One line a commit: while ZooKeeper is away all of them fail, again and again."""
+        some = [f"{positions[place]} of {place}" for place in islice(errors, TOLD_COUNT_MAX)]
+        self._log.warn(
+            "{count} offsets were not committed ({some}{more}): {error}",
+            count=len(errors), some=", ".join(some), more=" …" if len(errors) > len(some) else "", error=next(iter(errors.values())),
+        )  # fmt: skip
 
 
 class SqliteOffsetStore:

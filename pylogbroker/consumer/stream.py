@@ -72,6 +72,22 @@ class Chunk(NamedTuple):
     size: int
 
 
+class Ahead(NamedTuple):
+    """
+    Messages that were taken, and whose positions have not moved yet: whoever has done something with them says so (L{MessageStream.done}).
+
+    @ivar messages: in order.
+    @ivar error: what came in place of the next one, if something did.
+    @ivar positions: where those of their partitions are to move.
+    @ivar epoch: of the stream, then.
+    """
+
+    messages: list[ConsumedMessage]
+    error: Exception | None
+    positions: dict[Place, int]
+    epoch: int
+
+
 class _Fault(NamedTuple):
     """An error of a partition, in its turn."""
 
@@ -247,6 +263,36 @@ class MessageStream:
                 return message
             return message._replace(value=self._decode(message.value))
 
+    def takeAhead(self, countMax: int) -> Ahead:
+        """
+        Take messages that are there now, and leave the positions of their partitions where they are, so that no commit gets ahead of what is done with them.
+
+        @param countMax: of messages; there are less of them, or none, if no more are there, or if an error is in their way.
+        """
+        positions = self.positions
+        moved: dict[Place, int] = {}
+        messages: list[ConsumedMessage] = []
+        error: Exception | None = None
+        self.positions = ChainMap(moved, positions)
+        try:
+            while len(messages) < countMax and (message := self.take()) is not None:
+                messages.append(message)
+        except Exception as reason:
+            error = reason
+        finally:
+            self.positions = positions
+        places = {Place(each.topic, each.partition) for each in messages}
+        positions.update({place: offset for place, offset in moved.items() if place not in places})
+        return Ahead(messages, error, {place: moved[place] for place in places}, self._epoch)
+
+    def done(self, ahead: Ahead) -> None:
+        """All that was taken is done with: their positions move, but those of partitions that were dropped since, which are their next owner's."""
+        self.positions.update({place: offset for place, offset in ahead.positions.items() if not self.wasDropped(place, ahead.epoch)})
+
+    def wasDropped(self, place: Place, epoch: int) -> bool:
+        """Whether a partition was dropped since then."""
+        return self._droppedAt.get(place, 0) > epoch
+
     def _open(self, item: Chunk | _Fault | _Jump) -> None:
         if isinstance(item, _Fault):
             raise item.error
@@ -298,9 +344,14 @@ class MessageStream:
                 return message
             if self.isEnded:
                 raise StopAsyncIteration
-            await self._wait()
+            await self.wait()
 
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
+        """
+        Until there may be something to take, or the stream has ended.
+
+        @raise ConsumerTimeoutError: nothing has come in time; wait again when you like.
+        """
         reader: Deferred[None] = Deferred()
         self._reader = reader
         if self._timeoutMs >= 0:
@@ -441,7 +492,7 @@ class BlockingIterator:
             if not isinstance(item, ConsumedMessage):
                 raise item
             place = Place(item.topic, item.partition)
-            if stream._droppedAt.get(place, 0) <= self._epoch:
+            if not stream.wasDropped(place, self._epoch):
                 stream.positions[place] = item.nextOffset
                 return item
         raise StopIteration
@@ -455,29 +506,9 @@ class BlockingIterator:
     def _collect(self, answers: queue.SimpleQueue[tuple[list[Any], int]]) -> None:
         """On the reactor's thread: what there is, or else the next thing that comes. The positions of what is in the batch are the other thread's to move."""
         stream = self._stream
-        positions = stream.positions
-        moved: dict[Place, int] = {}
-        stream.positions = ChainMap(moved, positions)
-        try:
-            batch = self._takeBatch()
-        finally:
-            stream.positions = positions
-        waiting = {Place(each.topic, each.partition) for each in batch if isinstance(each, ConsumedMessage)}
-        positions.update({place: offset for place, offset in moved.items() if place not in waiting})
+        ahead = stream.takeAhead(self._batchCountMax)
+        batch = [*ahead.messages, *([] if ahead.error is None else [ahead.error])]
         if batch or stream.isEnded:
-            answers.put((batch, stream._epoch))
+            answers.put((batch, ahead.epoch))
             return
-        Deferred.fromCoroutine(stream._wait()).addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(([failure.value], stream._epoch)))
-
-    def _takeBatch(self) -> list[ConsumedMessage | Exception]:
-        batch: list[ConsumedMessage | Exception] = []
-        while len(batch) < self._batchCountMax:
-            try:
-                message = self._stream.take()
-            except Exception as error:
-                batch.append(error)
-                break
-            if message is None:
-                break
-            batch.append(message)
-        return batch
+        Deferred.fromCoroutine(stream.wait()).addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(([failure.value], stream._epoch)))

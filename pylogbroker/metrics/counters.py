@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from typing import Self
 
-from pylogbroker.errors import InvalidTopicError, PartitionOutOfRangeError, PylogbrokerError
-
 NAME_LENGTH_MAX = 255
 """Of a topic that is counted by itself. No directory holds a longer one; but who asks for it may send names of 32 KiB, thousands of them."""
 
@@ -265,14 +263,14 @@ class BrokerCounters:
             counters = self.topics[name] = TopicCounters()
         return counters
 
-    def refused(self, name: str, error: PylogbrokerError) -> TopicCounters:
+    def refused(self, name: str, isThere: bool) -> TopicCounters:
         """
-        The counters of a topic of which something was refused. A name may be a stranger's invention where the topic, or a partition of it, does not
-        exist: then it gets no counters of its own, or a thousand such names would leave none for the topics that come later.
+        The counters of a topic of which something was refused. A name that is no topic's may be a stranger's invention: it gets no counters of its own,
+        or a thousand such names would leave none for the topics that come later.
+
+        @param isThere: whether the topic exists.
         """
-        if isinstance(error, (InvalidTopicError, PartitionOutOfRangeError)):
-            return self.topics.get(name, self.otherTopics)
-        return self.topic(name)
+        return self.topic(name) if isThere else self.topics.get(name, self.otherTopics)
 
     def snapshot(self) -> dict[str, object]:
         """

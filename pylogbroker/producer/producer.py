@@ -50,6 +50,7 @@ from pylogbroker.producer.hooks import HookCalls, Hooks, IEventSender
 from pylogbroker.producer.outcomes import Outcomes, ProducerCounters, Ticket
 from pylogbroker.producer.places import Places
 from pylogbroker.producer.queue import Queue
+from pylogbroker.producer.sending import Done, sendings
 from pylogbroker.producer.source import Source
 from pylogbroker.producer.starting import Starting
 from pylogbroker.producer.ways import Ways
@@ -57,11 +58,14 @@ from pylogbroker.producer.ways import Ways
 __all__ = ["Producer", "ProducerCounters", "ProducerData"]
 
 CLOSE_MS_MAX = 10_000
-TURN_COUNT_MAX = 500
-"""Messages that a loop may send in one turn of the reactor: about as much as a socket takes in one."""
+TURN_COUNT_MAX = 200
+"""Messages that a loop may send in one turn of the reactor: what hangs on each is gone then before Python's garbage collector looks at it more than once."""
 
-PAUSE_MS, PAUSE_COUNT_MAX = 1, 2
-"""How long, and how often, such a loop waits for them to leave before it goes on all the same: not for long, since a confirmation from afar takes its time."""
+PAUSE_FROM_COUNT, PAUSE_MS, PAUSE_COUNT_MAX = 500, 1, 1
+"""
+From how many messages under way on, how long, and how often, such a loop waits for them to leave before it goes on all the same: not for long, since a
+confirmation from afar takes its time.
+"""
 
 _MANY = frozenset((list, tuple))
 
@@ -153,9 +157,11 @@ class Producer:
         self._eventSender = eventSender
         self._connections = connections
         self._turnTimer = Timer(reactor)
-        self._turnCount = 0  # of accepted messages, when the reactor had its turn
+        self._turnAt = TURN_COUNT_MAX  # accepted messages; then the reactor is to have its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
+        self._isQuick = settings.isAsync and hooks is None  # whether a message goes the short way; not when the producer was closed
+        self._newSending = sendings()
         self._stopListening: Callable[[], None] = lambda: None
         self._queue = Queue(reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs)
         self._outcomes = Outcomes(self._queue, self._settled)
@@ -216,33 +222,29 @@ class Producer:
             L{ClosedError} after C{close}. When the queue is full, the call waits outside (see C{queue.enqueueTimeout.ms}); who sends much at a time looks
             at C{whenReady} before. Cancelling stops waiting, and takes nothing back.
         """
-        if not self.settings.isAsync or type(value) in _MANY or self._hooks is not None or self._refusal is not None:
+        if not self._isQuick or type(value) in _MANY:
             return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
-        size = len(value) if type(value) is bytes else sizeOf(value)
-        self.counters.acceptedCount += 1
-        waiter: Deferred[None] = Deferred()
-        item = QueueItem(topic, value, key, -1, size, waiter)
-        if self._queue.take(1, size):
-            self._placeOne(item)
-        else:
-            self._queue.enter(1, size, item, self._admitOne, self._refuseOne)
+        waiter = self._newSending()
+        self._takeIn(QueueItem(topic, value, key, -1, len(value) if type(value) is bytes else sizeOf(value), waiter))
         return waiter
 
     def post(self, topic: str, value: Any, key: Any = None) -> None:
         """
         As C{send}, for who does not want to be told: what becomes of it is counted (C{counters}), and logged if it did not go well. That is what 0.7's
-        asynchronous producers offer. It costs half as much as a L{Deferred} for each message.
+        asynchronous producers offer. It costs less than a L{Deferred} for each message.
         """
-        if not self.settings.isAsync or type(value) in _MANY or self._hooks is not None or self._refusal is not None:
+        if not self._isQuick or type(value) in _MANY:
             self.send(topic, value, key).addErrback(lambda _failure: None)
-            return
-        size = len(value) if type(value) is bytes else sizeOf(value)
+        else:
+            self._takeIn(QueueItem(topic, value, key, -1, len(value) if type(value) is bytes else sizeOf(value)))
+
+    def _takeIn(self, item: QueueItem) -> None:
+        """Async: one message, and nobody to be asked about it."""
         self.counters.acceptedCount += 1
-        item = QueueItem(topic, value, key, -1, size)
-        if self._queue.take(1, size):
+        if self._queue.take(1, item.size):
             self._placeOne(item)
         else:
-            self._queue.enter(1, size, item, self._admitOne, self._refuseOne)
+            self._queue.enter(1, item.size, item, self._admitOne, self._refuseOne)
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -358,8 +360,8 @@ class Producer:
             gone by then: a loop that only waits for what has happened already would not let anything leave before the queue is full, and all that
             is in the queue is the garbage collector's business.
         """
-        if self.counters.acceptedCount - self._turnCount < TURN_COUNT_MAX:
-            return succeed(None) if self._queue.isReady else self._queue.whenReady()
+        if self.counters.acceptedCount < self._turnAt:
+            return Done() if self._queue.isReady else self._queue.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._turn, PAUSE_COUNT_MAX)
         waiter: Deferred[None] = Deferred(self._turnWaiters.remove)
@@ -367,10 +369,10 @@ class Producer:
         return waiter
 
     def _turn(self, pausesLeft: int) -> None:
-        if pausesLeft and self._queue.count > TURN_COUNT_MAX:
+        if pausesLeft and self._queue.count > PAUSE_FROM_COUNT:
             self._turnTimer.start(PAUSE_MS, self._turn, pausesLeft - 1)
             return
-        self._turnCount = self.counters.acceptedCount
+        self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
         waiters, self._turnWaiters = self._turnWaiters, []
         for waiter in waiters:
             self._queue.whenReady().chainDeferred(waiter)
@@ -445,6 +447,7 @@ class Producer:
 
     def _beginToClose(self) -> None:
         self._refusal = ClosedError("the producer was closed")
+        self._isQuick = False
         self._starting.refuse(self._refusal)
         self._source.end()
         self._turnTimer.stop()

@@ -292,6 +292,18 @@ class CreationTests(BrokerTestCase):
         self.put(encodeSet([b"2"]), topic="a")
         self.assertEqual((self.lead.contents("a"), len(self.refusals)), (encodeSet([b"1", b"2"]), 1))
 
+    def test_inventedTopics(self) -> None:
+        """Who produces to names for which there is no room, or whose partitions cannot be made, takes no counters from the topics that come later."""
+        self.use(self.broker({"max.partitions": "2"}))
+        self.put(encodeSet([b"1"]), topic="a")
+        self.lead.fileSystem.fail("create", ".kafka", errno.EIO)
+        self.put(encodeSet([b"1"]), topic="broken")
+        self.put(encodeSet([b"1"]), topic="b")
+        for number in range(20):
+            self.put(encodeSet([b"1"]), topic=f"invented{number}")
+        counters = self.lead.counters
+        self.assertEqual((sorted(counters.topics), counters.otherTopics.failedProduceCount, len(self.refusals)), (["a", "b"], 21, 21))
+
     def test_partitionsMaxAtATime(self) -> None:
         """Creations that are under way count."""
         self.use(self.broker({"max.partitions": "2"}))
@@ -310,6 +322,7 @@ class CreationTests(BrokerTestCase):
         self.put(encodeSet([b"c"]))
         self.put(encodeSet([b"d"]), topic="u")
         self.assertEqual([type(error) for error in self.refusals], [PartitionFailedError])
+        self.assertEqual(self.lead.counters.topics["t"].failedProduceCount, 1)
         self.assertRaises(PartitionFailedError, self.asked.fetch, "t", 0, 0, 100)
         self.assertEqual(self.lead.contents("u"), encodeSet([b"b", b"d"]))
 

@@ -20,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.broker.admission import RECEIVE_SIZE_MAX, Admission
 from pylogbroker.broker.connection import BrokerConnection, BrokerFactory
 from pylogbroker.broker.quietlog import QuietLog
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.errors import InvalidRequestError
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.metrics.counters import ConnectionCounters
@@ -635,7 +636,7 @@ class EchoDialect:
 
         return Decoder(50)
 
-    def carryOut(self, request: bytes) -> Any:
+    def carryOut(self, request: bytes, unproven: Unproven) -> Any:
         if request == b"refuse":
             raise InvalidRequestError("refused")
         answer: Deferred[Any] = Deferred()

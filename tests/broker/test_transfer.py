@@ -151,16 +151,26 @@ class WarmTests(TransferTestCase):
         self.assertTrue(peer.closed)
 
     def test_truncated(self) -> None:
-        """When the file ends before the slice does, the connection is cut, for the rest was promised and does not exist; the log says so."""
+        """When the file ends before the slice does, the connection is cut, for the rest was promised and does not exist; the log says so, once."""
         lines = capture(self)
         self.truncate(1_000_000)
         peer, other = self.connect(), self.connect()
         peer.send(encodeFetch("t", 0, 0, ALL))
         received = peer.receive()
         self.assertEqual((received, peer.closed), (fetchHeader(0, SIZE) + SET[:1_000_000], True))
-        self.assertTrue(any("ends before byte 1000000, which was promised to <peer 2>: cutting it off" in line for line in lines()), lines())
+        self.assertEqual(["ends before byte 1000000, which was promised to <peer 2>: cutting it off" in line for line in lines()], [True])
         other.send(encodeFetch("t", 0, 0, 1000))
         self.assertEqual(other.fetched(), [(0, SET[:1000])])
+
+    def test_truncatedAtOnce(self) -> None:
+        """So it is when the first attempt, which is made with the request, already comes to the file's end."""
+        lines = capture(self)
+        self.truncate(1_000)
+        peer = self.connect()
+        peer.send(encodeFetch("t", 0, 0, 2_000))
+        received = peer.receive()
+        self.assertEqual((received, peer.closed), (fetchHeader(0, 2_000) + SET[:1_000], True))
+        self.assertEqual(["ends before byte 1000, which was promised" in line for line in lines()], [True])
 
     def test_broken(self) -> None:
         """A peer that has gone while slices are sent ends the connection, and they are let go."""

@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from pylogbroker.broker.upkeep import WRITE_SIZE_MAX
 from pylogbroker.errors import PartitionFailedError
 from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import encodeFetch, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import encodeFetch, encodeMultiProduce, encodeOffsets, encodeProduce
 from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, Peer, capture
 
 NEVER = {"log.flush.interval": "1000000", "log.default.flush.interval.ms": "1000000000"}
@@ -368,6 +368,26 @@ class FullDiskTests(UpkeepTestCase):
         peer.send(encodeFetch("t", 0, 0, 11))
         self.assertEqual(peer.fetched(), [(0, encodeSet([b"a"]))])
 
+    def test_answersWait(self) -> None:
+        """
+        A question behind what is held up is answered when that is in the file, since the answer says that it is; one of somebody else's at once. If the
+        partition fails instead, it is not answered.
+        """
+        self.create("u")
+        for isMended in (True, False):
+            peer, other = self.lead.connect(), self.lead.connect()
+            self.full()
+            peer.send(produce(b"a") + encodeOffsets("u", 0, -1, 1))
+            other.send(encodeOffsets("u", 0, -1, 1))
+            self.assertEqual((peer.offsets(), other.offsets()), ([], [[0]]))
+            self.lead.fileSystem.mend()
+            if not isMended:
+                self.lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
+            self.lead.advance(0.5)
+            self.lead.settle()
+            self.assertEqual(peer.offsets(), [[0]] if isMended else [])
+            self.assertEqual(peer.isClosed, not isMended)
+
     def test_outOfDescriptors(self) -> None:
         """So it is when the segment's file cannot be opened, since there are no descriptors left."""
         self.lead.directory.cache.closeIdle()
@@ -485,6 +505,55 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertTrue(second.isClosed)
         self.assertEqual(third.fetched(), [(-1, b"")])
         self.assertTrue(third.isClosed)
+
+    def begin(self) -> None:
+        """A broker that flushes when it is told to, and two topics."""
+        self.lead = self.broker(NEVER)
+        self.peer = self.lead.connect()
+        self.create("t", "u")
+
+    def test_nothingIsProven(self) -> None:
+        """
+        When what was produced on a connection is lost with its partition, a question behind it is not answered, whatever topic it is about: the connection
+        ends. Who has produced to other partitions is answered, also when the partition had failed before.
+        """
+        for frame in (
+            produce(b"a"),
+            encodeProduce("t", -1, encodeSet([b"a"])),
+            encodeMultiProduce([("u", 0, encodeSet([b"x"])), ("t", 0, encodeSet([b"a"]))]),
+        ):
+            for isWrite in (True, False):
+                self.begin()
+                self.lead.fileSystem.fail("write" if isWrite else "fsync", self.path()[len(ROOT) :] if isWrite else ".kafka", errno.EIO)
+                affected, other = self.lead.connect(), self.lead.connect()
+                other.send(produce(b"o", topic="u"))
+                if isWrite:  # in one piece, so that only the question has it written
+                    affected.send(frame + encodeOffsets("u", 0, -1, 1))
+                else:
+                    affected.send(frame)
+                    self.lead.upkeep._flush(self.lead.log())
+                    self.lead.settle()
+                    affected.send(encodeOffsets("u", 0, -1, 1))
+                self.assertTrue(affected.isClosed)
+                self.assertIsNotNone(self.lead.log().failure)
+                for peer in (other, self.lead.connect()):
+                    peer.send(encodeOffsets("u", 0, -1, 1))
+                    self.assertEqual(len(peer.offsets()), 1)
+
+    def test_provenBefore(self) -> None:
+        """What was proven before the partition failed counts no more: the connection's questions go on being answered."""
+        self.begin()
+        peer = self.lead.connect()
+        peer.send(produce(b"a"), encodeOffsets("u", 0, -1, 1))
+        self.assertEqual(peer.offsets(), [[0]])
+        self.lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
+        another = self.lead.connect()
+        another.send(produce(b"b"))
+        self.assertIsNotNone(self.lead.log().failure)
+        peer.send(produce(b"c", topic="u"), encodeOffsets("u", 0, -1, 1))
+        self.assertEqual(len(peer.offsets()), 1)
+        another.send(encodeOffsets("u", 0, -1, 1))
+        self.assertTrue(another.isClosed)
 
     def test_unforeseen(self) -> None:
         """Even a failure that nobody foresaw takes only this partition out of service, and its traceback is logged."""

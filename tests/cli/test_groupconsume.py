@@ -13,6 +13,7 @@ from pylogbroker.cli import groupconsume
 from pylogbroker.cli.main import ENDED
 from pylogbroker.cli.streams import read
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import NoNodeException
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Process, reactor
@@ -143,6 +144,38 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual(result.code, ENDED)
         self.assertRegex(result.errors, "^read 1 messages as g_")
         self.assertEqual(await self.committed("g"), self.size([b"first"]))
+
+    async def test_committedWhilePrinting(self) -> None:
+        """A commit that comes while messages are taken and nobody takes the output does not count them: a member that is killed then loses nothing."""
+        made: list[ConsumerConnector] = []
+
+        class Known(ConsumerConnector):
+            def __init__(self, *arguments: Any, **keywords: Any) -> None:
+                super().__init__(*arguments, **keywords)
+                made.append(self)
+
+        self.patch(groupconsume, "ConsumerConnector", Known)
+        await self.startBrokers(1)
+        [self.broker] = self.brokers
+        await self.publish("t", b"first")
+        source, sink = self.pipe()
+        reading = Deferred.fromCoroutine(self.consumed("--topic", "t", "--group", "g", "--from-beginning", "--follow", output=sink))
+        self.assertEqual(await read(reactor, source), b"first\n")
+        payloads = [b"%d" % number + b"x" * 10_000 for number in range(30)]
+        await self.publish("t", *payloads)
+        got = await read(reactor, source)
+        await made[0].commitOffsets()
+        self.assertEqual(await self.committed("g"), self.size([b"first"]))
+        while len(got) < sum(map(len, payloads)) + len(payloads):
+            got += await read(reactor, source)
+
+        async def isCommitted() -> bool:
+            await made[0].commitOffsets()
+            return await self.committed("g") == self.size([b"first", *payloads])
+
+        await self.until(isCommitted)
+        reading.cancel()
+        self.assertRegex((await reading).errors, "^read 31 messages as g_")
 
     async def test_brokenPipe(self) -> None:
         """When nobody reads the output any more, that is a quiet end, and what was not printed is not committed."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cluster.partitioning import defaultPartitioner, javaHash
+from pylogbroker.cluster.partitioning import REMEMBERED_COUNT_MAX, REMEMBERED_LENGTH_MAX, defaultPartitioner, javaHash
 from pylogbroker.errors import InvalidKeyError
 
 
@@ -47,6 +47,16 @@ class HashTests(SynchronousTestCase):
             unsigned = value & (2**64 - 1)
             folded = (unsigned ^ (unsigned >> 32)) & (2**32 - 1)
             self.assertEqual(javaHash(value), folded - 2**32 if folded >= 2**31 else folded)
+
+    def test_remembered(self) -> None:
+        """A key's hash stays what it was, however many others and however long ones come in between."""
+        first = [javaHash(f"key {number}") for number in range(10)]
+        for number in range(REMEMBERED_COUNT_MAX + 1):
+            javaHash(f"other {number}")
+        self.assertEqual([javaHash(f"key {number}") for number in range(10)], first)
+        for length in (REMEMBERED_LENGTH_MAX, REMEMBERED_LENGTH_MAX + 1):
+            whole = sum(97 * 31**place for place in range(length)) & (2**32 - 1)
+            self.assertEqual([javaHash("a" * length) for _again in range(2)], [whole - 2**32 if whole >= 2**31 else whole] * 2)
 
     def test_unknown(self) -> None:
         """Other keys are refused and named."""

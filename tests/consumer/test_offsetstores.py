@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import IOffsetStore, MemoryOffsetStore, SqliteOffsetStore, ZookeeperOffsetStore
@@ -79,6 +80,21 @@ class ZookeeperTests(Promises, SynchronousTestCase):
         loading = self.store.load(A)
         self.clock.advance(13)
         self.failureResultOf(loading, ConnectionLossException)
+
+    def test_oneLineACommit(self) -> None:
+        """While ZooKeeper is away a commit of many partitions is one line in the log, with how many there are, the first few, and why."""
+        many = {Place("t", BrokerPartition(0, number)): 10 * number for number in range(90)}
+        for positions, sentence in (
+            (many, "90 offsets were not committed (0 of t/0-0, 10 of t/0-1, 20 of t/0-2 …): "),
+            ({A: 7}, "1 offsets were not committed (7 of t/0-0): "),
+        ):
+            self.setUp()
+            with capturedLogs() as events:
+                committing = self.store.commit(positions)
+                self.server.disconnect(self.client)
+                self.assertEqual(self.do(committing), {})
+            [line] = [formatEvent(event) for event in events if "committed" in formatEvent(event)]
+            self.assertTrue(line.startswith(sentence), line)
 
     def test_cancelled(self) -> None:
         """A commit that is cancelled says so, and not that it is done."""

@@ -77,6 +77,43 @@ class TakingTests(StreamCase):
         self.assertIsNone(stream.take())
         self.assertIn("0 chunks", repr(stream))
 
+    def test_ahead(self) -> None:
+        """
+        What is taken ahead leaves the positions where they are until it is done with, whatever else moves them; of a partition that is dropped meanwhile they
+        stay, also when it comes back.
+        """
+        stream = self.stream()
+        stream.put(chunk(A, 100, b"a", b"b"))
+        stream.put(chunk(B, 0, b"c"))
+        ahead = stream.takeAhead(2)
+        self.assertEqual(([each.value for each in ahead.messages], ahead.error, self.positions), ([b"a", b"b"], None, {A: 0, B: 0}))
+        self.assertEqual(stream.take(), ConsumedMessage(b"c", "t", BrokerPartition(0, 1), 11))
+        self.assertEqual(self.positions, {A: 0, B: 11})
+        stream.done(ahead)
+        self.assertEqual(self.positions, {A: 122, B: 11})
+        stream.put(chunk(A, 122, b"d"))
+        stream.put(chunk(B, 11, b"e"))
+        ahead = stream.takeAhead(10)
+        stream.drop((A,))
+        self.positions[A] = 122
+        stream.done(ahead)
+        self.assertEqual((self.positions, [each.value for each in ahead.messages]), ({A: 122, B: 22}, [b"d", b"e"]))
+        self.assertEqual(stream.takeAhead(10).messages, [])
+
+    def test_aheadWithErrors(self) -> None:
+        """An error ends what is taken ahead; what is before it counts, and the next call goes on behind it."""
+        stream = self.stream()
+        stream.put(chunk(A, 0, b"a"))
+        stream.fail(A, RemoteUnknownError("t-0"))
+        stream.put(chunk(B, 0, b"b"))
+        ahead = stream.takeAhead(10)
+        self.assertEqual([each.value for each in ahead.messages], [b"a"])
+        self.assertIsInstance(ahead.error, RemoteUnknownError)
+        self.assertEqual(self.positions, {A: 0, B: 0})
+        stream.done(ahead)
+        stream.done(stream.takeAhead(10))
+        self.assertEqual(self.positions, {A: 11, B: 11})
+
     def test_room(self) -> None:
         """Room is kept for what is on its way; who waits for room hears of it when there is some."""
         stream = self.stream()

@@ -32,7 +32,7 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.producer.producer import PAUSE_COUNT_MAX, PAUSE_MS, TURN_COUNT_MAX, Producer, ProducerData
+from pylogbroker.producer.producer import PAUSE_COUNT_MAX, PAUSE_FROM_COUNT, PAUSE_MS, TURN_COUNT_MAX, Producer, ProducerData
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import RequestDecoder
 from tests.producer.producercase import ClusterCase, ProducerCase
@@ -241,7 +241,7 @@ class AsyncTests(ProducerCase):
     def test_loopsEndWithTheProducer(self) -> None:
         """Who waits for the reactor's turn when the producer is closed is told at once, and no timer is left; a cancelled wait leaves the others alone."""
         producer = self.producer({"batch.size": 10_000})
-        for _message in range(TURN_COUNT_MAX + 1):
+        for _message in range(PAUSE_FROM_COUNT + 1):
             producer.post("t", b"x")
         first, second = producer.whenReady(), producer.whenReady()
         self.clock.advance(0)
@@ -256,7 +256,7 @@ class AsyncTests(ProducerCase):
     def test_loopsWaitForSlowBrokers(self) -> None:
         """A loop does not wait for longer than a moment for what does not leave: there is room."""
         producer = self.producer({"batch.size": 10_000})
-        for _message in range(2 * TURN_COUNT_MAX):
+        for _message in range(PAUSE_FROM_COUNT + TURN_COUNT_MAX):
             producer.post("t", b"x")
         ready = producer.whenReady()
         self.clock.advance(0)

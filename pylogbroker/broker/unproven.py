@@ -1,0 +1,52 @@
+"""
+What was produced on a connection, and which no answer has followed yet.
+
+A producer takes the answer to an OFFSETS request for the proof that the broker has taken all that it sent before on that connection. A disk can fail, or be
+full, between the two: what was accepted was still in memory, and is lost or held up, and the producer was not told, since nothing in this protocol tells
+it. So the answer has to wait, or must not come at all (L{pylogbroker.broker.upkeep.Upkeep.proven}), and for that one has to know where the connection's
+messages went.
+
+Remembered are topic and partition of the requests, so many at most; who produces to more without ever asking is taken to have produced everywhere.
+Rejected: closing all connections when a partition fails. It is as safe, and would make every producer of the broker send again what is in no danger.
+"""
+
+from __future__ import annotations
+
+from pylogbroker.model import RANDOM_PARTITION, TopicPartition
+
+PLACE_COUNT_MAX = 64
+
+
+class Unproven:
+    """
+    Where the messages of one connection went since its last answer to an OFFSETS request.
+    """
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: set[tuple[str, int]] | None = None  # most connections produce nothing, and there are thousands of them
+
+    def add(self, topic: str, partition: int) -> None:
+        """
+        Something was produced.
+
+        @param partition: may be L{RANDOM_PARTITION}.
+        """
+        places = self._places
+        if places is None:
+            self._places = {(topic, partition)}
+        elif len(places) < PLACE_COUNT_MAX:
+            places.add((topic, partition))
+
+    def concerns(self, where: TopicPartition) -> bool:
+        """Whether messages may have gone to a partition."""
+        places = self._places
+        if places is None:
+            return False
+        return len(places) >= PLACE_COUNT_MAX or where in places or (where.topic, RANDOM_PARTITION) in places
+
+    def clear(self) -> None:
+        """All of it has been taken, and an answer says so."""
+        if self._places:
+            self._places = None

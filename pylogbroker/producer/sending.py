@@ -1,0 +1,128 @@
+"""
+The L{Deferred} of one message.
+
+Whoever sends message by message mostly hangs one and the same errback on each, and nothing else: to be told of what goes wrong. A L{Deferred} keeps three
+tuples for that, and when all went well it walks through its loop to find that nothing is to be called. With hundreds of thousands a second both matter, the
+tuples less for what they cost to make than because Python's garbage collector looks at all that lives while a batch collects.
+
+So a L{Sending} shares the tuples of an errback that comes again and again (L{SameErrback}), and when it succeeds and nothing but such an errback waits, it
+has nothing to call and does not look. In all else it I{is} a L{Deferred}: whatever else is added, asked or done goes through Twisted's own code.
+
+It knows how a L{Deferred} keeps what was added to it, which Twisted does not promise. Whether that is as it thinks is tried out when a producer is made;
+where it is not (before Twisted 25.5, and whenever that changes), and where Twisted's debugging is on, L{sendings} makes plain ones, which do the same and cost
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+_NO_KEYWORDS: dict[str, Any] = {}
+
+
+def _passed(result: Any) -> Any:
+    """What stands beside an errback for the good case."""
+    return result
+
+
+class SameErrback:
+    """
+    The errback that was added last, by all who send with one producer.
+
+    @ivar errback: itself; compared, since a method is a new object each time that it is asked for.
+    @ivar entry: what a L{Deferred} keeps of it.
+    """
+
+    __slots__ = ("entry", "errback")
+
+    def __init__(self) -> None:
+        self.errback: Any = None
+        self.entry: Any = None
+
+    def entryOf(self, errback: Any) -> Any:
+        """What a L{Deferred} is to keep; the same as before for the same errback."""
+        if not _isSameMethod(self.errback, errback):
+            self.entry = ((_passed, (), _NO_KEYWORDS), (errback, (), _NO_KEYWORDS))
+        self.errback = errback
+        return self.entry
+
+
+_METHOD = type(SameErrback().entryOf)
+
+
+def _isSameMethod(one: Any, other: Any) -> bool:
+    return type(one) is type(other) is _METHOD and one == other
+
+
+class Sending(Deferred[None]):
+    """
+    Fires when a message has gone. A L{Deferred} in all that can be seen.
+    """
+
+    def __init__(self, same: SameErrback) -> None:
+        """
+        @param same: shared with others.
+        """
+        self._callbacks = []
+        self._canceller = None
+        self._same = same
+
+    def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
+        """Twisted's."""
+        if args or kwargs or self.called:
+            return super().addErrback(errback, *args, **kwargs)
+        same = self._same
+        self._callbacks.append(same.entry if same.errback is errback else same.entryOf(errback))
+        return self
+
+    def callback(self, result: Any) -> None:
+        """Twisted's."""
+        added = self._callbacks
+        if self.called or self.paused or result is not None or len(added) > 1 or (added and added[0][0][0] is not _passed):
+            super().callback(result)
+            return
+        added.clear()
+        self.called = True
+        self.result = None
+
+
+class Done(Deferred[None]):
+    """
+    Has fired, with nothing to say: the same as C{succeed(None)} for less, for a loop that asks before each message.
+    """
+
+    called = True
+    result: Any = None
+
+    def __await__(self) -> Any:
+        """Twisted's."""
+        return _END if self.result is None and not self.paused else super().__await__()
+
+
+_END: Iterator[Any] = iter(())
+"""Of a coroutine's waiting, at once."""
+
+
+def _isKnown(deferredClass: Any) -> bool:
+    """Whether a L{Deferred} keeps what is added as L{Sending} thinks."""
+    probe = deferredClass()
+    probe.addErrback(_passed, 1, two=2)
+    try:
+        ((good, bad),) = probe._callbacks
+        return vars(probe) == {"_callbacks": [(good, bad)], "_canceller": None} and bool(bad == (_passed, (1,), {"two": 2}))
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def sendings(deferredClass: Any = Deferred) -> Callable[[], Deferred[None]]:
+    """
+    @param deferredClass: Twisted's.
+    @return: makes one for each message of one producer.
+    """
+    if Deferred.debug or not _isKnown(deferredClass):
+        return Deferred
+    return partial(Sending, SameErrback())
