@@ -13,12 +13,12 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from pylogbroker.console.standalone import ClusterConsole
-from pylogbroker.program import Orderly
+from pylogbroker.program import Orderly, ProgramOptions
 
 LISTENER = "8067"
 
 
-class Options(usage.Options):
+class Options(ProgramOptions):
     """The options of C{twistd pylogbroker-console}."""
 
     synopsis = "[options] --zookeeper HOST:PORT[,HOST:PORT...][/CHROOT]"
@@ -39,6 +39,7 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """What is missing is a usage error."""
+        super().postOptions()
         if not (self["zookeeper"] or "").strip():
             raise usage.UsageError("--zookeeper HOST:PORT is missing")
 
@@ -52,4 +53,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdConsole(reactor, options["listen"], options["zookeeper"], tuple(options.hosts), not options["no-messages"])
+    service.logLevels = options.logLevels
     return service  # type: ignore[no-any-return]

@@ -16,10 +16,10 @@ from pylogbroker.config.properties import readProperties
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.program import Orderly, warn
+from pylogbroker.program import Orderly, ProgramOptions, warn
 
 
-class Options(usage.Options):
+class Options(ProgramOptions):
     """The options of C{twistd pylogbroker-mirror}."""
 
     synopsis = "--consumer FILE [--consumer FILE ...] --producer FILE (--whitelist RE | --blacklist RE) [options]"
@@ -48,6 +48,7 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read the files; what is wrong with them is a usage error."""
+        super().postOptions()
         if not self.consumers or self["producer"] is None:
             raise usage.UsageError("--consumer FILE and --producer FILE are needed")
         if (self["whitelist"] is None) == (self["blacklist"] is None):
@@ -78,4 +79,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdMirrorService(reactor, options.settings)
+    service.logLevels = options.logLevels
     return service  # type: ignore[no-any-return]

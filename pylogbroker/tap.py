@@ -60,5 +60,6 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdBrokerService(reactor, options.settings)
+    service.logLevels = options.logLevels
     service.console = brokerConsole(reactor, options.settings, service)
     return service  # type: ignore[no-any-return]

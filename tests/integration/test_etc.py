@@ -27,6 +27,7 @@ from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.table import Row
+from pylogbroker.loglevels import readLevels
 from tests.integration.brokerprocess import twistd
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
@@ -74,6 +75,15 @@ class PropertyTests(SynchronousTestCase):
         self.assertTrue(readAllowList(str(ETC / "allow.txt")).allows("loader", PRODUCE, "views-1"))
 
 
+    def test_logLevels(self) -> None:
+        """C{log-levels.properties} is valid as it is, and with everything that is commented out in it."""
+        self.assertEqual({level.name for level in readLevels(str(ETC / "log-levels.properties"), self.fail).values()}, {"info"})
+        path = self.mktemp()
+        text = (ETC / "log-levels.properties").read_text(encoding="utf-8")
+        Path(path).write_text(re.sub(r"^#([a-z])", r"\1", text, flags=re.MULTILINE), encoding="utf-8")
+        self.assertEqual(len(readLevels(path, self.fail)), 5)
+
+
 class UnitTests(SynchronousTestCase):
     """C{etc/systemd}."""
 
@@ -94,7 +104,7 @@ class UnitTests(SynchronousTestCase):
                 program = Path(words[0]).name
                 config = words[words.index("--config") + 1]
                 self.assertTrue((ETC / Path(config).name).exists(), config)
-                own = [word.replace(config, str(ETC / Path(config).name)) for word in words]
+                own = [re.sub(r"^/etc/pylogbroker/", f"{ETC}/", word) for word in words]
                 if program == "twistd":
                     self.assertEqual(own[1:3], ["-n", "--pidfile="])
                     makers[own[3]].options().parseOptions(own[4:])
@@ -110,6 +120,7 @@ class UnitTests(SynchronousTestCase):
             for line in ("NoNewPrivileges=yes", "User=", *(() if isOnce else ("Type=notify", "Restart=on-failure", "LimitNOFILE=", "KillSignal=SIGTERM"))):
                 self.assertIn(f"\n{line}", text, unit)
             self.assertEqual(Path(words[0]).name == "twistd", not isOnce)
+            self.assertEqual("--log-levels" in words and "\nExecReload=/bin/kill -HUP $MAINPID\n" in text, not isOnce)
 
     def test_verified(self) -> None:
         """systemd has nothing against them, but that the programs are not installed there."""
