@@ -127,6 +127,8 @@ class Orderly:
         """Before the reactor runs."""
         if self.logLevels is not None:
             self.logLevels.begin(globalLogPublisher)
+            # Now, and not when it serves: until somebody catches this signal, it kills.
+            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._readLevels, self.logLevels))
         try:
             super().privilegedStartService()  # type: ignore[misc]
         except PylogbrokerError:
@@ -144,8 +146,6 @@ class Orderly:
         """After the reactor has installed its own: those would make twistd end by the signal."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
-        if self.logLevels is not None:
-            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._readLevels, self.logLevels))
         notifySystemd("READY=1")
 
     def _readLevels(self, logLevels: LogLevels) -> None:
