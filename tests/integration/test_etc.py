@@ -120,7 +120,7 @@ class UnitTests(SynchronousTestCase):
             for line in ("NoNewPrivileges=yes", "User=", *(() if isOnce else ("Type=notify", "Restart=on-failure", "LimitNOFILE=", "KillSignal=SIGTERM"))):
                 self.assertIn(f"\n{line}", text, unit)
             self.assertEqual(Path(words[0]).name == "twistd", not isOnce)
-            self.assertEqual("--log-levels" in words and "\nExecReload=/bin/kill -HUP $MAINPID\n" in text, not isOnce)
+            self.assertEqual("--log-levels" in words, "\nExecReload=/bin/kill -HUP $MAINPID\n" in text, unit)
 
     def test_verified(self) -> None:
         """systemd has nothing against them, but that the programs are not installed there."""
