@@ -47,4 +47,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdAuditorService(reactor, options.settings, Auditor(reactor, options.settings, timeOf=options.timeOf))
+    service.logLevels = options.logLevels
     return service  # type: ignore[no-any-return]

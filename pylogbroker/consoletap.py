@@ -15,12 +15,12 @@ from twisted.python import usage
 from pylogbroker.config.accesssettings import AccessSettings
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.program import Orderly
+from pylogbroker.program import Orderly, ProgramOptions
 
 LISTENER = "8067"
 
 
-class Options(usage.Options):
+class Options(ProgramOptions):
     """The options of C{twistd pylogbroker-console}."""
 
     synopsis = "[options] --zookeeper HOST:PORT[,HOST:PORT...][/CHROOT]"
@@ -49,6 +49,7 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """What is missing is a usage error."""
+        super().postOptions()
         if not (self["zookeeper"] or "").strip():
             raise usage.UsageError("--zookeeper HOST:PORT is missing")
         try:
@@ -66,4 +67,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdConsole(reactor, options["listen"], options["zookeeper"], tuple(options.hosts), not options["no-messages"], access=options.access)
+    service.logLevels = options.logLevels
     return service  # type: ignore[no-any-return]

@@ -17,10 +17,10 @@ from pylogbroker.console.service import MetricsService
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.program import Orderly, WithSite, warn
+from pylogbroker.program import Orderly, ProgramOptions, WithSite, warn
 
 
-class Options(usage.Options):
+class Options(ProgramOptions):
     """The options of C{twistd pylogbroker-mirror}."""
 
     synopsis = "--consumer FILE [--consumer FILE ...] --producer FILE (--whitelist RE | --blacklist RE) [options]"
@@ -55,6 +55,7 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read the files; what is wrong with them is a usage error."""
+        super().postOptions()
         if not self.consumers or self["producer"] is None:
             raise usage.UsageError("--consumer FILE and --producer FILE are needed")
         if (self["whitelist"] is None) == (self["blacklist"] is None):
@@ -85,6 +86,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdMirrorService(reactor, options.settings)
+    service.logLevels = options.logLevels
     listener = options["listen"].strip()
     if listener:
         service.site = MetricsService(reactor, listener, service.figures, tuple(options.hosts))

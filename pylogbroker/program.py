@@ -1,6 +1,7 @@
 """
-What programs under C{twistd} have in common: a property file and changes to it; a site that lives as long as they do; a start that fails in one line and exits
-with 1; an end with 0 when a signal has asked for it (twistd by itself would let the process die of the signal after an orderly stop); and a word to systemd.
+What programs under C{twistd} have in common: levels of the log, which C{SIGHUP} has read again; a property file and changes to it; a site that lives as long as
+they do; a start that fails in one line and exits with 1; an end with 0 when a signal has asked for it (twistd by itself would let the process die of the signal
+after an orderly stop); and a word to systemd.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import globalLogPublisher
 from twisted.python import usage
+from twisted.python.failure import Failure
 
 from pylogbroker.config.properties import readProperties
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.loglevels import LogLevels, readLevels
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 
@@ -53,7 +58,28 @@ def notifySystemd(state: str, environment: Mapping[str, str] = os.environ) -> bo
     return True
 
 
-class PropertyOptions(usage.Options):
+class ProgramOptions(usage.Options):
+    """
+    C{--log-levels FILE}.
+
+    @ivar logLevels: L{None} without it.
+    """
+
+    optParameters: list[list[Any]] = [["log-levels", None, None, "A property file with the log's levels, NAMESPACE=LEVEL; SIGHUP has it read again."]]
+    logLevels: LogLevels | None = None
+
+    def postOptions(self) -> None:
+        """Read the file; what is wrong with it is a usage error."""
+        path = self["log-levels"]
+        if path is None:
+            return
+        try:
+            self.logLevels = LogLevels(os.path.abspath(path), readLevels(path, warn))
+        except PylogbrokerError as error:
+            raise usage.UsageError(str(error)) from error
+
+
+class PropertyOptions(ProgramOptions):
     """
     C{--config FILE} and C{--set KEY=VALUE}.
 
@@ -79,6 +105,7 @@ class PropertyOptions(usage.Options):
 
     def postOptions(self) -> None:
         """Read the file; what is wrong with it is a usage error."""
+        super().postOptions()
         if self["config"] is None:
             raise usage.UsageError("--config FILE is missing")
         try:
@@ -113,12 +140,19 @@ class WithSite:
 class Orderly:
     """
     Beside a service, first in the list of bases: its start fails in one line, and it ends with 0.
+
+    @ivar logLevels: what is logged; L{None}: all.
     """
 
     _reactor: Any
+    logLevels: LogLevels | None = None
 
     def privilegedStartService(self) -> None:
         """Before the reactor runs."""
+        if self.logLevels is not None:
+            self.logLevels.begin(globalLogPublisher)
+            # Now, and not when it serves: until somebody catches this signal, it kills.
+            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._readLevels, self.logLevels))
         try:
             super().privilegedStartService()  # type: ignore[misc]
         except PylogbrokerError:
@@ -137,6 +171,19 @@ class Orderly:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
         notifySystemd("READY=1")
+
+    def _readLevels(self, logLevels: LogLevels) -> None:
+        """Again, on a thread."""
+
+        def warn(sentence: str) -> None:
+            self._reactor.callFromThread(logLevels.warn, sentence)
+
+        def failed(failure: Failure) -> None:
+            failure.trap(PylogbrokerError)
+            logLevels.keep(failure.value)
+
+        reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), readLevels, logLevels.path, warn)
+        reading.addCallbacks(logLevels.change, failed)
 
     def _stopReactor(self) -> None:
         if self._reactor.running:

@@ -39,5 +39,6 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdBrokerService(reactor, options.settings)
+    service.logLevels = options.logLevels
     service.site = brokerConsole(reactor, options.settings, service)
     return service  # type: ignore[no-any-return]

@@ -79,6 +79,14 @@ class OptionsTests(SynchronousTestCase):
             self.assertRaises(usage.UsageError, _Options().parseOptions, arguments)
         self.assertRaises(NotImplementedError, PropertyOptions().parseOptions, ["--config", self.file("")])
 
+    def test_logLevels(self) -> None:
+        """Levels of the log are read with the options; a file that is not there, or says what is no level, is a usage error."""
+        options = _Options()
+        options.parseOptions(["--config", self.file(""), "--log-levels", self.file("root=warn")])
+        self.assertEqual(str(options.logLevels), "root=warn")
+        for path in ("/nowhere", self.file("root=loud")):
+            self.assertRaises(usage.UsageError, _Options().parseOptions, ["--config", self.file(""), "--log-levels", path])
+
 
 class _Told(Service):
     """Writes down what it is told."""

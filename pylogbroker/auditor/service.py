@@ -19,7 +19,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.web.resource import Resource
-from twisted.web.server import Site
+from twisted.web.server import Request, Site
 
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
@@ -27,7 +27,6 @@ from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.errors import ConfigurationError
 
-REQUEST_SIZE_MAX = 64 << 10
 IDLE_SECONDS = 30
 LOGGED_COUNT_MAX = 1_000
 """Holes that are logged one by one, at a time; the number of the others is."""
@@ -70,10 +69,28 @@ class AuditPage(Resource):
         return show(self.comparison).encode()
 
 
+class _Request(Request):
+    """One without a body: Twisted would keep any, of whatever size, on the disk."""
+
+    channel: Any
+
+    def gotLength(self, length: int | None) -> None:
+        super().gotLength(0)
+        if length:
+            self._refuse()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self._refuse()
+
+    def _refuse(self) -> None:
+        self.channel.transport.abortConnection()
+
+
 class AuditSite(Site):
     """Small requests only, and no line in the log for each."""
 
     noisy = False
+    requestFactory = _Request
 
     def log(self, request: Any) -> None:
         """Nothing."""

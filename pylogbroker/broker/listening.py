@@ -34,8 +34,7 @@ def serverEndpoint(reactor: Any, description: str) -> Any:
     if not description.startswith("tls:"):
         return serverFromString(reactor, description)
     port, options = _parse(description)
-    context = _context(options)
-    return SSL4ServerEndpoint(reactor, port, context, int(options.get("backlog", BACKLOG)), options.get("interface", ""))
+    return SSL4ServerEndpoint(reactor, port, _connections(options), int(options.get("backlog", BACKLOG)), options.get("interface", ""))
 
 
 def _parse(description: str) -> tuple[int, dict[str, str]]:
@@ -79,10 +78,12 @@ def _certificates(path: str) -> list[Any]:
     return found
 
 
-def _context(options: dict[str, str]) -> Any:
+def _connections(options: dict[str, str]) -> Any:
     try:
         from OpenSSL import SSL, crypto
         from twisted.internet.ssl import CertificateOptions, KeyPair, TLSVersion, trustRootFromCertificates
+
+        from pylogbroker.broker.handshakes import ServerConnections
     except ImportError as error:
         raise ConfigurationError(f"TLS needs the extra tls: pip install 'pylogbroker[tls]' ({error})") from error
     try:
@@ -96,8 +97,7 @@ def _context(options: dict[str, str]) -> Any:
             trustRoot=trustRoot,
             raiseMinimumTo=TLSVersion.TLSv1_2,
         )
-        made.getContext()  # now, or what does not fit together would only be found by the first client
-        return made
+        return ServerConnections(made.getContext())  # made now, or what does not fit together would only be found by the first client
     except (SSL.Error, crypto.Error, ValueError) as error:
         raise ConfigurationError(f"TLS cannot be used: {error}") from error
 

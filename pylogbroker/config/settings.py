@@ -233,7 +233,11 @@ BROKER_ROWS: tuple[Row, ...] = (
         "header is refused, since it may come from a page elsewhere.",
     ),
     _ours("http.console", "httpConsole", Boolean(), "true", "Serve the console, too, and not only metrics."),
-    _ours("http.messages", "httpMessages", Boolean(), "true", "Let whoever looks at the console look at messages."),
+    _ours(
+        "http.messages", "httpMessages", Boolean(), None,
+        "Let whoever looks at the console look at messages, those of all topics: `allow.file` does not bind the console.",
+        derived="`true`, or `false` with `allow.file`",
+    ),
     _ours(
         "log.requests", "logRequests", Boolean(), "false",
         "Log every request, as 0.7 does with its logger `kafka.request.logger` at TRACE. For hunting a client's mistake: it costs more than the requests do.",
@@ -357,6 +361,8 @@ class BrokerSettings:
             values[setting] = max(values[setting], least)
         if not values["listeners"]:
             values["listeners"] = (_listener(values["port"], values["listenInterface"]),)
+        if values["httpMessages"] is None:
+            values["httpMessages"] = not values["allowFile"]
         if values["allowFile"]:
             readAllowList(values["allowFile"])
         return cls(**values)

@@ -53,15 +53,17 @@ class ConsoleService(Service):
     _log = Logger()
     name = "pylogbroker-console"
 
-    def __init__(self, reactor: Any, listener: str, web: Web, view: ClusterView | None = None) -> None:
+    def __init__(self, reactor: Any, listener: str, web: Web, view: ClusterView | None = None, called: str = "http.listener") -> None:
         """
         @param listener: see L{listenerDescription}.
         @param view: closed at the end.
+        @param called: where C{listener} was said, for errors.
         """
         self._reactor = reactor
         self._description = listenerDescription(listener)
         self.web = web
         self._view = view
+        self._called = called
         self.port: Any = None
 
     def listen(self) -> Deferred[None]:
@@ -78,7 +80,7 @@ class ConsoleService(Service):
         try:
             self.port = await serverFromString(self._reactor, self._description).listen(self.web)
         except Exception as error:
-            raise ConfigurationError(f"cannot listen on {self._description!r} (http.listener): {error}") from error
+            raise ConfigurationError(f"cannot listen on {self._description!r} ({self._called}): {error}") from error
         self._log.info("Metrics and console are served on {listener}", listener=str(self.port.getHost()))
 
     def privilegedStartService(self) -> None:
@@ -90,7 +92,7 @@ class ConsoleService(Service):
         outcomes: list[Any] = []
         self.listen().addBoth(outcomes.append)
         if not outcomes:
-            raise ConfigurationError("the endpoint in http.listener needs a running reactor before it listens; twistd cannot wait for it")
+            raise ConfigurationError(f"the endpoint in {self._called} needs a running reactor before it listens; twistd cannot wait for it")
         if isinstance(outcomes[0], Failure):
             outcomes[0].raiseException()
 
@@ -131,7 +133,8 @@ class MetricsService(ConsoleService):
         @param collect: called for each scrape.
         @param hosts: names that the Host header may have.
         """
-        super().__init__(reactor, listener, Web(reactor, {"/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))}, hosts))
+        routes: dict[str, Route] = {"/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))}
+        super().__init__(reactor, listener, Web(reactor, routes, hosts, "hosts"), called="listener")
 
 
 def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService) -> ConsoleService | None:

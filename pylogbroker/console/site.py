@@ -128,7 +128,7 @@ class _Request(http.Request):
     def _answer(self, web: Web) -> Any:
         hosts = self.requestHeaders.getRawHeaders(b"Host") or []
         if len(hosts) != 1 or not isOurs(hosts[0].decode("latin-1"), web.names):
-            return textReply("This site is not known by that name. If it should be, name it in http.hosts, or use its address.", 421)
+            return textReply(f"This site is not known by that name. If it should be, name it in {web.namesCalled}, or use its address.", 421)
         if self.method not in (b"GET", b"HEAD"):
             return textReply("There is only GET here.", 405)
         route = web.routes.get(self.path.decode("latin-1"))
@@ -188,14 +188,23 @@ class Web(Factory):
     @ivar routes: what answers each path. A route gets the query's values (of names that come twice, the last), and returns a L{Reply} now or later; it may
         raise L{BadRequestError}.
     @ivar names: that the Host header may have, in lower case.
+    @ivar namesCalled: where an operator says them, for errors.
     @ivar connections: that are open, the oldest first.
     """
 
     noisy = False
 
-    def __init__(self, reactor: Any, routes: Mapping[str, Route], names: tuple[str, ...] = (), connectionCountMax: int = CONNECTION_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        routes: Mapping[str, Route],
+        names: tuple[str, ...] = (),
+        namesCalled: str = "http.hosts",
+        connectionCountMax: int = CONNECTION_COUNT_MAX,
+    ) -> None:
         self._reactor = reactor
         self.routes = routes
+        self.namesCalled = namesCalled
         self.names = frozenset(name.lower() for name in names)
         self._connectionCountMax = connectionCountMax
         self.connections: dict[Any, None] = {}

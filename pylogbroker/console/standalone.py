@@ -86,7 +86,7 @@ class ClusterConsole(ConsoleService):
         self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
         routes = pageRoutes(self._cluster, hasMessages)
         routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
-        super().__init__(reactor, listener, Web(reactor, routes, hosts), self._cluster)
+        super().__init__(reactor, listener, Web(reactor, routes, hosts, "--host"), self._cluster, "--listen")
 
     async def _metrics(self, query: Query) -> Reply:
         return Reply(200, CONTENT_TYPE, render(lagFamilies(await self._cluster.groups())))

@@ -102,6 +102,23 @@ class ServiceTests(AuditCase):
         self.assertEqual((await deferToThread(ask, port, "/audit.json"))[2], before)
         self.assertEqual(self.flushLoggedErrors(), [])
 
+    async def test_body(self) -> None:
+        """A request with a body ends its connection before the body has come, and is not answered."""
+        await self.fill(1, 1)
+        port = (await self.service()).port.getHost().port
+
+        def send(more: bytes) -> bytes:
+            with create_connection(("127.0.0.1", port), 30) as connection:
+                connection.sendall(b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n" + more)
+                try:
+                    return connection.recv(1 << 16)
+                except ConnectionResetError:
+                    return b""
+
+        for more in (b"Content-Length: 1000000000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"):
+            self.assertEqual(await deferToThread(send, more), b"")
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     async def test_beforeTheFirstPass(self) -> None:
         """Before the first pass is over, nobody is told that all is well."""
         service = await self.service(start=False)

@@ -111,6 +111,16 @@ class RouteTests(TestCase):
         self.assertEqual((await self.messages(topic="t")).status, 404)
         self.assertFalse((await self.get("/api/state")).json()["hasMessages"])
 
+    async def test_rules(self) -> None:
+        """Where rules say who may fetch what, nobody looks at messages here, since the console knows nobody; but for an operator who says so."""
+        rules = self.mktemp()
+        Path(rules).write_text("- both t\n", encoding="ascii")
+        await self.start(**{"allow.file": rules})
+        self.assertEqual((await self.messages(topic="t")).status, 404)
+        self.assertFalse((await self.get("/api/state")).json()["hasMessages"])
+        await self.start(**{"allow.file": rules, "http.messages": "true"})
+        self.assertEqual((await self.messages(topic="t")).status, 200)
+
     async def test_noConsole(self) -> None:
         """Another leaves nothing but metrics."""
         await self.start(**{"http.console": "false"})

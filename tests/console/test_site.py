@@ -14,7 +14,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.console.site import IDLE_SECONDS, BadRequestError, Query, Reply, Web, isOurs, jsonReply, textReply
+from pylogbroker.console.site import IDLE_SECONDS, BadRequestError, Query, Reply, Route, Web, isOurs, jsonReply, textReply
 from tests.broker.onlead import capture
 from tests.console.asking import Answer, parse, request
 
@@ -40,7 +40,8 @@ class SiteTestCase(SynchronousTestCase):
         self.clock = Clock()
         self.asked: list[Query] = []
         self.later: Deferred[Reply] = Deferred()
-        self.web = Web(self.clock, {"/": self.route, "/later": lambda query: self.later, "/wrong": self.wrong, "/broken": self.broken}, ("Log1.example",), 3)
+        routes: dict[str, Route] = {"/": self.route, "/later": lambda query: self.later, "/wrong": self.wrong, "/broken": self.broken}
+        self.web = Web(self.clock, routes, ("Log1.example",), "--host", 3)
 
     def route(self, query: Query) -> Reply:
         self.asked.append(query)
@@ -159,7 +160,7 @@ class RefusalTests(SiteTestCase):
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b", "[::1", "localhost:x", "localhost@evil.example"):
             answer = self.ask(host=host)
             self.assertEqual(answer.status, 421, host)
-            self.assertIn(b"http.hosts", answer.body)
+            self.assertIn(b"name it in --host,", answer.body)
         self.assertEqual(self.asked, [])
         for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8067", "[::1]:8067", "192.0.2.1", "log1.example:80", "LOG1.EXAMPLE"):
             self.assertEqual(self.ask(host=host).status, 200, host)

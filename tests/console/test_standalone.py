@@ -13,7 +13,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.console.standalone import RETRY_MS, ClusterConsole, lagFamilies
-from pylogbroker.errors import ZookeeperTimeoutException
+from pylogbroker.errors import ConfigurationError, ZookeeperTimeoutException
 from pylogbroker.metrics.exposition import render
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -68,6 +68,16 @@ class ServiceTests(TestCase):
         found = figures((await get(port, "/metrics")).body)
         self.assertEqual(found['pylogbroker_group_lag_bytes{group="g",topic="t",broker="0",partition="0"}'], 10)
         self.assertEqual((await get(port, "/")).status, 200)
+
+
+class WordTests(SynchronousTestCase):
+    """What an operator is told."""
+
+    def test_taken(self) -> None:
+        """A place that cannot be listened on is named as the command line names it, and so is a name that is not known."""
+        console = ClusterConsole(MemoryReactorClock(), "nonsense:1", "zk:2181")
+        self.assertIn("(--listen)", str(self.assertRaises(ConfigurationError, console.privilegedStartService)))
+        self.assertEqual(console.web.namesCalled, "--host")
 
 
 class AwayTests(SynchronousTestCase):

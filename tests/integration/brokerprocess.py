@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.integration.rawclient import RawClient
@@ -45,13 +45,19 @@ class BrokerProcess:
     """
 
     def __init__(
-        self, directory: str, properties: Mapping[str, str] | None = None, config: str | None = None, descriptorCounts: tuple[int, int] | None = None
+        self,
+        directory: str,
+        properties: Mapping[str, str] | None = None,
+        config: str | None = None,
+        descriptorCounts: tuple[int, int] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         """
         @param directory: C{log.dir}; beside it, in C{<directory>.properties}, its property file is written.
         @param properties: over the L{DEFAULTS}, or over those of C{config}.
         @param config: a property file to use instead of the L{DEFAULTS}.
         @param descriptorCounts: the soft and the hard limit on descriptors that it is started with; L{None}: the test's own.
+        @param options: more of the command line.
         """
         self.directory = directory
         self.lines: list[str] = []
@@ -60,6 +66,7 @@ class BrokerProcess:
         self._changes = {"log.dir": directory, **(properties or {})}
         self._config = config
         self._descriptorCounts = descriptorCounts
+        self._options = options
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._news = threading.Condition()
@@ -92,7 +99,7 @@ class BrokerProcess:
         self.lines = []
         self._ended = False
         self._process = subprocess.Popen(
-            [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker", "--config", config, *sets],
+            [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker", "--config", config, *sets, *self._options],
             cwd=os.path.dirname(self.directory),
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.main import buildParser
 from pylogbroker.config.allowlist import PRODUCE, readAllowList
@@ -27,6 +27,7 @@ from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.table import Row
+from pylogbroker.loglevels import readLevels
 from tests.integration.brokerprocess import twistd
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
@@ -72,6 +73,15 @@ class PropertyTests(SynchronousTestCase):
     def test_allowList(self) -> None:
         """C{allow.txt} is valid as it is."""
         self.assertTrue(readAllowList(str(ETC / "allow.txt")).allows("loader", PRODUCE, "views-1"))
+
+
+    def test_logLevels(self) -> None:
+        """C{log-levels.properties} is valid as it is, and with everything that is commented out in it."""
+        self.assertEqual({level.name for level in readLevels(str(ETC / "log-levels.properties"), self.fail).values()}, {"info"})
+        path = self.mktemp()
+        text = (ETC / "log-levels.properties").read_text(encoding="utf-8")
+        Path(path).write_text(re.sub(r"^#([a-z])", r"\1", text, flags=re.MULTILINE), encoding="utf-8")
+        self.assertEqual(len(readLevels(path, self.fail)), 5)
 
 
 class UnitTests(SynchronousTestCase):
@@ -121,18 +131,16 @@ class UnitTests(SynchronousTestCase):
             for line in ("NoNewPrivileges=yes", "User=", *(() if isOnce else ("Type=notify", "Restart=on-failure", "LimitNOFILE=", "KillSignal=SIGTERM"))):
                 self.assertIn(f"\n{line}", text, unit)
             self.assertEqual(Path(words[0]).name == "twistd", not isOnce)
+            self.assertEqual("--log-levels" in words, "\nExecReload=/bin/kill -HUP $MAINPID\n" in text, unit)
 
     def test_verified(self) -> None:
         """systemd has nothing against them, but that the programs are not installed there."""
-        analyze = shutil.which("systemd-analyze")
-        if analyze is None:
-            raise SkipTest("there is no systemd-analyze")
         folder = Path(self.mktemp())
         folder.mkdir()
         for path in UNITS.iterdir():
             text = re.sub(r"/opt/pylogbroker/bin/\w+", "/bin/true", path.read_text(encoding="utf-8"))
             (folder / path.name).write_text(text.replace("User=pylogbroker", "User=root"), encoding="utf-8")
-        run = subprocess.run([analyze, "verify", *map(str, folder.iterdir())], capture_output=True, text=True, timeout=60, check=False)
+        run = subprocess.run(["systemd-analyze", "verify", *map(str, folder.iterdir())], capture_output=True, text=True, timeout=60, check=False)
         said = [line for line in (run.stdout + run.stderr).splitlines() if "pylogbroker" in line]
         self.assertEqual(said, [])
 

@@ -1,5 +1,5 @@
 """
-Producers and consumer groups at brokers that are registered in a real ZooKeeper; and the programs of C{docs/groups.md}.
+Producers and consumer groups at brokers that are registered in a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.protocol import Factory
 from twisted.internet.utils import getProcessOutputAndValue
-from twisted.protocols.basic import LineOnlyReceiver
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.consumer.group import ConsumerConnector
@@ -34,10 +32,12 @@ class ClusterTestCase(TestCase):
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.servers = await freshChroot("groups")
+        self.brokers: list[LocalBroker] = []
         for number in (0, 1):
             broker = LocalBroker(reactor, registered(self.servers, number))
             await broker.start()
             self.addCleanup(broker.stop)
+            self.brokers.append(broker)
 
 
 class GroupTests(ClusterTestCase):
@@ -83,29 +83,6 @@ class GroupTests(ClusterTestCase):
             self.assertEqual([number for each, number in pairs if each == key], [number for number in range(total) if number % 7 == key])
 
 
-class Collector(Factory):
-    """
-    Takes lines, and ends the connection when it has enough.
-
-    @ivar lines: so far.
-    """
-
-    def __init__(self, countMax: int) -> None:
-        self.countMax = countMax
-        self.lines: list[bytes] = []
-
-    def buildProtocol(self, address: object) -> LineOnlyReceiver:
-        protocol = LineOnlyReceiver()
-        protocol.delimiter = b"\n"
-        protocol.lineReceived = lambda line: self._take(protocol, line)  # type: ignore[method-assign]
-        return protocol
-
-    def _take(self, protocol: LineOnlyReceiver, line: bytes) -> None:
-        self.lines.append(line)
-        if len(self.lines) == self.countMax:
-            cast(Any, protocol.transport).loseConnection()
-
-
 class WrongPlaceTests(ClusterTestCase):
     """A ZooKeeper that is not there, or not what was meant."""
 
@@ -130,25 +107,7 @@ class WrongPlaceTests(ClusterTestCase):
 
 
 class PageTests(ClusterTestCase):
-    """C{docs/groups.md}, and what the README says of clusters."""
-
-    def programs(self) -> list[str]:
-        page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
-        return [text.replace("localhost:2181", self.servers) for text in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
-
-    async def test_programs(self) -> None:
-        """The program that publishes, the one that consumes and the one that pipes do what the page says."""
-        publish, consume, pipe = self.programs()
-        collector = Collector(1000)
-        port = cast(Any, reactor).listenTCP(0, collector, interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-        pipe = pipe.replace("tcp:localhost:7000", f"tcp:127.0.0.1:{port.getHost().port}")
-        programs = ((publish, b"writtenCount=1000, failedCount=0, unknownCount=0"), (consume, b"1000 messages"), (pipe, b"has closed the connection"))
-        for program, said in programs:
-            output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", program], env=None, path=str(ROOT))
-            self.assertEqual((status, errors), (0, b""))
-            self.assertIn(said, output)
-        self.assertEqual(sorted(collector.lines), sorted(b"click %d" % number for number in range(1000)))
+    """What the README says of clusters."""
 
     async def test_readme(self) -> None:
         """The README's commands for a cluster do what it says: lines come in at one end and out at the other, and the group is up to date."""

@@ -1,0 +1,29 @@
+"""Consume a topic as a member of a group, until there are enough messages; if none comes for five seconds, that is an error."""
+
+import argparse
+
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import react
+
+from pylogbroker.consumer.group import ConsumerConnector
+
+
+async def main(reactor, options):
+    settings = {"zk.connect": options.zookeeper, "groupid": options.group, "consumer.timeout.ms": "5000"}
+    count = 0
+    async with ConsumerConnector(reactor, settings) as consumer:
+        streams = await consumer.createMessageStreams({options.topic: 1})
+        async for message in streams[options.topic][0]:
+            count += 1
+            if count == options.count:
+                break
+    print(count, "messages, the last one", message.value)
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--zookeeper", default="localhost:2181")
+parser.add_argument("--topic", default="clicks")
+parser.add_argument("--group", default="counters")
+parser.add_argument("--count", type=int, default=1000)
+options = parser.parse_args()
+react(lambda reactor: ensureDeferred(main(reactor, options)))
