@@ -16,7 +16,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.client.consumers import Consumers
-from pylogbroker.client.discovery import ZookeeperDiscovery
+from pylogbroker.client.discovery import ZookeeperDiscovery, openedDiscovery
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError, RemoteOffsetOutOfRangeError, RemotePartitionError
 from pylogbroker.formats.messageset import MessageSet
@@ -69,14 +69,8 @@ class TierReader:
             await self._discovery.refresh()
             return
         zookeeper = self._makeZookeeper(self._address)
-        try:
-            await zookeeper.connect(self._settings.timeoutMs)
-            discovery = ZookeeperDiscovery(self._reactor, zookeeper)
-            await discovery.start()
-        except BaseException:
-            await zookeeper.close()
-            raise
-        self._zookeeper, self._discovery = zookeeper, discovery
+        self._discovery = await openedDiscovery(self._reactor, zookeeper, self._settings.timeoutMs)
+        self._zookeeper = zookeeper
 
     async def close(self) -> None:
         """Let go of all connections."""

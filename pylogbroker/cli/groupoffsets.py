@@ -79,17 +79,28 @@ def addResetArguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", metavar="TIME", type=time, help="earliest, latest, milliseconds since 1970, or a date like 2026-01-31T12:00")
     where.add_argument("--to-offset", dest="toOffset", metavar="N", type=whole(0), help="an offset at which a message begins, or the log ends")
-    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic; can be repeated; without, those in which the group has positions")
+    addTopics(parser)
     parser.add_argument(
         "--partition", dest="partitions", metavar="BROKER-PARTITION", type=brokerPartition, action="append", help="a partition; can be repeated; without, all"
     )
     addChange(parser)
 
 
+def addTopics(parser: argparse.ArgumentParser) -> None:
+    """Which topics of a group."""
+    parser.add_argument(
+        "--topic", dest="topics", metavar="TOPIC", type=topic, action="append",
+        help="a topic; can be repeated; without, those in which the group has positions",
+    )  # fmt: skip
+
+
 def addChange(parser: argparse.ArgumentParser) -> None:
     """Arguments of what may change something: where, whether really, and how to show it."""
     parser.add_argument("--execute", dest="isExecuted", action="store_true", help="do it; without, what would be done is only shown")
-    parser.add_argument("--force", dest="isForced", action="store_true", help="do it even where it is refused: while the group has members, or to a number at which no message begins")
+    parser.add_argument(
+        "--force", dest="isForced", action="store_true",
+        help="do it even where it is refused: while the group has members, or to a number at which no message begins",
+    )  # fmt: skip
     addRegistry(parser)
     addJson(parser)
 

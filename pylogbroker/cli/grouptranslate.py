@@ -11,9 +11,9 @@ import argparse
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addOtherAccess, group, topic
+from pylogbroker.cli.arguments import addOtherAccess, group
 from pylogbroker.cli.clusterreading import ClusterReading
-from pylogbroker.cli.groupoffsets import addChange, change, readOffsets
+from pylogbroker.cli.groupoffsets import addChange, addTopics, change, readOffsets
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.offsetlines import GroupOffset
 from pylogbroker.consumer.rebalance import Place
@@ -35,11 +35,14 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
     parser.add_argument("group", metavar="GROUP", type=group, help="the group that moves")
-    parser.add_argument("--from", dest="source", metavar="HOST:PORT", required=True, help="ZooKeeper's servers of the cluster that was mirrored; --zookeeper has those of the mirror's target")
+    parser.add_argument(
+        "--from", dest="source", metavar="HOST:PORT", required=True,
+        help="ZooKeeper's servers of the cluster that was mirrored; --zookeeper has those of the mirror's target",
+    )  # fmt: skip
     addOtherAccess(parser, "from", "the cluster that was mirrored")
     parser.add_argument("--mirror-group", dest="mirrorGroup", metavar="GROUP", type=group, required=True, help="the groupid of the mirror, in that cluster")
     parser.add_argument("--to-group", dest="toGroup", metavar="GROUP", type=group, help="how the group is called in the target; without, the same")
-    parser.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="a topic; can be repeated; without, those in which the group has positions")
+    addTopics(parser)
     addChange(parser)
 
 

@@ -56,7 +56,9 @@ It ends at the end of the partition. MB are 2^20 bytes of payload.
 def _addReading(parser: argparse.ArgumentParser) -> None:
     addTopic(parser)
     parser.add_argument("--messages", dest="countMax", metavar="N", type=whole(1), default=LONG_MAX, help="stop after so many (without, at the end)")
-    parser.add_argument("--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, FETCH_SIZE_MAX), default=1 << 20, help="bytes to ask for at a time (%(default)s)")
+    parser.add_argument(
+        "--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, FETCH_SIZE_MAX), default=1 << 20, help="bytes to ask for at a time (%(default)s)"
+    )
     parser.add_argument("--from-latest", dest="isFromLatest", action="store_true", help="begin behind the last message that is there")
     addReporting(parser)
 
@@ -67,8 +69,12 @@ def addGroupArguments(parser: argparse.ArgumentParser) -> None:
     addRegistry(parser)
     _addReading(parser)
     parser.add_argument("--group", metavar="NAME", type=group, help="a group that stays, and goes on where it was; without, one that goes at the end")
-    parser.add_argument("--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="streams that read beside one another (%(default)s)")
-    parser.add_argument("--idle-ms", dest="idleMs", metavar="MS", type=positive, default=IDLE_MS, help="when nothing has come for so long, it is over (%(default)s)")
+    parser.add_argument(
+        "--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="streams that read beside one another (%(default)s)"
+    )
+    parser.add_argument(
+        "--idle-ms", dest="idleMs", metavar="MS", type=positive, default=IDLE_MS, help="when nothing has come for so long, it is over (%(default)s)"
+    )
 
 
 def addSimpleArguments(parser: argparse.ArgumentParser) -> None:

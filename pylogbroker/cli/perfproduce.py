@@ -50,7 +50,9 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addBroker(parser, hasCluster=True)
     addTopic(parser)
     parser.add_argument("--messages", dest="count", metavar="N", type=whole(1), required=True, help="how many to send")
-    parser.add_argument("--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="bytes of each message (%(default)s)")
+    parser.add_argument(
+        "--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="bytes of each message (%(default)s)"
+    )
     parser.add_argument("--vary-message-size", dest="isVaried", action="store_true", help="each message has a size by chance, from 1 to --message-size")
     parser.add_argument("--async", dest="isAsync", action="store_true", help="gather messages into batches in the background; without, wait for each batch")
     parser.add_argument(

@@ -230,6 +230,26 @@ class _Followed:
             await deferLater(self._clock, self._backoff.failed() / 1000)
 
 
+async def openedDiscovery(
+    clock: Any, zookeeper: IZookeeper, connectTimeoutMs: int, *, readRetryCount: int = 3, random: Callable[[], float] = lambda: 0.5
+) -> ZookeeperDiscovery:
+    """
+    Connect a client, and find out who is there.
+
+    @param zookeeper: not connected; closed again when this fails.
+    @return: started. The rest is as of L{ZookeeperDiscovery}.
+    @raise ZookeeperError: it is not there, or cannot be read.
+    """
+    try:
+        await zookeeper.connect(connectTimeoutMs)
+        discovery = ZookeeperDiscovery(clock, zookeeper, readRetryCount=readRetryCount, random=random)
+        await discovery.start()
+    except BaseException:
+        await zookeeper.close()
+        raise
+    return discovery
+
+
 class ZookeeperDiscovery:
     """
     What the registries in ZooKeeper say, kept up to date.

@@ -65,17 +65,22 @@ class ClusterView:
         self._brokers: dict[int, BrokerRegistration] = {}
         self._layout = Fresh(reactor, self._readLayout, 2_000)
         self._foreign = Fresh(reactor, self._readForeign)
+        self._foreignMs = 0
         self._groups = Fresh(reactor, self._readGroups)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._ends.close()
 
+    def _nowMs(self) -> int:
+        return int(self._reactor.seconds() * 1000)
+
     # -- brokers and topics
 
     async def state(self) -> dict[str, Any]:
         """
-        Brokers, topics and their partitions, who waits: as the page reads it.
+        Brokers, topics and their partitions, who waits: as the page reads it. What is known of other brokers' partitions may be older than the rest, and says
+        how old: rates that took it for new would jump.
         """
         picture = None if self._own is None else self._own.picture()
         layout, problems = _Layout(), []
@@ -100,7 +105,8 @@ class ClusterView:
             topics.setdefault(topic, [])
         counts = {} if picture is None else picture.counters["topics"]
         return {
-            "timeMs": int(self._reactor.seconds() * 1000),
+            "timeMs": self._nowMs(),
+            "foreignTimeMs": self._foreignMs,
             "brokers": _brokers(picture, layout, foreign),
             "topics": [{"name": name, "partitions": rows, "counts": counts.get(name)} for name, rows in sorted(topics.items())],
             "own": None if picture is None else _ownBroker(picture),
@@ -135,7 +141,9 @@ class ClusterView:
             if number != ownId and number in layout.brokers
             for partition in range(min(count, PARTITIONS_OF_TOPIC_MAX))
         ]
-        return await self._ends.bounds(places[:PARTITION_COUNT_MAX])
+        found = await self._ends.bounds(places[:PARTITION_COUNT_MAX])
+        self._foreignMs = self._nowMs()
+        return found
 
     async def _find(self, number: int) -> BrokerRegistration:
         if number not in self._brokers:

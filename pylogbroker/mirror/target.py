@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.client.consumers import Consumers
-from pylogbroker.client.discovery import Broker, IDiscovery, ZookeeperDiscovery
+from pylogbroker.client.discovery import Broker, IDiscovery, ZookeeperDiscovery, openedDiscovery
 from pylogbroker.client.registries import Registries
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
@@ -135,14 +135,10 @@ class Target:
 
     async def _find(self) -> None:
         zookeeper = self._makeZookeeper()
-        try:
-            await zookeeper.connect(self._settings.zookeeperConnectTimeoutMs)
-            discovery = ZookeeperDiscovery(self._reactor, zookeeper, readRetryCount=self._settings.zookeeperReadRetryCount, random=SystemRandom().random)
-            await discovery.start()
-        except BaseException:
-            await zookeeper.close()
-            raise
-        self._zookeeper, self._discovery = zookeeper, discovery
+        settings, random = self._settings, SystemRandom().random
+        timeoutMs, retryCount = settings.zookeeperConnectTimeoutMs, settings.zookeeperReadRetryCount
+        self._discovery = await openedDiscovery(self._reactor, zookeeper, timeoutMs, readRetryCount=retryCount, random=random)
+        self._zookeeper = zookeeper
 
     async def close(self) -> None:
         """Close everything; what is under way is unknown then."""

@@ -181,11 +181,12 @@ class CommandCase(TestCase):
             env={**os.environ, "PYTHONPATH": str(ROOT)}, childFDs=childFDs,
         )  # fmt: skip
 
-        def end() -> Deferred[Outcome] | None:
-            if protocol.ended.called:
-                return None
-            process.signalProcess(signal.SIGKILL)
-            return protocol.ended
-
-        self.addCleanup(end)
+        self.addCleanup(self._kill, protocol, process)
         return protocol, process
+
+    @staticmethod
+    def _kill(protocol: Process, process: Any) -> Deferred[Outcome] | None:
+        if protocol.ended.called:
+            return None
+        process.signalProcess(signal.SIGKILL)
+        return protocol.ended

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.client.registries import Registries
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import StaticSubscription
-from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, BrokerRegistration
+from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, BrokerRegistration, decodeBroker
 from pylogbroker.errors import ClosingException, NoBrokersError, ZnodeError
 from pylogbroker.model import BrokerPartition
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -61,6 +61,7 @@ class RegistriesTests(SynchronousTestCase):
         found = [self.read(each) for each in (registries.brokers(), registries.topics(), registries.partitions(["t"]), registries.groups())]
         found += [self.read(each) for each in (registries.members(GROUP), registries.owners(GROUP), registries.offsets(GROUP))]
         self.assertEqual(found, [{}, [], [], [], {}, {}, {}])
+        self.assertIsNone(self.read(self.registries.value("/brokers/ids/0", decodeBroker)))
         self.assertEqual(self.successResultOf(self.settle(self.zookeeper.get_children("/"))), [])
         self.complained()
 

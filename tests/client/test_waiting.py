@@ -6,7 +6,7 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client.waiting import allOf, inTurns, outcomes, slices
+from pylogbroker.client.waiting import Work, allOf, inTurns, outcomes, slices
 
 
 class AllOfTests(SynchronousTestCase):
@@ -58,10 +58,11 @@ class OutcomesTests(SynchronousTestCase):
         async def work() -> int:
             return 2
 
-        found = self.successResultOf(Deferred.fromCoroutine(outcomes([succeed(1), work(), fail(KeyError())])))
-        self.assertEqual(found[:2], [1, 2])
-        assert isinstance(found[2], Failure)
-        self.assertIs(found[2].type, KeyError)
+        works: list[Work[int]] = [succeed(1), work(), fail(KeyError())]
+        first, second, third = self.successResultOf(Deferred.fromCoroutine(outcomes(works)))
+        self.assertEqual((first, second), (1, 2))
+        assert isinstance(third, Failure)
+        self.assertIs(third.type, KeyError)
 
 
 class InTurnsTests(SynchronousTestCase):

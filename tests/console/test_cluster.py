@@ -93,12 +93,16 @@ class StateTests(ClusterCase):
         self.assertEqual((state["own"]["id"], state["own"]["total"]["producedSize"], state["problems"], state["hasGroups"]), (0, 15, [], True))
 
     async def test_alone(self) -> None:
-        """Without an own broker all are asked, and nothing is said of what only they know."""
+        """Without an own broker all are asked, and nothing is said of what only they know; a second look soon after tells the same, and since when."""
         await self.start()
         await self.registered()
-        state = await self.view(own=False).state()
+        view = self.view(own=False)
+        state = await view.state()
         self.assertEqual((state["own"], [row["isOwn"] for row in state["brokers"]]), (None, [False, False]))
         self.assertEqual([row["end"] for row in state["topics"][0]["partitions"]], [15, 0, 15])
+        again = await view.state()
+        self.assertEqual(again["foreignTimeMs"], state["foreignTimeMs"])
+        self.assertTrue(0 < state["foreignTimeMs"] <= state["timeMs"] <= again["timeMs"])
 
     async def test_unreachable(self) -> None:
         """A broker that does not answer, entries that say nothing and names that are none are problems, told beside the rest."""

@@ -90,13 +90,7 @@ class ExampleTests(CommandCase):
         )  # fmt: skip
         process.closeStdin()
 
-        def end() -> Deferred[Outcome] | None:
-            if protocol.ended.called:
-                return None
-            process.signalProcess(signal.SIGKILL)
-            return protocol.ended
-
-        self.addCleanup(end)
+        self.addCleanup(self._kill, protocol, process)
         return protocol, process
 
     async def news(self) -> None:

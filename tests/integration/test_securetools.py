@@ -9,7 +9,12 @@ import json
 import socket
 from typing import Any
 
+from twisted.internet.task import deferLater
+
 from pylogbroker.cli.main import commands
+from pylogbroker.cluster.subscription import whitelist
+from pylogbroker.mirror.service import MirrorService
+from pylogbroker.mirror.settings import MirrorSettings
 from pylogbroker.mirror.translation import OffsetTable
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -44,19 +49,25 @@ class SecureToolTests(CommandCase):
         self.config = self.write(f"{secret}:certificate={key}:privateKey={key}\n".encode())
         self.keyless = self.write(secret.encode())
         self.template = f"{template}:certificate={key}:privateKey={key}"
-        await self.serve(authority)
+        self.authority = authority
+        self.address = await self.serve(self.servers)
 
-    async def serve(self, authority: Authority) -> None:
-        """A broker, which others are told a port of that was free a moment ago."""
+    async def serve(self, servers: str) -> str:
+        """
+        A broker, which others are told a port of that was free a moment ago.
+
+        @return: its address.
+        """
+        authority = self.authority
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
-        self.address = f"127.0.0.1:{port}"
         listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
         own = {"zk.digest": DIGEST, "zk.acl": "private", "listeners": listener, "port": str(port)}
-        broker = LocalBroker(reactor, {**registered(self.servers, partitionCount=1), **own})
+        broker = LocalBroker(reactor, {**registered(servers, partitionCount=1), **own})
         self.addCleanup(broker.stop)
         await broker.start()
+        return f"127.0.0.1:{port}"
 
     async def tool(self, *arguments: str) -> Outcome:
         """One that is given all that it needs, and must succeed."""
@@ -112,6 +123,25 @@ class SecureToolTests(CommandCase):
         words = " ".join(arguments[:2])
         self.told.add(words if words in commands() else arguments[0])
         return await super().perform(*arguments, **more)
+
+    async def test_mirror(self) -> None:
+        """A mirror from one such cluster to another, in which partitions are kept: it has the credentials and certificates that its files name."""
+        target = await freshChroot("securetarget")
+        await self.serve(target)
+        await self.inCluster("produce", self.write(b"one\ntwo\nthree\n"), "--topic", "t")
+        own = {"zk.digest": DIGEST, "zk.acl": "private", "broker.endpoint": self.template}
+        source = {**own, "zk.connect": self.servers, "groupid": "mirror", "fetcher.backoff.ms": "20"}
+        settings = MirrorSettings.fromProperties([source], {**own, "zk.connect": target}, whitelist("t"), self.fail, isKeeping=True)
+        mirror = MirrorService(reactor, settings)
+        mirror.startService()
+        self.addCleanup(mirror.stopService)
+        while mirror.counters.confirmedCount < 3:
+            await deferLater(reactor, 0.02)
+        await mirror.stopService()
+        found = await self.tool("consume", "--zookeeper", target, "--topic", "t", "--from-beginning")
+        self.assertEqual(found.output, b"one\ntwo\nthree\n")
+        [row] = json.loads((await self.inCluster("groups", "mirror", "--json")).output)["groups"][0]["partitions"]
+        self.assertEqual((row["lag"], row["offset"]), (0, row["end"]))
 
     async def test_set(self) -> None:
         """What the file says can be said on the command line instead."""

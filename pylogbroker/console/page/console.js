@@ -88,6 +88,8 @@ class Rates {
   }
 }
 const rates = new Rates();
+// What is known of other brokers is younger or older, as they were asked.
+const knownMs = (state, part) => (part.broker === state.own?.id ? state.timeMs : state.foreignTimeMs);
 
 // -- asking
 
@@ -136,7 +138,7 @@ function showTraffic(state) {
   const all = state.topics.flatMap((topic) => topic.partitions.map((part) => [`${topic.name}/${part.broker}/${part.partition}`, part]));
   let incoming;
   for (const [key, part] of all) {
-    const each = rates.of(`in ${key}`, now, part.end);
+    const each = rates.of(`in ${key}`, knownMs(state, part), part.end);
     if (each !== undefined) incoming = (incoming ?? 0) + each;
   }
   if (!all.length) incoming = 0;
@@ -159,7 +161,8 @@ function showTraffic(state) {
   if (own) tile("unflushed", "not flushed", bytes(own.unflushed));
   if (own) {
     const cpu = rates.of("cpu", now, own.cpuSeconds);
-    tile("cpu", "processor, memory", `${cpu === undefined ? "–" : `${(cpu * 100).toFixed(0)} %`}, ${bytes(own.memory)}`);
+    tile("cpu", "processor", cpu === undefined ? "–" : `${(cpu * 100).toFixed(0)} %`);
+    tile("memory", "memory", bytes(own.memory));
   }
 }
 
@@ -206,7 +209,7 @@ function showBrokers(state) {
       const sum = sums.get(part.broker) ?? { count: 0, size: 0, rate: undefined };
       sum.count += 1;
       sum.size += part.size ?? 0;
-      const each = rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, state.timeMs, part.end);
+      const each = rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end);
       if (each !== undefined) sum.rate = (sum.rate ?? 0) + each;
       sums.set(part.broker, sum);
     }
@@ -247,7 +250,7 @@ function showTopics(state) {
   const found = state.topics.filter((topic) => topic.name.toLowerCase().includes(wanted));
   const rows = [];
   for (const topic of found.slice(0, TOPICS_SHOWN)) {
-    const parts = topic.partitions.map((part) => [part, rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, state.timeMs, part.end)]);
+    const parts = topic.partitions.map((part) => [part, rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end)]);
     const known = parts.map(([, each]) => each).filter((each) => each !== undefined);
     const sum = known.length ? known.reduce((one, other) => one + other, 0) : undefined;
     const messages = topic.counts ? rates.of(`messages ${topic.name}`, state.timeMs, topic.counts.messageCount) : undefined;
