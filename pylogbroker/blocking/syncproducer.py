@@ -25,7 +25,7 @@ from pylogbroker.blocking.calls import (
 )
 from pylogbroker.blocking.connection import CLOSE_MS, CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerSocket, monotonic, sleep
 from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
-from pylogbroker.errors import ClosedError, ConnectionError, WireError  # noqa: A004
+from pylogbroker.errors import ClosedError, ConnectionError, RemoteError, WireError  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 
@@ -165,6 +165,8 @@ class SyncProducer:
             topic, partition = self._question
             try:
                 self._prove(offsetsCall(topic, max(partition, 0), LATEST, 1), self._closeMs)
+            except RemoteError:
+                pass  # an answer, too, and it proves as much
             except (ConnectionError, WireError) as error:
                 self._leave(error)
         try:
@@ -177,6 +179,9 @@ class SyncProducer:
         self._socket.write(call.frame, timeoutMs)
         try:
             (offset,) = call.decode(self._socket.read(timeoutMs))
+        except RemoteError:
+            self._unprovenCount = 0
+            raise
         except (WireError, ValueError) as error:
             self._socket.drop()
             raise WireError(f"{self._socket.name} did not answer with an offset: {error}") from error

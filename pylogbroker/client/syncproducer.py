@@ -40,7 +40,7 @@ from pylogbroker.blocking.calls import (
 from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, WireError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, RemoteError, WireError  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 
@@ -184,7 +184,7 @@ class SyncProducer:
 
     def _sendOver(self, connection: BrokerConnection, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         trail = self._trailOf(connection)
-        if where is not None:  # what has no parts leaves nothing to prove
+        if where is not None and connection.canTake(len(frame)):  # what has no parts, or is refused, leaves nothing to prove
             trail.sentCount += 1
             trail.question = where
         sending = connection.send(frame)
@@ -274,6 +274,9 @@ class SyncProducer:
         count = trail.sentCount
         try:
             (offset,) = call.decode(await trail.connection.request(call.frame, self._timeoutMs))
+        except RemoteError:  # an answer, too, and it proves as much
+            trail.settledCount = max(trail.settledCount, count)
+            raise
         except (WireError, ValueError) as error:
             reason = WireError(f"{self._link.name} did not answer with an offset: {error}")
             trail.connection.drop(reason)
@@ -285,7 +288,8 @@ class SyncProducer:
         """Ask, and remember it when there is no answer. The question is written at once; who closes the connection then waits for the answer."""
 
         def failed(reason: Failure) -> None:
-            self._doubt = self._unknown(trail, reason.value)
+            if not reason.check(RemoteError):
+                self._doubt = self._unknown(trail, reason.value)
 
         topic, partition = trail.question
         Deferred.fromCoroutine(self._prove(trail, offsetsCall(topic, max(partition, 0), LATEST, 1))).addErrback(failed)

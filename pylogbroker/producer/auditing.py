@@ -16,24 +16,28 @@ L{CountPublisher} is the counting alone. A program at the other end, which loads
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, fail, succeed
+from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from pylogbroker.audit.counts import SENT, CountReport, WindowCounter
 from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
 from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.errors import ConfigurationError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError, UnknownOutcomeError
 from pylogbroker.formats.checksum import crc32
+from pylogbroker.metrics.exposition import Family
 from pylogbroker.producer.classes import callableOf, load
+from pylogbroker.producer.closing import Closing
 from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
-from pylogbroker.producer.producer import Producer, ProducerCounters
+from pylogbroker.producer.producer import Producer, ProducerCounters, ProducerData
 
 KEEP_WINDOW_COUNT = 2
 """How many windows more, after its end, a window is kept open for messages whose sending takes long."""
@@ -172,9 +176,10 @@ def _after(done: Deferred[None]) -> Deferred[None]:
     return waiter
 
 
+@implementer(IConsumer)
 class AuditedProducer:
     """
-    A L{Producer} that counts what it sends. Its payloads are encoded when they are given to C{send}.
+    A L{Producer} that counts what it sends, and can stand wherever one stands. Its payloads are encoded when they are given to it.
 
     @ivar producer: the one that sends.
     @ivar counts: the L{CountPublisher}.
@@ -204,6 +209,8 @@ class AuditedProducer:
         others = {key: value for key, value in properties.items() if not key.startswith(PREFIX)}
         self._settings = AuditedSettings.fromProperties(audit, self._warn)
         settings = ProducerSettings.fromProperties(others, self._warn)
+        if settings.topic is not None and settings.topic == self._settings.auditTopic:
+            raise self._notForMessages()
         if encoder is None:
             encoder = load("serializer.class", settings.encoder, ENCODERS, "encode")
         self._encoder: Encoder = callableOf("encoder", encoder, "encode")
@@ -212,6 +219,10 @@ class AuditedProducer:
         self.producer = Producer(reactor, settings, encoder=defaultEncoder, **options)
         self.counts = CountPublisher(reactor, self.producer, self._settings, random=auditRandom)
         self._host = hostBytes(self.counts.host)
+        self._refusal: ClosedError | None = None
+        self._deadlineMs: float | None = None
+        self._finishing: Deferred[None] | None = None
+        self._closing = Closing(reactor, settings.closeTimeoutMs, self._beginToClose, self._close, self._abort, lambda: str(self.counters))
 
     def _warn(self, sentence: str) -> None:
         self._log.warn("{sentence}", sentence=sentence)
@@ -220,55 +231,85 @@ class AuditedProducer:
         return f"<AuditedProducer over {self.producer!r}>"
 
     @property
+    def settings(self) -> ProducerSettings:
+        """The producer's."""
+        return self.producer.settings
+
+    @property
     def counters(self) -> ProducerCounters:
         """The producer's, reports included."""
         return self.producer.counters
+
+    def figures(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+        """As L{Producer.figures}, reports included."""
+        return self.producer.figures(labels)
 
     def start(self) -> Deferred[AuditedProducer]:
         """As L{Producer.start}."""
         return self.producer.start().addCallback(lambda _producer: self)
 
+    # -- sending
+
     def send(self, topic: str, value: Any, key: Any = None) -> Deferred[None]:
         """
         As L{Producer.send}. Fails with L{ConfigurationError} for the topic of the counts.
         """
-        if topic == self._settings.auditTopic:
-            return fail(ConfigurationError(f"{topic} is the topic of the counts (audit.topic)"))
-        values = value if type(value) in _MANY else (value,)
+        return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
+
+    def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
+        """
+        As L{Producer.sendMany}. When a value cannot be encoded, or a topic is that of the counts, nothing of the call is sent. Each message counts for itself,
+        also where only a part of them gets through.
+        """
+        datas = [ProducerData(*data) for data in datas]
+        if self._refusal is not None:
+            return self._refused(datas, self._refusal)
         try:
-            packed = [self._pack(each) for each in values]
-        except PylogbrokerError:
-            return fail(Failure())
+            packed = [self._pack(*data) for data in datas]
+        except PylogbrokerError as error:
+            return self._refused(datas, error)
         except Exception as error:  # the application's own encoder, or its timeOf
-            return fail(PylogbrokerError(f"the encoder or timeOf failed: {error!r}"))
-        if not packed:
-            return succeed(None)
-        if self.producer.settings.isAsync:
-            return _all([self._sendSome(topic, [each], key) for each in packed])
-        return self._sendSome(topic, packed, key)
+            return self._refused(datas, PylogbrokerError(f"the encoder or timeOf failed: {error!r}"))
+        sendings = self.producer.sendEach([data for data, _times in packed])
+        for sending, counted in zip(sendings, [(data.topic, *each) for data, stamps in packed for each in stamps], strict=True):
+            sending.addCallbacks(self._sent, self._notSent, callbackArgs=counted, errbackArgs=counted)
+        return _all(sendings)
 
-    def _pack(self, value: Any) -> tuple[int, bytes]:
-        payload = self._encoder(value)
-        timeMs = None if self._timeOf is None else self._timeOf(payload)
-        if timeMs is None:
-            timeMs = self.counts.nowMs()
-        return timeMs, encodeEnvelope(timeMs, self._host, payload) if self._settings.hasEnvelope else payload
+    def post(self, topic: str, value: Any, key: Any = None) -> None:
+        """As L{Producer.post}: nobody is told but the counters, the log, and the audit."""
+        self.send(topic, value, key).addErrback(lambda _failure: None)
 
-    def _sendSome(self, topic: str, packed: list[tuple[int, bytes]], key: Any) -> Deferred[None]:
-        """Which share one outcome."""
-        payloads = [payload for _time, payload in packed]
-        counted = [(timeMs, crc32(payload)) for timeMs, payload in packed]
-        sending = self.producer.send(topic, payloads if len(payloads) > 1 else payloads[0], key)
-        return sending.addCallbacks(self._sent, self._notSent, callbackArgs=(topic, counted), errbackArgs=(topic, counted))
+    def _refused(self, datas: Sequence[ProducerData], error: PylogbrokerError) -> Deferred[None]:
+        """The producer does not see them, so they are counted and logged here, as it would."""
+        count = sum([len(data.values) for data in datas])
+        self.counters.acceptedCount += count
+        self.counters.failedCount += count
+        self._log.error("{count} messages were not sent: {error}", count=count, error=error)
+        return fail(error)
 
-    def _sent(self, _result: object, topic: str, counted: list[tuple[int, int]]) -> None:
-        for timeMs, checksum in counted:
-            self.counts.count(topic, timeMs, checksum=checksum)
+    def _notForMessages(self) -> ConfigurationError:
+        return ConfigurationError(f"{self._settings.auditTopic} is the topic of the counts (audit.topic)")
 
-    def _notSent(self, failure: Failure, topic: str, counted: list[tuple[int, int]]) -> Failure:
+    def _pack(self, topic: str, values: Iterable[Any], key: Any) -> tuple[ProducerData, list[tuple[int, int]]]:
+        """What is sent in place of an application's data, and the time and checksum of each message."""
+        if topic == self._settings.auditTopic:
+            raise self._notForMessages()
+        payloads, stamps = [], []
+        for value in values:
+            payload = self._encoder(value)
+            timeMs = None if self._timeOf is None else self._timeOf(payload)
+            if timeMs is None:
+                timeMs = self.counts.nowMs()
+            payloads.append(encodeEnvelope(timeMs, self._host, payload) if self._settings.hasEnvelope else payload)
+            stamps.append((timeMs, crc32(payloads[-1])))
+        return ProducerData(topic, payloads, key), stamps
+
+    def _sent(self, _result: object, topic: str, timeMs: int, checksum: int) -> None:
+        self.counts.count(topic, timeMs, checksum=checksum)
+
+    def _notSent(self, failure: Failure, topic: str, timeMs: int, _checksum: int) -> Failure:
         if failure.check(UnknownOutcomeError):
-            for timeMs, _checksum in counted:
-                self.counts.count(topic, timeMs, 0, 1)
+            self.counts.count(topic, timeMs, 0, 1)
         return failure
 
     def whenReady(self) -> Deferred[None]:
@@ -279,32 +320,62 @@ class AuditedProducer:
         """As L{Producer.flush}."""
         return self.producer.flush()
 
+    # -- as a consumer of bytes, in Twisted's sense
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """As L{Producer.registerProducer}."""
+        self.producer.registerProducer(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        """As L{Producer.unregisterProducer}."""
+        self.producer.unregisterProducer()
+
+    def write(self, data: bytes) -> None:
+        """As L{Producer.write}."""
+        self.post(self.producer.ownTopic(), data)
+        self.producer.wrote()
+
+    # -- the end
+
+    def closeBeforeStop(self) -> None:
+        """As L{Producer.closeBeforeStop}."""
+        self._closing.beforeStop()
+
     def close(self, timeoutMs: float | None = None) -> Deferred[None]:
         """
-        Send what has been accepted, publish the last counts, close everything.
+        Send what has been accepted, publish the last counts, close everything. No call is taken any more.
 
         @return: as of L{Producer.close}.
         """
-        return Deferred.fromCoroutine(self._close(timeoutMs))
+        if self._deadlineMs is None and timeoutMs is not None:
+            self._deadlineMs = self.counts.nowMs() + timeoutMs
+        return self._closing.close(timeoutMs)
 
-    async def _close(self, timeoutMs: float | None) -> None:
-        if timeoutMs is None:
-            timeoutMs = self.producer.settings.closeTimeoutMs
-        deadlineMs = self.counts.nowMs() + timeoutMs
-        over: Deferred[None] = Deferred.fromCoroutine(self._finish())
-        timer = self._reactor.callLater(timeoutMs / 1000, over.cancel)
-        await over.addErrback(lambda _cancelled: None)
-        if timer.active():
-            timer.cancel()
-        await self.producer.close(max(deadlineMs - self.counts.nowMs(), 1))
+    def _beginToClose(self) -> None:
+        self._refusal = ClosedError("the producer was closed")
+        if self._deadlineMs is None:
+            self._deadlineMs = self.counts.nowMs() + self.settings.closeTimeoutMs
+
+    async def _close(self) -> None:
+        self._finishing = Deferred.fromCoroutine(self._finish())
+        await self._finishing.addErrback(lambda _cancelled: None)
+        assert self._deadlineMs is not None  # set when it began
+        await self.producer.close(max(self._deadlineMs - self.counts.nowMs(), 1))
 
     async def _finish(self) -> None:
         await self.producer.flush()
         await self.counts.close()
 
+    def _abort(self, _reason: TimedOutError) -> None:
+        """The time is over, for what comes before the producer's own end; that one keeps the same time."""
+        assert self._finishing is not None  # there was time for that
+        self._finishing.cancel()
+
 
 def _all(sendings: list[Deferred[None]]) -> Deferred[None]:
     """Fires when all have; fails with the worst: unknown before failed."""
+    if not sendings:
+        return succeed(None)
     if len(sendings) == 1:
         return sendings[0]
 

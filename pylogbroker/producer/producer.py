@@ -254,36 +254,59 @@ class Producer:
             one request here: PRODUCE if it is one of these, MULTIPRODUCE if more.
         @return: as C{send}; it waits for all. On several brokers it is not atomic.
         """
-        items: list[list[QueueItem]] = []
-        size = 0
+        groups = self._grouped(datas)
+        count = sum(map(len, groups))
+        if not count:
+            return succeed(None)
+        ticket = Ticket(count)
+        for group in groups:
+            for item in group:
+                item.waiter = ticket
+        self._enter(groups)
+        return ticket.waiter
+
+    def sendEach(self, datas: Iterable[ProducerData]) -> list[Deferred[None]]:
+        """
+        The same, for who wants to know what became of each message.
+
+        @return: for each, in order, as C{send}. What goes in one request mostly shares its fate.
+        """
+        groups = self._grouped(datas)
+        sendings: list[Deferred[None]] = []
+        for group in groups:
+            for item in group:
+                item.waiter = sending = self._newSending()
+                sendings.append(sending)
+        if sendings:
+            self._enter(groups)
+        return sendings
+
+    def _grouped(self, datas: Iterable[ProducerData]) -> list[list[QueueItem]]:
+        groups = []
         for topic, values, key in datas:
             if not isinstance(topic, str):
                 raise TypeError(f"topic {topic!r} is no text")
             group = [QueueItem(topic, value, key, -1, sizeOf(value)) for value in values]
             if group:
-                items.append(group)
-                size += sum([item.size for item in group])
-        count = sum(map(len, items))
-        if not count:
-            return succeed(None)
+                groups.append(group)
+        return groups
+
+    def _enter(self, groups: list[list[QueueItem]]) -> None:
+        """Take messages in, those of one topic and key together."""
+        everything = [item for group in groups for item in group]
+        count, size = len(everything), sum([item.size for item in everything])
         self.counters.acceptedCount += count
-        ticket = Ticket(count)
-        for group in items:
-            for item in group:
-                item.waiter = ticket
-        everything = [item for group in items for item in group]
         if self._refusal is not None:
             self._outcomes.tell(everything, Failure(self._refusal))
-            return ticket.waiter
+            return
         if self._hookCalls is not None:
             try:
-                items = [[self._hookCalls.beforeEnqueue(item) for item in group] for group in items]
+                groups = [[self._hookCalls.beforeEnqueue(item) for item in group] for group in groups]
             except Exception as error:  # the application's own
                 self._outcomes.tell(everything, Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")))
-                return ticket.waiter
-            everything = [item for group in items for item in group]
-        self._queue.enter(count, size, (items, everything), self._admitted, lambda those, reason: self._refused(those[1], reason))
-        return ticket.waiter
+                return
+            everything = [item for group in groups for item in group]
+        self._queue.enter(count, size, (groups, everything), self._admitted, lambda those, reason: self._refused(those[1], reason))
 
     def _refused(self, items: list[QueueItem], reason: PylogbrokerError) -> None:
         """There was no room."""
@@ -395,7 +418,7 @@ class Producer:
         @raise RuntimeError: there is one already.
         @raise ConfigurationError: there is no C{topic} in the settings.
         """
-        self._ownTopic()
+        self.ownTopic()
         self._source.register(producer, streaming)
 
     def unregisterProducer(self) -> None:
@@ -408,10 +431,19 @@ class Producer:
 
         @raise ConfigurationError: there is no C{topic} in the settings.
         """
-        self.post(self._ownTopic(), data)
+        self.post(self.ownTopic(), data)
+        self.wrote()
+
+    def wrote(self) -> None:
+        """To be called by whoever stands before this one, and sends in another way what a Twisted producer has written: it may be time to pause it."""
         self._source.wrote()
 
-    def _ownTopic(self) -> str:
+    def ownTopic(self) -> str:
+        """
+        Where bytes go that are written to this one.
+
+        @raise ConfigurationError: there is no C{topic} in the settings.
+        """
         if self.settings.topic is None:
             raise ConfigurationError("topic is missing: it says where bytes go that are written to a producer")
         return self.settings.topic

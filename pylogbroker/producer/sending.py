@@ -60,32 +60,42 @@ def _isSameMethod(one: Any, other: Any) -> bool:
 
 class Sending(Deferred[None]):
     """
-    Fires when a message has gone. A L{Deferred} in all that can be seen.
+    Fires when a message has gone. A L{Deferred} in all that can be seen. As long as there is but one errback it has no list of callbacks, and when Twisted's
+    own code asks for that list it is made.
     """
+
+    _canceller = None
+    _entry: Any = None
+    _added: list[Any] | None = None
 
     def __init__(self, same: SameErrback) -> None:
         """
         @param same: shared with others.
         """
-        self._callbacks = []
-        self._canceller = None
         self._same = same
+
+    @property
+    def _callbacks(self) -> list[Any]:  # type: ignore[override] # an attribute in Twisted
+        added = self._added
+        if added is None:
+            added = self._added = [] if self._entry is None else [self._entry]
+            self._entry = None
+        return added
 
     def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         """Twisted's."""
-        if args or kwargs or self.called:
+        if args or kwargs or self.called or self._entry is not None or self._added is not None:
             return super().addErrback(errback, *args, **kwargs)
         same = self._same
-        self._callbacks.append(same.entry if same.errback is errback else same.entryOf(errback))
+        self._entry = same.entry if same.errback is errback else same.entryOf(errback)
         return self
 
     def callback(self, result: Any) -> None:
         """Twisted's."""
-        added = self._callbacks
-        if self.called or self.paused or result is not None or len(added) > 1 or (added and added[0][0][0] is not _passed):
+        if self._added is not None or self.called or self.paused or result is not None:
             super().callback(result)
             return
-        added.clear()
+        self._entry = None
         self.called = True
         self.result = None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from pylogbroker import blocking
-from pylogbroker.errors import ClosedError, ConnectionError, MessageTooLargeError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
+from pylogbroker.errors import ClosedError, ConnectionError, MessageTooLargeError, RemotePartitionError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.wire.requests import encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
@@ -286,6 +287,27 @@ class CloseTests(ProducerCase):
         far.readFrame()
         far.write(offsetsAnswer([15]))
         self.result(confirming)
+        closing = self.start(self.producer.close)
+        self.assertTrue(far.isEnded())
+        far.close()
+        self.result(closing)
+
+    def test_errorCode(self) -> None:
+        """An answer with an error code proves as much as one with an offset: to the end, and to a question, which fails with it, and not with doubt."""
+        refusal = struct.pack(">ihi", 6, RemotePartitionError.code, 0)
+        far = self.connected()
+        closing = self.start(self.producer.close)
+        far.readFrame()
+        far.write(refusal)
+        self.assertTrue(far.isEnded())
+        far.close()
+        self.result(closing)
+        self.producer = self.build()
+        far = self.connected()
+        confirming = self.start(self.producer.confirm, "topic", 0)
+        far.readFrame()
+        far.write(refusal)
+        self.failure(confirming, RemotePartitionError)
         closing = self.start(self.producer.close)
         self.assertTrue(far.isEnded())
         far.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, MessageTooLargeError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, MessageTooLargeError, RemotePartitionError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.framing import FrameDecoder
@@ -473,6 +474,36 @@ class CloseTests(ProducerCase):
             self.network.turn()
             end(line)
             self.assertIn("unknown", str(self.failureResultOf(closing, ConnectionError).value))
+
+    def test_errorCode(self) -> None:
+        """An answer with an error code proves as much as one with an offset: to the end, and to a question, which fails with it, and not with doubt."""
+        refusal = struct.pack(">ihi", 6, RemotePartitionError.code, 0)
+        line = self.connected()
+        closing = self.producer.close()
+        line.deliver(refusal)
+        line.cut()
+        self.successResultOf(closing)
+        self.producer = self.build()
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        line.deliver(refusal)
+        self.failureResultOf(confirming, RemotePartitionError)
+        line.cut()
+        self.successResultOf(self.producer.close())
+
+    def test_refusedIsNotUnknown(self) -> None:
+        """What was refused because too much waits was not sent, and nothing is unknown of it when the connection is lost."""
+        self.producer = self.build(limits=ConnectionLimits(waitingSizeMax=100_000))
+        line = self.connected()
+        confirming = self.producer.confirm("topic", 0)
+        line.deliver(offsetsAnswer([15]))
+        self.successResultOf(confirming)
+        line.stall()
+        sendings = [self.send(b"x" * 90_000) for _more in range(4)]
+        line.cut()
+        busy = [self.failureResultOf(sending).check(BusyError) for sending in sendings]
+        self.assertEqual(busy, [None, None, BusyError, BusyError])
+        self.assertIn("took the last 2 requests is unknown", str(self.failureResultOf(self.producer.close(), ConnectionError).value))
 
     def test_lostBefore(self) -> None:
         """It fails when something that was not confirmed was on a connection that was lost before; whether there is a new one or not."""

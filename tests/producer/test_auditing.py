@@ -8,15 +8,44 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from twisted.internet.interfaces import IConsumer
+from twisted.logger import capturedLogs, formatEvent
+from zope.interface.verify import verifyClass
+
 from pylogbroker.audit.counts import SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
 from pylogbroker.audit.ledger import Ledger
-from pylogbroker.errors import ConfigurationError, EncodingError, PylogbrokerError, TimedOutError, UnknownOutcomeError
+from pylogbroker.errors import (
+    ClosedError,
+    ConfigurationError,
+    EncodingError,
+    MessageTooLargeError,
+    PylogbrokerError,
+    TimedOutError,
+    UnknownOutcomeError,
+)
 from pylogbroker.producer.auditing import AuditedProducer, CountPublisher
+from pylogbroker.producer.producer import ProducerData
 from tests.producer.producercase import ProducerCase
 from tests.producer.puppets import PuppetConnections
 
 TOPIC = "pylogbroker-audit"
+
+
+class Source:
+    """A Twisted push producer that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.calls.append("resume")
+
+    def stopProducing(self) -> None:
+        self.calls.append("stop")
 
 
 class AuditingCase(ProducerCase):
@@ -30,9 +59,8 @@ class AuditingCase(ProducerCase):
         given = {"broker.list": "0:a:1", "producer.type": "async", "queue.time": "10"}
         given |= {"audit.window.ms": "2000", "audit.interval.ms": "500", "audit.host": "web1"}
         connections = PuppetConnections(self.cluster.network, self.random.random)
-        return AuditedProducer(
-            self.clock, {**given, **(properties or {})}, connections=connections, random=self.random.random, auditRandom=Random(1), **options
-        )
+        chosen = {"random": self.random.random, **options}
+        return AuditedProducer(self.clock, {**given, **(properties or {})}, connections=connections, auditRandom=Random(1), **chosen)
 
     def reports(self) -> list[CountReport]:
         return [decodeReport(payload) for payload in self.a.payloads(TOPIC)]
@@ -146,6 +174,97 @@ class ProducerTests(AuditingCase):
         self.cluster.pass_(5)
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
 
+    def test_sendMany(self) -> None:
+        """Messages of several topics in a call are counted one by one; those of a topic and key go together, in sync mode all that concerns a broker."""
+        datas = [ProducerData("clicks", [b"one", b"two"], "key"), ProducerData("views", (b"three",)), ProducerData("none", [])]
+        for mode, kinds in (("async", ["MultiProduce"]), ("sync", ["MultiProduce"])):
+            self.setUp()
+            producer = self.audited({"producer.type": mode})
+            sending = producer.sendMany(iter(datas))
+            self.cluster.pass_(0.2)
+            self.successResultOf(sending)
+            self.assertEqual(self.a.kinds, kinds)
+            self.assertEqual([decodeEnvelope(payload).payload for payload in self.a.payloads("clicks")], [b"one", b"two"])
+            self.cluster.pass_(1)
+            self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0), ("views", 1_000_000): (1, 0)})
+            self.successResultOf(producer.sendMany([]))
+
+    def test_sendManyPartly(self) -> None:
+        """Of a call of which a part fails, the rest counts; who called is told the worst. If a value cannot be encoded nothing of the call is sent."""
+        producer = self.audited({"max.message.size": "1000"})
+        sending = producer.sendMany([ProducerData("clicks", [b"small", b"x" * 2000]), ProducerData("views", [b"y"])])
+        self.failureResultOf(producer.sendMany([ProducerData("clicks", [b"good"]), ProducerData("clicks", ["no bytes", b"good"])]), EncodingError)
+        self.cluster.pass_(1)
+        self.failureResultOf(sending, MessageTooLargeError)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (1, 0)})
+        counters = producer.counters
+        self.assertEqual((counters.acceptedCount - counters.writtenCount, counters.failedCount), (4, 4))
+
+    def test_sendManyOverBrokers(self) -> None:
+        """In sync mode, of a call that concerns two brokers, one of which is lost, what the other got is counted, and the rest is unknown."""
+        draws = iter([0.0, 0.9])
+        given = {"producer.type": "sync", "broker.list": "0:a:1,1:b:1", "confirm": "true", "socket.timeout.ms": "1000"}
+        producer = self.audited(given, random=lambda: next(draws, 0.0))
+        self.b.isAnswering = False
+        sending = producer.sendMany([ProducerData("clicks", [b"to a"]), ProducerData("views", [b"to b", b"to b"])])
+        self.cluster.pass_(5)
+        self.failureResultOf(sending, UnknownOutcomeError)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (0, 2)})
+
+    def test_post(self) -> None:
+        """What is posted is counted, too; what cannot be is counted as failed and logged, and nobody is told."""
+        producer = self.audited()
+        producer.post("clicks", b"one")
+        producer.post("clicks", [b"two", b"three"])
+        with capturedLogs() as events:
+            producer.post("clicks", "no bytes")
+            producer.post(TOPIC, b"x")
+        self.assertEqual(len([event for event in events if "1 messages were not sent" in formatEvent(event)]), 2)
+        self.cluster.pass_(1)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0)})
+        self.assertEqual(producer.counters.failedCount, 2)
+
+    def test_consumer(self) -> None:
+        """As a consumer of bytes in Twisted's sense it pauses who writes when the queue fills, resumes them, and counts what they write."""
+        self.assertTrue(verifyClass(IConsumer, AuditedProducer))
+        producer = self.audited({"topic": "clicks", "queue.size": "4", "batch.size": "100"})
+        source = Source()
+        producer.registerProducer(source, True)
+        for _message in range(3):
+            producer.write(b"x")
+        self.assertEqual(source.calls, ["pause"])
+        self.cluster.pass_(1)
+        self.assertEqual(source.calls, ["pause", "resume"])
+        producer.unregisterProducer()
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0)})
+        self.assertRaises(ConfigurationError, self.audited().write, b"x")
+        self.assertRaises(ConfigurationError, self.audited, {"topic": TOPIC})
+
+    def test_closed(self) -> None:
+        """A closed one takes nothing more, and can be closed again; who closes while it closes waits for the same end."""
+        producer = self.audited({"queue.time": "60000"})
+        sending = producer.send("clicks", b"one")
+        closings = [producer.close(), producer.close(5)]
+        self.failureResultOf(producer.send("clicks", b"late"), ClosedError)
+        self.cluster.pass_(0.5)
+        self.successResultOf(sending)
+        for closing in (*closings, producer.close()):
+            self.successResultOf(closing)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
+
+    def test_closeBeforeStop(self) -> None:
+        """When the reactor stops, the last counts are published first."""
+        producer = self.audited({"queue.time": "60000"})
+        triggers: list[Any] = []
+        clock: Any = self.clock
+        clock.addSystemEventTrigger = lambda phase, event, call: triggers.append(call)
+        producer.closeBeforeStop()
+        producer.send("clicks", b"one")
+        closing = triggers[0]()
+        self.cluster.pass_(0.5)
+        self.successResultOf(closing)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
+
     def test_closeTakesTooLong(self) -> None:
         """A broker that is away does not hold up the end."""
         producer = self.audited()
@@ -197,6 +316,8 @@ class ApplicationTests(AuditingCase):
         self.turn()
         self.successResultOf(flushing)
         self.assertEqual(producer.counters.writtenCount, 1)
+        self.assertTrue(producer.settings.isAsync)
+        self.assertEqual(producer.figures(), producer.producer.figures())
         self.assertIn("AuditedProducer", repr(producer))
 
 
