@@ -170,6 +170,7 @@ class _Channel(http.HTTPChannel):
     """One connection."""
 
     requestFactory = _Request
+    transport: Any
     web: Web
 
     def connectionMade(self) -> None:
