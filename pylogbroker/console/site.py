@@ -170,11 +170,21 @@ class _Channel(http.HTTPChannel):
     """One connection."""
 
     requestFactory = _Request
+    transport: Any
     web: Web
 
     def connectionMade(self) -> None:
         super().connectionMade()
         self.web.opened(self)
+
+    def headerReceived(self, line: bytes) -> bool:
+        """Twisted makes a number of any C{Content-Length}, which Python refuses to do for thousands of digits: it is too large, in any case."""
+        try:
+            return bool(super().headerReceived(line))
+        except ValueError:
+            self.transport.write(_REFUSAL)
+            self.loseConnection()
+            return False
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override] # Twisted's has no annotation
         self.web.closed(self)

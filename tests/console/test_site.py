@@ -184,6 +184,8 @@ class RefusalTests(SiteTestCase):
         """A request with a body is refused before its body has come, and nothing of that is kept."""
         for more, body in (
             ("Content-Length: 1000000000\r\n", b""),
+            (f"Content-Length: {'9' * 5000}\r\n", b"hello"),
+            (f"Content-Length: {'9' * 5000}\r\nAccept: */*\r\n", b"hello"),
             ("Content-Length: 5\r\n", b"hello"),
             ("Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\n0\r\n\r\n"),
         ):

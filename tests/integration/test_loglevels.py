@@ -60,4 +60,5 @@ class LevelTests(SynchronousTestCase):
         self.broker.waitForLine("Log levels: root=info pylogbroker.requets=info")
         self.asked(b"after")
         self.broker.waitForLine("PRODUCE 'after'")
+        self.assertEqual(self.broker.stop(), 0)
         self.assertNotIn("'before'", self.broker.log)
