@@ -156,8 +156,8 @@ class Lane:
 
     def check(self, now: float) -> None:
         """
-        Look whether the other side waits for more. Nothing for too long is a fault; but not if the watcher got nothing, either: then it is slow, or has stopped,
-        of which the watcher tells.
+        Look whether the other side waits for more. Nothing for too long is a fault; but not if the watcher got nothing, either: then it is slow, or
+        has stopped, of which the watcher tells.
         """
         if not self.batch:
             return
