@@ -277,6 +277,17 @@ class CommitFailedError(PylogbrokerError):
     """Positions could not be stored; the text says of which partitions. They are tried again with the next commit."""
 
 
+# -- reading ranges ---------------------------------------------------------------------------------------------------
+
+
+class DataLossError(PylogbrokerError):
+    """What was to be read is not there any more: deleted by retention, or the log was emptied. The text says what was wanted and what is left."""
+
+
+class UnreadableError(PylogbrokerError):
+    """A range of a partition cannot be read: an entry is bad, too large, or crosses the range's end. The text names topic, partition and offset."""
+
+
 # -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------
 
 
