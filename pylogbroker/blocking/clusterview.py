@@ -20,7 +20,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from pylogbroker.blocking.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, step, topic, topicBroker
-from pylogbroker.cluster.znodes import decodeBroker, decodeNumber
+from pylogbroker.cluster.znodes import decodeBroker, decodeNumber, encodeNumber
 from pylogbroker.config.producersettings import BrokerAddress, BrokerList
 from pylogbroker.errors import (
     ConfigurationError,
@@ -142,6 +142,23 @@ class ZookeeperView(_View):
         """
         counts = {number: self._count(topicBroker(name, number)) for number in self._numbers(topic(name))}
         return [BrokerPartition(number, partition) for number, count in sorted(counts.items()) for partition in range(count)]
+
+    def number(self, path: str) -> int | None:
+        """
+        What somebody keeps there; L{None}: nothing.
+
+        @raise ZnodeError: it is no number.
+        """
+        try:
+            return decodeNumber(path, self._get(path))
+        except NoNodeException:
+            return None
+
+    def keepNumber(self, path: str, number: int) -> None:
+        """Keep a number, in place of what is there."""
+        data = encodeNumber(number)
+        self._ask(path, lambda client: client.ensure_path_async(path))
+        self._ask(path, lambda client: client.set_async(path, data))
 
     def _count(self, path: str) -> int:
         try:

@@ -36,7 +36,7 @@ HEADER_SIZE_0 = 5
 HEADER_SIZE_1 = 6
 PAYLOAD_SIZE_MAX = 2**31 - 1 - HEADER_SIZE_1
 
-_SIZE = struct.Struct(">i")
+SIZE = struct.Struct(">i")
 _ENTRY_0 = struct.Struct(">iBI")
 _ENTRY_1 = struct.Struct(">iBBI")
 PLAIN = struct.Struct(">iHI")
@@ -116,7 +116,7 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     left = end - position - SIZE_FIELD_SIZE
     if left < 0:
         return None
-    (size,) = _SIZE.unpack_from(data, position)
+    (size,) = SIZE.unpack_from(data, position)
     if size < 0:
         raise InvalidMessageSizeError(f"size field is {size}", position)
     if size > left:

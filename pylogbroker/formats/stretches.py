@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from pylogbroker.formats.checksum import crc32
 from pylogbroker.formats.compression import NONE
-from pylogbroker.formats.messageset import DEFAULT_LIMITS, PLAIN, PLAIN_HEAD, Allowance, innerPayloads, readEntry
+from pylogbroker.formats.messageset import (
+    DEFAULT_LIMITS,
+    HEADER_SIZE_0,
+    PLAIN,
+    PLAIN_HEAD,
+    SIZE,
+    SIZE_FIELD_SIZE,
+    Allowance,
+    innerPayloads,
+    readEntry,
+)
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.model import Message
 
@@ -77,3 +87,17 @@ def _opened(message: Message, position: int, behind: int, baseOffset: int, limit
     payloads = list(innerPayloads(message, Allowance(limits), 0, position))
     offset, nextOffset, count = baseOffset + position, baseOffset + behind, len(payloads)
     return Stretch(payloads, [offset] * count, [offset] * (count - 1) + [nextOffset] * (count > 0), nextOffset)
+
+
+def wholeSize(data: bytes) -> int:
+    """
+    Bytes of whole entries from the start, by their size fields alone: checksums are not looked at, and it stops at a size that is none.
+    """
+    unpack, position, end = SIZE.unpack_from, 0, len(data)
+    while position + SIZE_FIELD_SIZE <= end:
+        (size,) = unpack(data, position)
+        behind = position + SIZE_FIELD_SIZE + size
+        if size < HEADER_SIZE_0 or behind > end:
+            break
+        position = behind
+    return position

@@ -8,7 +8,7 @@ is an answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import SystemRandom
 from typing import TypeVar
 
@@ -27,27 +27,41 @@ RETRY_MAX_MS = 5_000
 log = logging.getLogger(__name__)
 
 
+class Patience:
+    """
+    How often to try, and how long to wait in between.
+    """
+
+    def __init__(self, retryCount: int, pause: Callable[[float], None] = sleep, random: Callable[[], float] | None = None) -> None:
+        """
+        @param pause: waits so many seconds.
+        @param random: numbers from 0 up to, not including, 1; by default the system's.
+        """
+        self.retryCount = retryCount
+        self._pause = pause
+        self._random = random or SystemRandom().random
+
+    def tries(self) -> Iterator[bool]:
+        """One for each try, after a pause for all but the first; says whether it is the last."""
+        backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
+        for left in range(self.retryCount, 0, -1):
+            yield False
+            self._pause(backoff.failed() / 1000)
+        yield True
+
+
 class Brokers:
     """
     The brokers of a cluster. A context manager: leaving it closes all connections.
     """
 
-    def __init__(
-        self,
-        addresses: Mapping[int, BrokerAddress],
-        options: ClusterOptions,
-        *,
-        pause: Callable[[float], None] = sleep,
-        random: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, addresses: Mapping[int, BrokerAddress], options: ClusterOptions, patience: Patience | None = None) -> None:
         """
-        @param pause: waits so many seconds.
-        @param random: numbers from 0 up to, not including, 1.
+        @param patience: by default that of the options.
         """
         self._addresses = addresses
         self._options = options
-        self._pause = pause
-        self._random = random or SystemRandom().random
+        self.patience = patience or Patience(options.retryCount)
         self._consumers: dict[int, SimpleConsumer] = {}
 
     def __enter__(self) -> Brokers:
@@ -71,16 +85,18 @@ class Brokers:
         @raise pylogbroker.errors.WireError: the answer is none.
         """
         consumer = self._consumer(broker, what)
-        backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
-        for left in range(self._options.retryCount, -1, -1):
+        for isLast in self.patience.tries():
             try:
                 return question(consumer)
             except ConnectionError as error:
-                if not left:
-                    raise type(error)(f"{what}: broker {broker} gave no answer, {self._options.retryCount + 1} times: {error}") from error
+                if isLast:
+                    raise type(error)(f"{what}: broker {broker} gave no answer, {self.patience.retryCount + 1} times: {error}") from error
                 log.warning("%s: broker %d gave no answer, it is asked again: %s", what, broker, error)
-            self._pause(backoff.failed() / 1000)
         raise AssertionError("it was asked at least once")
+
+    def address(self, broker: int) -> BrokerAddress:
+        """Where a broker is."""
+        return self._addresses[broker]
 
     def _consumer(self, broker: int, what: str) -> SimpleConsumer:
         consumer = self._consumers.get(broker)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pylogbroker.spark.asking import Brokers
+from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.plan import Split
-from pylogbroker.spark.ranges import batchRanges, findPlaces, splitsOf
+from pylogbroker.spark.plan import Split, cutRanges
+from pylogbroker.spark.ranges import batchRanges, checkNamed, expectedPlaces
 from pylogbroker.spark.reading import readSplit
 
 
@@ -22,8 +22,14 @@ def planBatch(options: SourceOptions) -> list[Split]:
 
     @raise PylogbrokerError: not everything that is wanted is there, or can be found out.
     """
-    with options.cluster.view() as view, Brokers(view.brokers(), options.cluster) as brokers:
-        return splitsOf(options, view, batchRanges(options, brokers, findPlaces(view, options.selection)))
+    with Cluster(options.cluster) as cluster:
+        places = cluster.places(options.selection, expectedPlaces(options))
+        checkNamed("startingOffsets", options.starting, places)
+        checkNamed("endingOffsets", options.ending, places)
+        with cluster.brokers(partition.broker for _topic, partition in places) as brokers:
+            ranges = batchRanges(options, brokers, places)
+            cuts = cutRanges(list(ranges), options.minPartitionCount, lambda whole: ranges[whole].starts)
+            return [Split(each, brokers.address(each.partition.broker)) for each in cuts]
 
 
 class BatchReader(DataSourceReader):

@@ -11,8 +11,11 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.model import LATEST
 from pylogbroker.spark.batch import BatchReader
-from pylogbroker.spark.options import sourceOptions
+from pylogbroker.spark.options import SinkOptions, sinkOptions, sourceOptions
+from pylogbroker.spark.sink import BatchWriter, StreamWriter, checkColumns
+from pylogbroker.spark.streaming import StreamReader
 
 SCHEMA = StructType(
     [
@@ -48,6 +51,35 @@ class PylogbrokerDataSource(DataSource):
         """
         _checkSchema(schema)
         return BatchReader(sourceOptions(self.options))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """
+        @raise ConfigurationError: an option is wrong, or a schema was given that is not the source's.
+        """
+        _checkSchema(schema)
+        options = sourceOptions(self.options)
+        if options.ending != LATEST:
+            raise ConfigurationError("endingOffsets has no meaning for a stream, which has no end")
+        return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """
+        @raise ConfigurationError: an option is wrong, the columns are not those that can be written, or what is there should be overwritten.
+        """
+        return BatchWriter(self._sinkOptions(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """
+        @raise ConfigurationError: as C{writer}.
+        """
+        return StreamWriter(self._sinkOptions(schema, overwrite))
+
+    def _sinkOptions(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise ConfigurationError("a topic can be appended to, not overwritten: mode append is the one that is left")
+        options = sinkOptions(self.options)
+        checkColumns(schema, options)
+        return options
 
 
 def _checkSchema(schema: StructType) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
+from pylogbroker.blocking.calls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
 from pylogbroker.blocking.clusterview import IClusterView, StaticView, ZookeeperView, parseBrokers
 from pylogbroker.blocking.connection import CONNECT_TIMEOUT_MS
 from pylogbroker.blocking.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
+from pylogbroker.formats.compression import CODEC_NAMES, NONE
 from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
 from pylogbroker.spark.offsetmaps import OffsetMap, parseAssignment, parseOffsets
 
@@ -29,8 +30,13 @@ SOURCE_OPTIONS = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "failOnDataLoss", "minPartitions",
     "maxBytesPerTrigger", "fetchSize", "fetchSizeMax",
 )  # fmt: skip
+SINK_OPTIONS = ("topic", "compression", "maxMessageSize", "batchSize")
 SPARKS_OPTIONS = {"path", "paths", "checkpointlocation", "queryname", "outputmode"}
 """Lower case, as Spark passes keys on."""
+
+BATCH_SIZE = 200_000
+BATCH_SIZE_MAX = 64 << 20
+"""What readers open at the most."""
 
 FETCH_SIZE = 4 << 20
 FETCH_SIZE_MAX = 64 << 20
@@ -131,6 +137,39 @@ def clusterOptions(given: Given) -> ClusterOptions:
         given.text("zookeeperDigest"),
         given.number("timeoutMs", TIMEOUT_MS, 1),
         given.number("retryCount", RETRY_COUNT, 0, 1000),
+    )
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """
+    How to write.
+
+    @ivar topic: of all rows; empty: each row says its own.
+    @ivar codec: to compress with.
+    @ivar payloadSizeMax: bytes of a message, or of a compressed set, that the brokers take.
+    @ivar batchSize: bytes of messages that are sent together.
+    """
+
+    cluster: ClusterOptions
+    topic: str
+    codec: int
+    payloadSizeMax: int
+    batchSize: int
+
+
+def sinkOptions(options: Mapping[str, str]) -> SinkOptions:
+    """
+    @param options: keys in any case.
+    @raise ConfigurationError: one is wrong, unknown or missing; the text names it.
+    """
+    given = Given(options, CLUSTER_OPTIONS + SINK_OPTIONS)
+    return SinkOptions(
+        clusterOptions(given),
+        given.text("topic"),
+        given.choice("compression", {"": NONE, **{name: codec for codec, name in CODEC_NAMES.items()}}),
+        given.number("maxMessageSize", PAYLOAD_SIZE_MAX, 1),
+        given.number("batchSize", BATCH_SIZE, 1, BATCH_SIZE_MAX),
     )
 
 

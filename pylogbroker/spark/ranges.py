@@ -8,41 +8,21 @@ left no trace in ZooKeeper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from pylogbroker.blocking.clusterview import IClusterView
-from pylogbroker.cluster.matching import matcher
-from pylogbroker.cluster.subscription import compilePattern
-from pylogbroker.errors import ConfigurationError, NoBrokersError
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.model import EARLIEST, LATEST
 from pylogbroker.spark.asking import Brokers
+from pylogbroker.spark.cluster import Place
 from pylogbroker.spark.ends import askBounds, askOffsetAt
 from pylogbroker.spark.fetching import lost
-from pylogbroker.spark.options import Selection, SourceOptions, Where
-from pylogbroker.spark.plan import Bounds, Range, Split, cutRanges
-
-Place = tuple[str, BrokerPartition]
+from pylogbroker.spark.options import SourceOptions, Where
+from pylogbroker.spark.plan import Bounds, Range
 
 
-def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:
-    """
-    The partitions to read, sorted.
-
-    @raise NoBrokersError: a topic that is named is on no broker.
-    """
-    if selection.assigned is not None:
-        return sorted((topic, partition) for topic, partitions in selection.assigned.items() for partition in partitions)
-    names: Iterable[str] = selection.topics
-    if selection.pattern:
-        matches = matcher(compilePattern(selection.pattern))
-        names = [name for name in view.topics() if matches(name)]
-    found: list[Place] = []
-    for topic in sorted(names):
-        partitions = view.partitions(topic)
-        if not partitions and not selection.pattern:
-            raise NoBrokersError(f"there is no broker that has topic {topic}")
-        found += [(topic, partition) for partition in partitions]
-    return found
+def expectedPlaces(options: SourceOptions) -> set[Place]:
+    """The partitions for which offsets are given, and which must therefore be there."""
+    return {(topic, partition) for where in (options.starting, options.ending) if isinstance(where, dict) for topic in where for partition in where[topic]}
 
 
 def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> None:
@@ -96,11 +76,9 @@ def batchRanges(options: SourceOptions, brokers: Brokers, places: list[Place]) -
     """
     The ranges of a batch read.
 
-    @raise ConfigurationError: offsets are said for other partitions than there are, or a range ends before it begins.
+    @raise ConfigurationError: a range ends before it begins.
     @raise pylogbroker.errors.DataLossError: some of it is gone.
     """
-    checkNamed("startingOffsets", options.starting, places)
-    checkNamed("endingOffsets", options.ending, places)
     found = {}
     for place in places:
         bounds = askBounds(brokers, *place)
@@ -110,9 +88,3 @@ def batchRanges(options: SourceOptions, brokers: Brokers, places: list[Place]) -
             raise ConfigurationError(f"topic {place[0]}, partition {place[1]}: endingOffsets says {end}, before the start at {start}")
         found[inBounds(options, Range(*place, start, max(end, start)), bounds)] = bounds
     return found
-
-
-def splitsOf(options: SourceOptions, view: IClusterView, ranges: Mapping[Range, Bounds]) -> list[Split]:
-    """What is read side by side."""
-    addresses = view.brokers()
-    return [Split(each, addresses[each.partition.broker]) for each in cutRanges(list(ranges), options.minPartitionCount, lambda whole: ranges[whole].starts)]
