@@ -27,7 +27,8 @@ def boundaryWithin(brokers: Brokers, options: SourceOptions, whole: Range, sizeM
     @return: behind C{whole.start}, at most C{whole.end}.
     @raise pylogbroker.errors.ConnectionError: the broker gives no answer.
     """
-    wanted = whole.start + max(sizeMax, 1)
+    sizeMax = max(sizeMax, 1)
+    wanted = whole.start + sizeMax
     if wanted >= whole.end:
         return whole.end
     index = bisect_right(starts, wanted)

@@ -14,7 +14,7 @@ from pylogbroker.blocking.clusterview import IClusterView
 from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.errors import NoBrokersError, ZookeeperError
+from pylogbroker.errors import ConnectionError, NoBrokersError, ZookeeperError  # noqa: A004
 from pylogbroker.model import BrokerPartition
 from pylogbroker.spark.asking import Brokers, Patience
 from pylogbroker.spark.options import ClusterOptions, Selection
@@ -55,14 +55,16 @@ class Cluster:
 
         @param expected: what should be among them; it is looked for several times.
         @raise NoBrokersError: a topic that is named is on no broker.
+        @raise ConnectionError: a broker of a list gives no answer.
         @raise ZookeeperError: ZooKeeper cannot be asked, and could not be before.
         """
         for isLast in self._patience.tries():
             try:
                 found = findPlaces(self._view, selection)
-            except NoBrokersError:
+            except (NoBrokersError, ConnectionError) as error:
                 if isLast:
-                    raise
+                    raise type(error)(f"{error} (looked for {self._patience.retryCount + 1} times)") from error
+                log.warning("The partitions are looked for again: %s", error)
             except ZookeeperError as error:
                 if not self._known:
                     raise

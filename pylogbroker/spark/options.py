@@ -16,6 +16,7 @@ from pylogbroker.blocking.calls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
 from pylogbroker.blocking.clusterview import IClusterView, StaticView, ZookeeperView, parseBrokers
 from pylogbroker.blocking.connection import CONNECT_TIMEOUT_MS
 from pylogbroker.blocking.simpleconsumer import SimpleConsumer
+from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
@@ -130,7 +131,8 @@ def clusterOptions(given: Given) -> ClusterOptions:
     """
     zookeeper, brokers = given.text("zookeeper"), given.text("brokers")
     if bool(zookeeper) == bool(brokers):
-        raise ConfigurationError(f"{'both' if brokers else 'neither'} zookeeper and brokers are given: the brokers are found by one of them")
+        which = "zookeeper and brokers are both" if brokers else "neither zookeeper nor brokers is"
+        raise ConfigurationError(f"{which} given: the brokers are found by one of them")
     return ClusterOptions(
         zookeeper,
         parseBrokers(brokers) if brokers else (),
@@ -254,8 +256,8 @@ def _selection(given: Given) -> Selection:
         return Selection(assigned=parseAssignment("assign", text))
     if chosen == ["subscribePattern"]:
         return Selection(pattern=_checked("subscribePattern", text, lambda: compilePattern(text).pattern))
-    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    return Selection(topics=topics)
+    topics = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+    return _checked("subscribe", text, lambda: Selection(topics=tuple(paths.step("topic", name) for name in topics)))
 
 
 def _checked(name: str, text: str, check: Callable[[], T]) -> T:
