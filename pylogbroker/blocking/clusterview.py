@@ -82,7 +82,8 @@ class ZookeeperView(_View):
     Both the brokers and their topics are ephemeral nodes: a broker whose session is over has left no trace, and a topic looks as if it had
     only the other brokers' partitions. Who must know names the partitions that it expects.
 
-    All calls raise L{ZookeeperTimeoutException} when there is no answer in time, and L{ZookeeperError} when ZooKeeper refuses.
+    All calls raise L{ZookeeperTimeoutException} when there is no answer in time, L{NoNodeException} when there is no such chroot, and L{ZookeeperError} when
+    ZooKeeper refuses.
     """
 
     def __init__(self, servers: str, *, digest: str = "", timeoutMs: float = TIMEOUT_MS) -> None:
@@ -181,6 +182,7 @@ class ZookeeperView(_View):
         return sorted(numbers)
 
     def _children(self, path: str) -> list[str]:
+        self._connected()
         try:
             return list(self._ask(path, lambda client: client.get_children_async(path)))
         except NoNodeException:
@@ -213,6 +215,9 @@ class ZookeeperView(_View):
                 client.close()
                 raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self._servers} within {self._timeoutMs:.0f} ms") from error
             self._client = client
+            if not self._ask("/", lambda connected: connected.exists_async("/")):
+                self.close()
+                raise NoNodeException(f"the chroot of {self._servers} does not exist")
         return self._client
 
 

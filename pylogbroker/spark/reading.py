@@ -53,7 +53,7 @@ class Batches:
         self._payloads += stretch.payloads
         self._offsets += stretch.offsets
         self._nextOffsets += stretch.nextOffsets
-        self._size += stretch.behind - stretch.offsets[0] if stretch.offsets else 0
+        self._size += sum(map(len, stretch.payloads))
         while len(self._payloads) >= ROW_COUNT:
             yield self._take(ROW_COUNT)
         if self._size > BATCH_SIZE_MAX:
@@ -71,7 +71,7 @@ class Batches:
             pa.array(self._offsets[:count], pa.int64()), pa.array(self._nextOffsets[:count], pa.int64()), timestamp,
         ]  # fmt: skip
         del self._payloads[:count], self._offsets[:count], self._nextOffsets[:count]
-        self._size = 0
+        self._size = sum(map(len, self._payloads))
         return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
     def _constants(self, count: int) -> list[pa.Array]:

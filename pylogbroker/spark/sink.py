@@ -134,14 +134,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """A task's rows, unless their micro-batch is known to be written."""
         context: Any = TaskContext.get()
-        query, batch = str(context.getLocalProperty(QUERY_PROPERTY)), int(context.getLocalProperty(BATCH_PROPERTY))
-        last = lastWritten(self._options, query)
-        if last is not None and batch <= last:
-            log.warning("Micro-batch %d of query %s is written already, the last was %d; nothing is sent", batch, query, last)
-            for _batch in iterator:
-                pass
-            return Written(query, 0)
-        return Written(query, sendAll(self._options, iterator))
+        return sendOnce(self._options, str(context.getLocalProperty(QUERY_PROPERTY)), int(context.getLocalProperty(BATCH_PROPERTY)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks have done their part: the micro-batch's number is kept."""
@@ -151,6 +144,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """The micro-batch failed. What was sent stays, and will be sent again."""
         log.warning("Micro-batch %d failed; %d rows or more were written, stay, and will be written again", batchId, _count(messages))
+
+
+def sendOnce(options: SinkOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    """
+    Send a task's rows, unless their micro-batch is known to be written.
+
+    @raise PylogbrokerError: as L{sendAll}.
+    """
+    last = lastWritten(options, query)
+    if last is None or batch > last:
+        return Written(query, sendAll(options, batches))
+    log.warning("Micro-batch %d of query %s is written already, the last was %d; nothing is sent", batch, query, last)
+    for _batch in batches:
+        pass  # Spark wants its rows to be taken
+    return Written(query, 0)
 
 
 def _count(messages: Iterable[WriterCommitMessage | None]) -> int:

@@ -23,9 +23,6 @@ from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.zookeeperprocess import sharedZookeeper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SET_COUNT = 500
-"""Messages that are sent together."""
-
 _session: list[Any] = []
 _numbers = count()
 
@@ -114,9 +111,9 @@ class SparkCluster:
             while len({partition.broker for partition in view.partitions(topic)}) < len(self.brokers):
                 time.sleep(0.02)
 
-    def write(self, topic: str, place: BrokerPartition, payloads: list[bytes], codec: int = 0) -> None:
-        """Put messages into a partition; they are visible when this returns."""
+    def write(self, topic: str, place: BrokerPartition, payloads: list[bytes], codec: int = 0, setCount: int = 500) -> None:
+        """Put messages into a partition, so many in a set; they are visible when this returns."""
         with SyncProducer("127.0.0.1", self.brokers[place.broker].port) as producer:
-            for start in range(0, len(payloads), SET_COUNT):
-                producer.send(topic, place.partition, payloads[start : start + SET_COUNT], codec=codec)
+            for start in range(0, len(payloads), setCount):
+                producer.send(topic, place.partition, payloads[start : start + setCount], codec=codec)
             producer.confirm(topic, place.partition)

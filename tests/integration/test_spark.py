@@ -60,14 +60,27 @@ class SparkCase(SynchronousTestCase):
     def load(self, stream: Any) -> Any:
         """Append all that a stream has now to a table, from the checkpoint on; returns the query, which has ended."""
         query = stream.writeStream.format("parquet").trigger(availableNow=True).option("checkpointLocation", f"{self.folder}/checkpoint")
-        query = query.start(f"{self.folder}/table")
-        self.addCleanup(query.stop)
-        query.awaitTermination(120)
-        return query
+        return self.start(query, f"{self.folder}/table")
 
     def table(self) -> Rows:
         """What was appended, by partition, in order of offsets."""
         return byPlace(self.spark.read.parquet(f"{self.folder}/table").orderBy("broker", "partition", "offset").toArrow())
+
+    def start(self, write: Any, *arguments: str) -> Any:
+        """
+        Start a stream, and wait until it has made its first plan. Spark gives the Python process that it starts for that ten seconds to say that it is
+        there, whatever else the machine does; that alone is tried again.
+        """
+        for attempt in range(5):
+            query = write.start(*arguments)
+            self.addCleanup(query.stop)
+            try:
+                query.processAllAvailable()
+            except PySparkException as error:
+                if "failed to connect back" in str(error) and attempt < 4:
+                    continue
+                raise
+            return query
 
     def failure(self, call: Any, *arguments: Any) -> str:
         """What a job failed with, as text."""
@@ -101,13 +114,12 @@ class ReadingTests(SparkCase):
 
         stream = self.stream(zookeeper=cluster.zookeeper, subscribePattern="cl.*", startingOffsets="earliest", maxBytesPerTrigger=12 << 20)
         query = self.load(stream)
-        self.assertIsNone(query.exception())
         self.assertGreater(len(query.recentProgress), 2)
         for place in PLACES:
             more = [payload(place, number) for number in range(500)]
             cluster.write("clicks", place, more)
             written[place] += more
-        self.assertIsNone(self.load(stream).exception())
+        self.load(stream)
         table = self.spark.read.parquet(f"{self.folder}/table").toArrow()
         self.assertEqual({place: Counter(values) for place, values in byPlace(table).items()}, {place: Counter(values) for place, values in written.items()})
 
@@ -125,14 +137,11 @@ class LossTests(SparkCase):
         cluster.write("clicks", place, [b"before"])
         listed = {"brokers": cluster.listed, "subscribe": "clicks", "startingOffsets": "earliest", "retryCount": "100", "timeoutMs": "60000"}
         strict, lenient = (
-            self.stream(**listed, failOnDataLoss=flag).writeStream.format("memory").queryName(f"loss{flag}").start() for flag in ("true", "false")
+            self.start(self.stream(**listed, failOnDataLoss=flag).writeStream.format("memory").queryName(f"loss{flag}")) for flag in ("true", "false")
         )
-        for query in (strict, lenient):
-            self.addCleanup(query.stop)
-            query.processAllAvailable()
         served = cluster.brokers[0].port
         cluster.restart(0, port="0")  # where nobody reads, data come and go
-        cluster.write("clicks", place, [b"after %04d" % number + b"." * 1_000 for number in range(1_000)])
+        cluster.write("clicks", place, [b"after %04d" % number + b"." * 1_000 for number in range(1_000)], setCount=50)
         cluster.restart(0, port=str(served), log_retention_size="300000")
         with SimpleConsumer("127.0.0.1", served) as consumer:
             [latest, *_more, earliest] = consumer.getOffsetsBefore("clicks", 0, -1, 1_000)
@@ -151,7 +160,7 @@ class LossTests(SparkCase):
     def test_whenPlanning(self) -> None:
         """A batch that should begin before what is left is an error that names both offsets, or begins where it can; an emptied log is no less an error."""
         cluster = self.cluster(1, log_file_size="100000")
-        cluster.write("clicks", BrokerPartition(0, 0), [b"%04d" % number + b"." * 1_000 for number in range(500)])
+        cluster.write("clicks", BrokerPartition(0, 0), [b"%04d" % number + b"." * 1_000 for number in range(500)], setCount=50)
         cluster.restart(0, log_retention_size="150000")
         options = {"brokers": cluster.listed, "subscribe": "clicks"}
         left = self.batch(**options).count()
@@ -312,10 +321,7 @@ class SinkTests(SparkCase):
             for _run in range(2):
                 stream = self.stream(zookeeper=cluster.zookeeper, subscribe="from", startingOffsets="earliest").where("value != 'first'")
                 write = stream.select("key", "value").writeStream.format("pylogbroker").options(**target, topic=name, compression="snappy")
-                query = write.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-                self.addCleanup(query.stop)
-                query.awaitTermination(120)
-                self.assertIsNone(query.exception())
+                self.start(write.option("checkpointLocation", checkpoint).trigger(availableNow=True))
                 for note in Path(checkpoint, "commits").iterdir():
                     note.unlink()
             self.assertEqual(Counter(bytes(row.value) for row in self.read(cluster, name)), dict.fromkeys(values, times))

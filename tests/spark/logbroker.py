@@ -1,6 +1,6 @@
 """
-A broker on real sockets that has just what a test puts there, and fails when it is told to: segments can be deleted, logs emptied, answers cut short, connections
-closed. A thread for each connection, since who is tested blocks.
+A broker on real sockets that has just what a test puts there, and fails when it is told to: segments can be deleted, logs emptied, answers cut short,
+connections closed. A thread for each connection, since who is tested blocks.
 """
 
 from __future__ import annotations
