@@ -59,10 +59,13 @@ class BuildWithSample(build_py):
 FAST = ["zlib-ng>=0.5"]
 TLS = ["twisted[tls]"]
 SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3"]
+AVRO = ["avro>=1.12,<2", "fastavro>=1.9,<2"]
 TEST = [
     *FAST,
     *TLS,
     *SPARK,
+    *AVRO,
+    "confluent-kafka[schemaregistry]>=2.6",
     "coverage[toml]>=7.10",
     "hypothesis>=6.100",
     "import-linter>=2.1",
@@ -93,6 +96,7 @@ setup(
         "fast": FAST,
         "tls": TLS,
         "spark": SPARK,
+        "avro": AVRO,
         "test": TEST,
         "fuzz": ["atheris>=2.3"],
         "dev": [*TEST, "pre-commit>=3.5", "towncrier>=23.11"],

@@ -5,6 +5,7 @@ has asked for it (twistd by itself would let the process die of the signal after
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -113,6 +114,16 @@ class Orderly:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
         notifySystemd("READY=1")
+
+    def endInFailure(self, error: PylogbrokerError) -> None:
+        """
+        What makes it impossible to begin was found only after the reactor ran: one line, an orderly stop, and status 1.
+
+        (twistd ends with 0 whatever happens while its reactor runs, and lets nobody say otherwise: so the interpreter does, as its last act.)
+        """
+        sayWhy(type(error), error, None)
+        self._reactor.addSystemEventTrigger("after", "shutdown", atexit.register, os._exit, 1)
+        self._stopReactor()
 
     def _stopReactor(self) -> None:
         if self._reactor.running:
