@@ -15,16 +15,20 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
-from fastavro import _read_py, _write_py
+from fastavro import _read_py
 from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, UnknownSchemaError, reasonOf
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.remembering import Remembered
+from pylogbroker.schemas.texts import isDeeper
 
 SCHEMA_COUNT_MAX = 1_000
 """Schemas that a decoder knows at a time."""
+
+VALUE_DEPTH_MAX = 100
+"""How deep values of recursive schemas may be nested: well within what can be read again."""
 
 
 class AvroEncoder:
@@ -43,16 +47,17 @@ class AvroEncoder:
         self.schemaId = schemaId
         self.text = parsed.text
         self._schema = parsed.schema
-        # What is deep is refused in good order by the Python code, and ends the process in the compiled one.
-        self._write = _write_py.schemaless_writer if parsed.isRecursive else fastavro.schemaless_writer
+        self._isRecursive = parsed.isRecursive
 
     def encode(self, value: Any) -> bytes:
         """
         @raise EncodingError: the value is not of the schema.
         """
+        if self._isRecursive and isDeeper(value, VALUE_DEPTH_MAX):
+            raise EncodingError(f"a value that is nested more than {VALUE_DEPTH_MAX} deep")
         body = BytesIO()
         try:
-            self._write(body, self._schema, value)
+            fastavro.schemaless_writer(body, self._schema, value)
         except Exception as error:  # the library raises whatever its parts do
             raise EncodingError(f"a value that is not of schema {self.schemaId}: {reasonOf(error)}") from error
         return frame(self.schemaId, body.getvalue())

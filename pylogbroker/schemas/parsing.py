@@ -6,7 +6,8 @@ reads and writes, and is strict about defaults. Neither is made for hostile inpu
 schemas from strangers and a consumer payloads:
 
   - How deep a value may be nested. fastavro's compiled reader recurses on C's stack without a limit: 5,000 bytes of a linked list end the process. So
-    schemas that are not recursive may nest L{DEPTH_MAX} deep, and recursive ones are read and written by fastavro's Python code, which stops in good order.
+    schemas that are not recursive may nest L{DEPTH_MAX} deep; what recursive ones have written is read by fastavro's Python code, which stops in good
+    order, and what they write is measured before.
   - Items of arrays that take no bytes (null, an empty record): ten bytes of payload could say that 2^63 of them follow. They are refused.
   - Foreign errors of all kinds become L{InvalidSchemaError}.
 """
@@ -127,15 +128,17 @@ def _checkDepth(tree: Any) -> bool:
 
 def _checkItems(tree: Any) -> None:
     for each in _all(tree):
-        if each.type == "array" and not _takesBytes(each.items, set()):
+        if each.type == "array" and not _takesBytes(each.items, {}):
             raise InvalidSchemaError("an array's items take no bytes: a few bytes could stand for any number of them")
 
 
-def _takesBytes(tree: Any, under: set[int]) -> bool:
+def _takesBytes(tree: Any, known: dict[int, bool]) -> bool:
     """Whether each value of a schema takes at least a byte. What holds itself and nothing else can have no value at all."""
-    if tree.type in _SIZED or id(tree) in under:
+    if tree.type in _SIZED:
         return True
     if tree.type == "fixed":
         return bool(tree.size)
-    under.add(id(tree))
-    return any(_takesBytes(each, under) for each in _inside(tree))
+    if id(tree) not in known:
+        known[id(tree)] = True
+        known[id(tree)] = any(_takesBytes(each, known) for each in _inside(tree))
+    return known[id(tree)]

@@ -56,7 +56,7 @@ def _read(text: str) -> Any:
         raise InvalidSchemaError("a schema that is nested too deeply") from None
     except ValueError as error:
         raise InvalidSchemaError(f"a schema that is no JSON: {error}") from error
-    if _nesting(value) > NESTING_MAX:
+    if isDeeper(value, NESTING_MAX):
         raise InvalidSchemaError(f"a schema that is nested more than {NESTING_MAX} deep")
     return value
 
@@ -70,15 +70,12 @@ def _written(value: Any) -> str:
         raise InvalidSchemaError(f"a schema that is no JSON: {error}") from error
 
 
-def _nesting(value: Any) -> int:
-    """Without recursion: it is there to protect from it."""
-    deepest, level = 0, [value]
-    while level:
-        deepest += 1
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())]
-        if deepest > NESTING_MAX:
-            break
-    return deepest
+def isDeeper(value: Any, most: int) -> bool:
+    """Whether lists and dictionaries are nested more than so deep in one another. Without recursion: it is there to protect from it."""
+    level = [value]
+    for _depth in range(most):
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ())]
+    return bool(level)
 
 
 def _shortened(schema: Any) -> Any:
