@@ -1,7 +1,8 @@
 """
 A schema registry's client on Twisted; see L{pylogbroker.blocking.registryclient} for what is remembered.
 
-Who asks for the same schema while it is on its way waits for the same answer: a stream that comes upon a new id asks once.
+Each question has a connection of its own, since what is asked is remembered; so there is nothing to close. Who asks for the same schema while it is on its
+way waits for the same answer: a stream that comes upon a new id asks once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, succeed  # noqa: A004
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone, ResponseFailed
+from twisted.web.client import Agent, ResponseDone, ResponseFailed
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
@@ -105,8 +106,7 @@ class RegistryClient:
         self._reactor = reactor
         self._url = url.rstrip("/")
         self._timeoutMs = timeoutMs
-        self._pool = HTTPConnectionPool(reactor)
-        self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000, pool=self._pool) if agent is None else agent
+        self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
         self._texts: Remembered[int, str] = Remembered(schemaCountMax)
         self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax)
         self._asked: dict[int, list[Deferred[str]]] = {}
@@ -200,11 +200,6 @@ class RegistryClient:
         collecting = _Collecting()
         response.deliverBody(collecting)
         return response.code, await collecting.over
-
-    def close(self) -> Deferred[None]:
-        """Fires when no connection is kept any more; does not fail."""
-        closing: Deferred[None] = self._pool.closeCachedConnections()
-        return closing
 
 
 def _reason(error: Exception) -> str:
