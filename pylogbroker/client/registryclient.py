@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, succeed  # noqa: A004
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, ResponseDone, ResponseFailed
@@ -18,7 +18,7 @@ from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from pylogbroker.client.link import TIMEOUT_MS
-from pylogbroker.errors import BusyError, ConnectionError, TimedOutError, WireError, reasonOf  # noqa: A004
+from pylogbroker.errors import BusyError, ConnectionError, PylogbrokerError, TimedOutError, WireError, reasonOf  # noqa: A004
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
@@ -182,16 +182,16 @@ class RegistryClient:
         return result
 
     async def _ask(self, call: RegistryCall[T]) -> T:
-        exchange = Deferred.fromCoroutine(self._exchange(call)).addTimeout(self._timeoutMs / 1000, self._reactor)
         try:
-            status, body = await exchange
-        except TimeoutError:
-            raise TimedOutError(f"{self._url} did not answer within {self._timeoutMs:.0f} ms") from None
-        except (CancelledError, WireError):
+            status, body = await Deferred.fromCoroutine(self._exchange(call)).addTimeout(self._timeoutMs / 1000, self._reactor, self._late)
+        except (PylogbrokerError, CancelledError):
             raise
         except Exception as error:  # twisted.web's and twisted.internet's, of many kinds
             raise ConnectionError(f"{self._url} cannot be asked: {_reason(error)}") from error
         return call.decode(status, body)
+
+    def _late(self, _result: object, _seconds: float) -> tuple[int, bytes]:
+        raise TimedOutError(f"{self._url} did not answer within {self._timeoutMs:.0f} ms")
 
     async def _exchange(self, call: RegistryCall[T]) -> tuple[int, bytes]:
         headers = {b"Accept": [MEDIA_TYPE.encode()], **({b"Content-Type": [MEDIA_TYPE.encode()]} if call.body else {})}
