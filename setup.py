@@ -58,9 +58,14 @@ class BuildWithSample(build_py):
 
 FAST = ["zlib-ng>=0.5"]
 TLS = ["twisted[tls]"]
+SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3"]
+AVRO = ["avro>=1.12,<2", "fastavro>=1.9,<2"]
 TEST = [
     *FAST,
     *TLS,
+    *SPARK,
+    *AVRO,
+    "confluent-kafka[schemaregistry]>=2.6",
     "coverage[toml]>=7.10",
     "hypothesis>=6.100",
     "import-linter>=2.1",
@@ -81,6 +86,7 @@ setup(
     python_requires=">=3.11",
     package_dir={"": "."},
     packages=[*find_packages(include=["pylogbroker", "pylogbroker.*"]), "twisted.plugins"],
+    py_modules=["pyspark_pylogbroker"],
     package_data={"pylogbroker": ["py.typed", "console/page/*"]},
     zip_safe=False,
     cmdclass={"build_py": BuildWithSample},
@@ -89,6 +95,8 @@ setup(
     extras_require={
         "fast": FAST,
         "tls": TLS,
+        "spark": SPARK,
+        "avro": AVRO,
         "test": TEST,
         "fuzz": ["atheris>=2.3"],
         "dev": [*TEST, "pre-commit>=3.5", "towncrier>=23.11"],

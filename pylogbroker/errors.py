@@ -17,6 +17,11 @@ class ConfigurationError(PylogbrokerError):
     """A property, option or endpoint string is wrong; the text names it, its value and what would be right."""
 
 
+def reasonOf(error: BaseException) -> str:
+    """What a foreign error says; its kind, if it says nothing."""
+    return str(error) or type(error).__name__
+
+
 # -- bytes that are not what they should be ---------------------------------------------------------------------------
 
 
@@ -258,6 +263,54 @@ class UnknownOutcomeError(ConnectionError):
     """Messages were written, at least in part, and whether the broker took them cannot be known any more. The text says why."""
 
 
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+class SchemaError(PylogbrokerError):
+    """Something is wrong with a schema, or with what was to be read by one. Never that the registry could not be asked."""
+
+
+class InvalidSchemaError(SchemaError):
+    """A schema that is none, or that cannot be used safely; the text says why."""
+
+
+class IncompatibleSchemaError(SchemaError):
+    """What one schema has written, the other cannot read; the text says where."""
+
+
+class UnknownSchemaError(SchemaError):
+    """The registry, or whoever was asked, knows no schema of that id."""
+
+
+class BrokenPayloadError(SchemaError):
+    """A payload that does not begin with magic byte and schema id, or whose body is not what its schema says."""
+
+
+class BrokenEntryError(SchemaError):
+    """An entry of a registry's topic that cannot be read."""
+
+
+class UnusableLogError(PylogbrokerError):
+    """A topic does not hold a registry's entries from the first on: retention has deleted some, or it is something else's. The text says which."""
+
+
+class RegistryError(PylogbrokerError):
+    """
+    A schema registry says no.
+
+    @ivar code: its error code, five digits or an HTTP status.
+    @ivar status: the HTTP status.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+    @property
+    def status(self) -> int:
+        return self.code if self.code < 1000 else self.code // 100
+
+
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +328,17 @@ class RebalanceFailedError(PylogbrokerError):
 
 class CommitFailedError(PylogbrokerError):
     """Positions could not be stored; the text says of which partitions. They are tried again with the next commit."""
+
+
+# -- reading ranges ---------------------------------------------------------------------------------------------------
+
+
+class DataLossError(PylogbrokerError):
+    """What was to be read is not there any more: deleted by retention, or the log was emptied. The text says what was wanted and what is left."""
+
+
+class UnreadableError(PylogbrokerError):
+    """A range of a partition cannot be read: an entry is bad, too large, or crosses the range's end. The text names topic, partition and offset."""
 
 
 # -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------

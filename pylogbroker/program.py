@@ -6,6 +6,7 @@ after an orderly stop); and a word to systemd.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -184,6 +185,16 @@ class Orderly:
 
         reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), readLevels, logLevels.path, warn)
         reading.addCallbacks(logLevels.change, failed)
+
+    def endInFailure(self, error: PylogbrokerError) -> None:
+        """
+        What makes it impossible to begin was found only after the reactor ran: one line, an orderly stop, and status 1.
+
+        (twistd ends with 0 whatever happens while its reactor runs, and lets nobody say otherwise: so the interpreter does, as its last act.)
+        """
+        sayWhy(type(error), error, None)
+        self._reactor.addSystemEventTrigger("after", "shutdown", atexit.register, os._exit, 1)
+        self._stopReactor()
 
     def _stopReactor(self) -> None:
         if self._reactor.running:

@@ -28,7 +28,7 @@ NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
 
 BESIDE_THE_MIRROR = {"contracts", "integration", "simulation", "benchmarks", "long", "gate", "golden", "fuzz"}
 TOP_LEVEL = {
-    "setup.py", "pylogbroker", "twisted", "tests", "docs", "etc",
+    "setup.py", "pylogbroker", "pyspark_pylogbroker.py", "twisted", "tests", "docs", "etc",
     "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "NEWS.md", "LICENSE",
 }  # fmt: skip
 LEFT_BY_TOOLS = re.compile(r"\..*|build|dist|.*\.egg-info|_trial_temp.*|htmlcov|__pycache__|twistd\.(pid|log).*")

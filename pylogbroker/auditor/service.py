@@ -25,7 +25,7 @@ from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.web.listening import listenNow
 
 IDLE_SECONDS = 30
 LOGGED_COUNT_MAX = 1_000
@@ -126,16 +126,9 @@ class AuditorService(Service):
         super().privilegedStartService()
         if not self._settings.listen or self.port is not None:
             return
-        outcomes: list[Any] = []
-        try:
-            site = AuditSite(self.page, timeout=IDLE_SECONDS, reactor=self._reactor)
-            serverFromString(self._reactor, self._settings.listen).listen(site).addBoth(outcomes.append)
-        except Exception as error:
-            raise ConfigurationError(f"listen={self._settings.listen}: {error}") from error
-        [outcome] = outcomes or [None]
-        if not hasattr(outcome, "stopListening"):
-            raise ConfigurationError(f"listen={self._settings.listen}: {getattr(outcome, 'value', 'it needs a running reactor')}")
-        self.port = outcome
+        listen = self._settings.listen
+        site = AuditSite(self.page, timeout=IDLE_SECONDS, reactor=self._reactor)
+        self.port = listenNow(lambda: serverFromString(self._reactor, listen).listen(site), f"listen={listen}")
 
     def startService(self) -> None:
         """Begin with a pass."""

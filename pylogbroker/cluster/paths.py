@@ -12,6 +12,8 @@ from pylogbroker.model import BrokerPartition
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
+SINKS = "/pylogbroker/sinks"
+"""Ours, not 0.7's: queries that write to topics are the children."""
 
 
 def step(kind: str, name: str) -> str:
@@ -42,6 +44,11 @@ def topic(name: str) -> str:
 def topicBroker(name: str, number: int) -> str:
     """How many partitions a topic has on a broker."""
     return f"{topic(name)}/{number}"
+
+
+def sink(query: str) -> str:
+    """The last batch of a query that is wholly written."""
+    return f"{SINKS}/{step('query', query)}"
 
 
 class GroupPaths:

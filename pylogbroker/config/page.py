@@ -7,6 +7,7 @@ from __future__ import annotations
 from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
 from pylogbroker.config.consumersettings import CONSUMER_ROWS
 from pylogbroker.config.producersettings import PRODUCER_ROWS
+from pylogbroker.config.registrysettings import REGISTRY_ROWS
 from pylogbroker.config.settings import brokerPage
 from pylogbroker.config.table import asMarkdown
 
@@ -38,6 +39,13 @@ Of `twistd pylogbroker-auditor` and `pylogbroker audit`.
 
 """
 
+_REGISTRY_HEAD = """
+## Schema registry
+
+Of `twistd pylogbroker-registry`. See [registry](registry.md).
+
+"""
+
 
 def settingsPage() -> str:
     """The page, as Markdown."""
@@ -46,5 +54,6 @@ def settingsPage() -> str:
         (_CONSUMER_HEAD, CONSUMER_ROWS),
         (_AUDITED_HEAD, AUDITED_ROWS),
         (_AUDITOR_HEAD, AUDITOR_ROWS),
+        (_REGISTRY_HEAD, REGISTRY_ROWS),
     )
     return brokerPage() + "".join(head + asMarkdown(rows, isBrief=all(not row.kafkas for row in rows)) for head, rows in parts)

@@ -12,8 +12,8 @@ from twisted.internet.defer import Deferred
 from pylogbroker import __version__
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.peek import COUNT_MAX, peek, peekLast
-from pylogbroker.console.site import BadRequestError, Query, Reply, Route, jsonReply
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.web.site import BadRequestError, Query, Reply, Route, jsonReply
 
 PAGE = Path(__file__).with_name("page")
 FILES = (

@@ -6,7 +6,6 @@ It takes its port before the broker touches anything, so that a taken one fails 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,26 +20,11 @@ from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.settings import BrokerSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
-from pylogbroker.console.site import Query, Reply, Route, Web
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
 from pylogbroker.metrics.figures import brokerFamilies
-
-LOOPBACK = "127.0.0.1"
-_LOOPBACKS = {"tcp": LOOPBACK, "ssl": LOOPBACK, "tcp6": r"\:\:1"}
-
-
-def listenerDescription(text: str) -> str:
-    """
-    An endpoint string that says where to listen: on the loopback interface, if nothing else was said.
-
-    @param text: an endpoint string, or only a port.
-    """
-    text = text.strip()
-    if re.fullmatch(r"[0-9]{1,5}", text):
-        text = f"tcp:{text}"
-    loopback = _LOOPBACKS.get(text.partition(":")[0])
-    return text if loopback is None or re.search(r"(?<!\\):interface=", text) else f"{text}:interface={loopback}"
+from pylogbroker.web.listening import listenerDescription
+from pylogbroker.web.site import Query, Reply, Route, Web
 
 
 class ConsoleService(Service):

@@ -16,10 +16,10 @@ from pylogbroker.config.accesssettings import PLAIN, AccessSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.service import ConsoleService
-from pylogbroker.console.site import Query, Reply, Web
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import CONTENT_TYPE, GAUGE, Family, Sample, render
+from pylogbroker.web.site import Query, Reply, Web
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 CONNECT_TIMEOUT_MS = 10_000
@@ -71,7 +71,7 @@ class ClusterConsole(ConsoleService):
         access: AccessSettings = PLAIN,
     ) -> None:
         """
-        @param listener: see L{pylogbroker.console.service.listenerDescription}.
+        @param listener: see L{pylogbroker.web.listening.listenerDescription}.
         @param servers: ZooKeeper's, with a chroot.
         @param hosts: names that the Host header may have.
         @param zookeeper: makes the client, not connected.

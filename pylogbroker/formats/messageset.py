@@ -7,7 +7,7 @@ entry is. Two loops stand beside it for speed alone, L{checkPlain} for the broke
 what nearly all entries are (magic 1, not compressed, whole), and hand everything else, good or bad, to L{readEntry}. They never
 accept what it would refuse; the tests hold them against it.
 
-Opening wrappers is bounded twice, in bytes over all depths of a set and in depth: an L{_Allowance} is drawn down as wrappers open.
+Opening wrappers is bounded twice, in bytes over all depths of a set and in depth: an L{Allowance} is drawn down as wrappers open.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ HEADER_SIZE_0 = 5
 HEADER_SIZE_1 = 6
 PAYLOAD_SIZE_MAX = 2**31 - 1 - HEADER_SIZE_1
 
-_SIZE = struct.Struct(">i")
+SIZE = struct.Struct(">i")
 _ENTRY_0 = struct.Struct(">iBI")
 _ENTRY_1 = struct.Struct(">iBBI")
-_PLAIN = struct.Struct(">iHI")
-_PLAIN_HEAD = 0x0100  # magic 1, no attributes
+PLAIN = struct.Struct(">iHI")
+PLAIN_HEAD = 0x0100  # magic 1, no attributes
 
 DEFAULT_LIMITS = CheckLimits()
 
@@ -91,11 +91,11 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
     """
     if magic != 1:
         return wrap(codec, b"".join([encodeMessage(payload, magic) for payload in payloads]))
-    pack = _PLAIN.pack
+    pack = PLAIN.pack
     pieces: list[bytes] = []
     try:
         for payload in payloads:
-            pieces += (pack(HEADER_SIZE_1 + len(payload), _PLAIN_HEAD, crc32(payload)), payload)
+            pieces += (pack(HEADER_SIZE_1 + len(payload), PLAIN_HEAD, crc32(payload)), payload)
     except struct.error as error:
         raise MessageTooLargeError(f"a payload of more than the {PAYLOAD_SIZE_MAX} bytes that fit in an entry") from error
     return wrap(codec, b"".join(pieces))
@@ -116,7 +116,7 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     left = end - position - SIZE_FIELD_SIZE
     if left < 0:
         return None
-    (size,) = _SIZE.unpack_from(data, position)
+    (size,) = SIZE.unpack_from(data, position)
     if size < 0:
         raise InvalidMessageSizeError(f"size field is {size}", position)
     if size > left:
@@ -143,7 +143,7 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     return Message(payload, magic, attributes, checksum), behind
 
 
-class _Allowance:
+class Allowance:
     """How much may still be opened."""
 
     __slots__ = ("depthMax", "size", "sizeMax")
@@ -174,7 +174,7 @@ def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | No
         raise type(error)(f"inside a wrapper: {error.reason}", position) from error
 
 
-def _innerMessages(message: Message, allowance: _Allowance, depth: int, position: int) -> Iterator[Message]:
+def _innerMessages(message: Message, allowance: Allowance, depth: int, position: int) -> Iterator[Message]:
     """The messages inside a wrapper, at every depth. Errors carry the position of the outermost wrapper."""
     inner = allowance.open(message, depth, position)
     at = 0
@@ -186,16 +186,16 @@ def _innerMessages(message: Message, allowance: _Allowance, depth: int, position
             yield from _innerMessages(innerMessage, allowance, depth + 1, position)
 
 
-def _innerPayloads(message: Message, allowance: _Allowance, depth: int, position: int) -> Iterator[bytes]:
+def innerPayloads(message: Message, allowance: Allowance, depth: int, position: int) -> Iterator[bytes]:
     """The same, of payloads alone, and twice as quick where the entries are plain."""
     inner = allowance.open(message, depth, position)
     at, end = 0, len(inner)
-    unpack, crc = _PLAIN.unpack_from, crc32
+    unpack, crc = PLAIN.unpack_from, crc32
     while True:
         while at + 10 <= end:
             size, head, checksum = unpack(inner, at)
             behind = at + 4 + size
-            if head != _PLAIN_HEAD or size < 6 or behind > end or crc(payload := inner[at + 10 : behind]) != checksum:
+            if head != PLAIN_HEAD or size < 6 or behind > end or crc(payload := inner[at + 10 : behind]) != checksum:
                 break
             yield payload
             at = behind
@@ -206,7 +206,7 @@ def _innerPayloads(message: Message, allowance: _Allowance, depth: int, position
         if innerMessage.codec == NONE:
             yield innerMessage.payload
         else:
-            yield from _innerPayloads(innerMessage, allowance, depth + 1, position)
+            yield from innerPayloads(innerMessage, allowance, depth + 1, position)
 
 
 # -- checking: the broker's reading -----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
 
     A set that is not plain, not whole or not valid ends it; so does an empty one.
     """
-    unpack, crc = _PLAIN.unpack_from, crc32
+    unpack, crc = PLAIN.unpack_from, crc32
     sizeMax = payloadSizeMax + HEADER_SIZE_1
     done = count = 0
     try:
@@ -228,7 +228,7 @@ def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
             while True:
                 size, head, checksum = unpack(data, position)
                 behind = position + 4 + size
-                if head != _PLAIN_HEAD or not 6 <= size <= sizeMax or behind > end or crc(data[position + 10 : behind]) != checksum:
+                if head != PLAIN_HEAD or not 6 <= size <= sizeMax or behind > end or crc(data[position + 10 : behind]) != checksum:
                     return done, count
                 found += 1
                 if behind == end:
@@ -259,7 +259,7 @@ def checkSet(data: bytes, limits: CheckLimits) -> Checked:
         else:
             wrappers.append((message, position))
         position = behind
-    allowance = _Allowance(limits)
+    allowance = Allowance(limits)
     for message, at in wrappers:
         if len(message.payload) > limits.compressedSizeMax:
             raise DecompressionLimitError(f"compressed payload of {len(message.payload)} bytes, {limits.compressedSizeMax} are to be opened", at)
@@ -267,7 +267,7 @@ def checkSet(data: bytes, limits: CheckLimits) -> Checked:
     return Checked(position, count)
 
 
-def _countInside(message: Message, allowance: _Allowance, position: int) -> int:
+def _countInside(message: Message, allowance: Allowance, position: int) -> int:
     before = allowance.size
     inner = allowance.open(message, 0, position)
     done, count = checkPlain((inner,), PAYLOAD_SIZE_MAX)
@@ -357,7 +357,7 @@ class MessageSet:
     def _inside(self, outer: MessageAndOffset, start: int) -> Iterator[MessageAndOffset]:
         """All but the last have the wrapper's own offset: a reader that stops among them gets the whole wrapper again."""
         previous: Message | None = None
-        for message in _innerMessages(outer.message, _Allowance(self.limits), 0, start - self.baseOffset):
+        for message in _innerMessages(outer.message, Allowance(self.limits), 0, start - self.baseOffset):
             if previous is not None:
                 yield MessageAndOffset(previous, start)
             previous = message
@@ -372,11 +372,11 @@ class MessageSet:
             raise self.error
         data, position, base = self.data, 0, self.baseOffset
         end = len(data)
-        unpack, crc = _PLAIN.unpack_from, crc32
+        unpack, crc = PLAIN.unpack_from, crc32
         while position + 10 <= end:
             size, head, checksum = unpack(data, position)
             behind = position + 4 + size
-            if head == _PLAIN_HEAD and size >= 6 and behind <= end and crc(payload := data[position + 10 : behind]) == checksum:
+            if head == PLAIN_HEAD and size >= 6 and behind <= end and crc(payload := data[position + 10 : behind]) == checksum:
                 yield payload, base + behind
                 position = behind
                 continue
@@ -388,7 +388,7 @@ class MessageSet:
                 yield message.payload, base + behind
             else:
                 previous: bytes | None = None  # as in _inside
-                for payload in _innerPayloads(message, _Allowance(self.limits), 0, position):
+                for payload in innerPayloads(message, Allowance(self.limits), 0, position):
                     if previous is not None:
                         yield previous, base + position
                     previous = payload

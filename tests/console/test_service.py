@@ -13,13 +13,13 @@ from twisted.internet.testing import MemoryReactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.console.service import ConsoleService, brokerConsole, listenerDescription
-from pylogbroker.console.site import Web
+from pylogbroker.console.service import ConsoleService, brokerConsole
 from pylogbroker.embedded import EmbeddedBroker
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.web.site import Web
 from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
 from tests.broker.client import connect
 from tests.broker.onlead import PROPERTIES, LeadBroker
@@ -30,20 +30,6 @@ A, B = encodeSet([b"a"]), encodeSet([b"bb", b"ccc"])
 
 class ListenerTests(SynchronousTestCase):
     """Where a site listens."""
-
-    def test_loopback(self) -> None:
-        """If nothing else was said, on the loopback interface."""
-        for text, description in (
-            ("8067", "tcp:8067:interface=127.0.0.1"),
-            (" 0 ", "tcp:0:interface=127.0.0.1"),
-            ("tcp:8067", "tcp:8067:interface=127.0.0.1"),
-            ("tcp:8067:interface=0.0.0.0", "tcp:8067:interface=0.0.0.0"),
-            ("tcp6:8067", r"tcp6:8067:interface=\:\:1"),
-            ("ssl:8067:privateKey=k", "ssl:8067:privateKey=k:interface=127.0.0.1"),
-            ("unix:/run/console", "unix:/run/console"),
-            ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
-        ):
-            self.assertEqual(listenerDescription(text), description)
 
     def test_bound(self) -> None:
         """That is what is bound."""

@@ -95,12 +95,16 @@ class BrokerProcess:
         else:
             changes = {"port": "0", "listen.interface": "127.0.0.1", **changes}
         sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        self._spawn(["pylogbroker", "--config", config, *sets, *self._options], os.path.dirname(self.directory))
+
+    def _spawn(self, words: Sequence[str], folder: str) -> None:
+        """Start C{twistd} with these words, and read what it says."""
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
         self.lines = []
         self._ended = False
         self._process = subprocess.Popen(
-            [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker", "--config", config, *sets, *self._options],
-            cwd=os.path.dirname(self.directory),
+            [*twistd(), "--nodaemon", "--pidfile=", *words],
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -74,6 +74,10 @@ class CuttingProxy:
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+        self.cutNow()
+
+    def cutNow(self) -> None:
+        """Cut all connections."""
         with self._lock:
             sockets = list(self._sockets)
         for each in sockets:

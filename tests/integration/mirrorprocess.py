@@ -4,13 +4,10 @@ C{twistd pylogbroker-mirror} as a process, for tests.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.integration.brokerprocess import ROOT, BrokerProcess, twistd
+from tests.integration.brokerprocess import BrokerProcess
 
 START_SECONDS_MAX = 30.0
 
@@ -48,21 +45,7 @@ class MirrorProcess(BrokerProcess):
 
     def launch(self) -> None:
         """Start it and wait for nothing."""
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-        self.lines = []
-        self._ended = False
-        self._process = subprocess.Popen(
-            [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker-mirror", *self._arguments],
-            cwd=self.directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
-        self._reader.start()
+        self._spawn(["pylogbroker-mirror", *self._arguments], self.directory)
 
     def cpuTicks(self) -> int:
         """What it has used of the processors."""

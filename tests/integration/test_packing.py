@@ -13,7 +13,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pylogbroker", "twisted", "etc")
+SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pylogbroker", "pyspark_pylogbroker.py", "twisted", "etc")
 WITHOUT_THE_TREE = "import sys; sys.path = [{wheel!r}] + [entry for entry in sys.path[1:] if entry != {root!r}]; "
 
 
@@ -49,7 +49,7 @@ class WheelTests(SynchronousTestCase):
         nothing stale.
         """
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker").rglob("*.py")}
-        others = {"twisted/plugins/pylogbroker_plugin.py", "pylogbroker/config/broker.properties", "pylogbroker/py.typed"}
+        others = {"pyspark_pylogbroker.py", "twisted/plugins/pylogbroker_plugin.py", "pylogbroker/config/broker.properties", "pylogbroker/py.typed"}
         page = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker" / "console" / "page").iterdir()}
         self.assertEqual(self.names, modules | others | page)
 

@@ -1,5 +1,5 @@
 """
-Tests of the site: who is answered, and what.
+Tests for L{pylogbroker.web.site}, a site: who is answered, and what.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.console.site import IDLE_SECONDS, BadRequestError, Query, Reply, Route, Web, isOurs, jsonReply, textReply
+from pylogbroker.web.site import IDLE_SECONDS, BadRequestError, Query, Reply, Route, Web, isOurs, jsonReply, textReply
 from tests.broker.onlead import capture
 from tests.console.asking import Answer, parse, request
 

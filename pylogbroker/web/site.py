@@ -1,10 +1,10 @@
 """
-HTTP for looking, and for nothing else: a table of paths, each with what answers it.
+HTTP: a table of paths, each with what answers it; and, for a site that is more than pages, one function that answers all.
 
-Nobody is asked for a password here, so what must be true is: nothing can be changed by a request; no page elsewhere can read an answer by way of a
-person's browser; and no client can take more than a little memory, or keep others out.
+Nobody is asked for a password here, so what must be true is: nothing can be changed by a request to a site that only shows; no page elsewhere can read an
+answer, or change anything, by way of a person's browser; and no client can take more than a little memory, or keep others out.
 
- - Only C{GET} and C{HEAD}. A request with a body is refused before any of it is kept.
+ - A table of paths knows only C{GET} and C{HEAD}. A body that is larger than the site takes (unless it says so, any) is refused before more of it is kept.
  - A name in the Host header must be one that the operator has named, or C{localhost}: a page at C{evil.example}, whose owner lets that name point to
    127.0.0.1 (*DNS rebinding*), sends its own. An address instead of a name cannot be such a trick. No answer allows a page of another origin to read it.
  - Answers say what the browser may do with them: run scripts and styles of this origin, connect to it, and nothing else. Nothing is guessed to be
@@ -58,6 +58,22 @@ class Reply(NamedTuple):
     body: bytes
 
 
+class Asked(NamedTuple):
+    """
+    A request.
+
+    @ivar path: as it came, with its percent signs.
+    @ivar query: by name; of names that come twice, the last.
+    @ivar kind: the media type of the body, in lower case, without parameters.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    kind: str
+    body: bytes
+
+
 class BadRequestError(Exception):
     """A request that cannot be answered; its text is for whoever asked."""
 
@@ -98,15 +114,22 @@ class _Request(http.Request):
 
     _log = Logger()
     _isOver = False
+    _leftSize = 0
     channel: Any
+    content: Any
 
     def gotLength(self, length: int | None) -> None:
-        super().gotLength(0)  # nothing will be written to it
-        if length:
+        super().gotLength(0)  # what is refused is not kept, and what is taken is small
+        self._leftSize = self.channel.web.bodySizeMax
+        if length is not None and length > self._leftSize:
             self._refuseBody()
 
     def handleContentChunk(self, data: bytes) -> None:
-        self._refuseBody()
+        self._leftSize -= len(data)
+        if self._leftSize < 0:
+            self._refuseBody()
+        elif not self._isOver:
+            super().handleContentChunk(data)
 
     def _refuseBody(self) -> None:
         if not self._isOver:
@@ -129,16 +152,12 @@ class _Request(http.Request):
         hosts = self.requestHeaders.getRawHeaders(b"Host") or []
         if len(hosts) != 1 or not isOurs(hosts[0].decode("latin-1"), web.names):
             return textReply(f"This site is not known by that name. If it should be, name it in {web.namesCalled}, or use its address.", 421)
-        if self.method not in (b"GET", b"HEAD"):
-            return textReply("There is only GET here.", 405)
-        route = web.routes.get(self.path.decode("latin-1"))
-        if route is None:
-            return textReply("There is nothing here.", 404)
         try:
             query = {name.decode(): values[-1].decode() for name, values in cast("dict[bytes, list[bytes]]", self.args or {}).items()}
         except UnicodeDecodeError:
             raise BadRequestError("what is asked for is not UTF-8") from None
-        return route(query)
+        kind = (self.requestHeaders.getRawHeaders(b"Content-Type") or [b""])[-1].decode("latin-1").partition(";")[0].strip().lower()
+        return web.answer(Asked(self.method.decode("latin-1"), self.path.decode("latin-1"), query, kind, self.content.read()))
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(BadRequestError):
@@ -158,7 +177,7 @@ class _Request(http.Request):
         for name, value in _HEADERS.items():
             self.setHeader(name, value)
         if reply.status == 405:
-            self.setHeader("Allow", "GET, HEAD")
+            self.setHeader("Allow", self.channel.web.methods)
         self.setHeader("Content-Type", reply.kind)
         self.setHeader("Content-Length", str(len(reply.body)))
         if self.method != b"HEAD":
@@ -200,9 +219,13 @@ class Web(Factory):
     @ivar names: that the Host header may have, in lower case.
     @ivar namesCalled: where an operator says them, for errors.
     @ivar connections: that are open, the oldest first.
+    @cvar bodySizeMax: bytes of a request's body.
+    @cvar methods: that there are, for the C{Allow} header.
     """
 
     noisy = False
+    bodySizeMax = 0
+    methods = "GET, HEAD"
 
     def __init__(
         self,
@@ -218,6 +241,13 @@ class Web(Factory):
         self.names = frozenset(name.lower() for name in names)
         self._connectionCountMax = connectionCountMax
         self.connections: dict[Any, None] = {}
+
+    def answer(self, asked: Asked) -> Reply | Deferred[Reply]:
+        """What a request gets. A site that is more than a table of paths has its own. It may raise L{BadRequestError}."""
+        if asked.method not in ("GET", "HEAD"):
+            return textReply("There is only GET here.", 405)
+        route = self.routes.get(asked.path)
+        return textReply("There is nothing here.", 404) if route is None else route(asked.query)
 
     def buildProtocol(self, addr: Any) -> _Channel:
         channel = _Channel()

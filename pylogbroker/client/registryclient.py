@@ -1,0 +1,207 @@
+"""
+A schema registry's client on Twisted; see L{pylogbroker.blocking.registryclient} for what is remembered.
+
+Each question has a connection of its own, since what is asked is remembered; so there is nothing to close. Who asks for the same schema while it is on its
+way waits for the same answer: a stream that comes upon a new id asks once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, ResponseDone, ResponseFailed
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent, IBodyProducer
+from zope.interface import implementer
+
+from pylogbroker.client.link import TIMEOUT_MS
+from pylogbroker.errors import BusyError, ConnectionError, PylogbrokerError, TimedOutError, WireError, reasonOf  # noqa: A004
+from pylogbroker.schemas.remembering import Remembered
+from pylogbroker.schemas.rest import (
+    ANSWER_SIZE_MAX,
+    MEDIA_TYPE,
+    RegistryCall,
+    compatibilityCall,
+    findCall,
+    registerCall,
+    schemaCall,
+    subjectsCall,
+    versionCall,
+    versionsCall,
+)
+from pylogbroker.schemas.state import Registered
+
+T = TypeVar("T")
+
+SCHEMA_COUNT_MAX = 1_000
+ASKED_COUNT_MAX = 1_000
+"""Questions that may be under way."""
+
+
+@implementer(IBodyProducer)
+class _Body:
+    """The body of a request, which is small."""
+
+    def __init__(self, data: bytes) -> None:
+        self.length = len(data)
+        self._data = data
+
+    def startProducing(self, consumer: Any) -> Deferred[None]:
+        consumer.write(self._data)
+        return succeed(None)
+
+    def stopProducing(self) -> None:
+        """It is written."""
+
+    pauseProducing = resumeProducing = stopProducing
+
+
+class _Collecting(Protocol):
+    """The body of an answer, up to a size."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.over: Deferred[bytes] = Deferred(lambda _over: self._drop())
+
+    def dataReceived(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) > ANSWER_SIZE_MAX:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.transport.abortConnection()  # type: ignore[union-attr] # as twisted.web gives it
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self.over.called:
+            return
+        if len(self._data) > ANSWER_SIZE_MAX:
+            self.over.errback(WireError(f"an answer of more than {ANSWER_SIZE_MAX} bytes"))
+        elif reason.check(ResponseDone):
+            self.over.callback(bytes(self._data))
+        else:
+            self.over.errback(reason)
+
+
+class RegistryClient:
+    """
+    Asks a schema registry: ours, or another one with the same routes.
+
+    All L{Deferred}s fail alike: with L{pylogbroker.errors.ConnectionError} when it cannot be asked (L{pylogbroker.errors.TimedOutError}: in time); with
+    L{pylogbroker.errors.WireError} when what answers is no registry; with L{pylogbroker.errors.RegistryError} when it says no, and
+    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with L{pylogbroker.errors.BusyError} when too much is asked already.
+    """
+
+    def __init__(
+        self, reactor: Any, url: str, *, timeoutMs: float = TIMEOUT_MS, agent: IAgent | None = None, schemaCountMax: int = SCHEMA_COUNT_MAX
+    ) -> None:
+        """
+        @param url: C{http://HOST:PORT} or C{https://…}.
+        @param timeoutMs: for an answer, connecting included.
+        @param agent: what asks; by default Twisted's, which trusts whom the system trusts.
+        @param schemaCountMax: how many schemas are remembered.
+        """
+        self._reactor = reactor
+        self._url = url.rstrip("/")
+        self._timeoutMs = timeoutMs
+        self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
+        self._texts: Remembered[int, str] = Remembered(schemaCountMax)
+        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax)
+        self._asked: dict[int, list[Deferred[str]]] = {}
+        self._askedCount = 0
+
+    def schema(self, schemaId: int) -> Deferred[str]:
+        """The text of a schema; fires at once with one that is remembered."""
+        text = self._texts.get(schemaId)
+        if text is not None:
+            return succeed(text)
+        answer: Deferred[str] = Deferred()
+        waiting = self._asked.setdefault(schemaId, [])
+        waiting.append(answer)
+        if len(waiting) == 1:
+            self.ask(schemaCall(schemaId)).addBoth(self._found, schemaId)
+        return answer
+
+    def _found(self, result: str | Failure, schemaId: int) -> None:
+        waiting = self._asked.pop(schemaId)
+        if isinstance(result, Failure):
+            for answer in waiting:
+                answer.errback(result)
+            return
+        self._texts.put(schemaId, result)
+        for answer in waiting:
+            answer.callback(result)
+
+    def register(self, subject: str, text: str) -> Deferred[int]:
+        """
+        The id of a schema, which becomes the subject's next version if it is none yet; fires at once with one that is remembered.
+
+        @return: fails with a L{pylogbroker.errors.RegistryError} of code 409 if it may not follow those that are there.
+        """
+        schemaId = self._ids.get((subject, text))
+        if schemaId is not None:
+            return succeed(schemaId)
+
+        def registered(found: int) -> int:
+            self._ids.put((subject, text), found)
+            return found
+
+        return self.ask(registerCall(subject, text)).addCallback(registered)
+
+    def find(self, subject: str, text: str) -> Deferred[Registered]:
+        """Id and version of a schema that ought to be registered."""
+        return self.ask(findCall(subject, text))
+
+    def version(self, subject: str, version: int | None = None) -> Deferred[Registered]:
+        """A version of a subject; by default the latest."""
+        return self.ask(versionCall(subject, version))
+
+    def versions(self, subject: str) -> Deferred[list[int]]:
+        """The versions of a subject."""
+        return self.ask(versionsCall(subject))
+
+    def subjects(self) -> Deferred[list[str]]:
+        """All subjects."""
+        return self.ask(subjectsCall())
+
+    def incompatibilities(self, subject: str, text: str) -> Deferred[list[str]]:
+        """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
+        return self.ask(compatibilityCall(subject, text))
+
+    def ask(self, call: RegistryCall[T]) -> Deferred[T]:
+        """Ask anything."""
+        if self._askedCount >= ASKED_COUNT_MAX:
+            return fail(BusyError(f"{self._askedCount} questions to {self._url} are under way already"))
+        self._askedCount += 1
+        return Deferred.fromCoroutine(self._ask(call)).addBoth(self._answered)
+
+    def _answered(self, result: Any) -> Any:
+        self._askedCount -= 1
+        return result
+
+    async def _ask(self, call: RegistryCall[T]) -> T:
+        try:
+            status, body = await Deferred.fromCoroutine(self._exchange(call)).addTimeout(self._timeoutMs / 1000, self._reactor, self._late)
+        except (PylogbrokerError, CancelledError):
+            raise
+        except Exception as error:  # twisted.web's and twisted.internet's, of many kinds
+            raise ConnectionError(f"{self._url} cannot be asked: {_reason(error)}") from error
+        return call.decode(status, body)
+
+    def _late(self, _result: object, _seconds: float) -> tuple[int, bytes]:
+        raise TimedOutError(f"{self._url} did not answer within {self._timeoutMs:.0f} ms")
+
+    async def _exchange(self, call: RegistryCall[T]) -> tuple[int, bytes]:
+        headers = {b"Accept": [MEDIA_TYPE.encode()], **({b"Content-Type": [MEDIA_TYPE.encode()]} if call.body else {})}
+        body = None if call.body is None else _Body(call.body)
+        response = await self._agent.request(call.method.encode(), (self._url + call.path).encode(), Headers(headers), body)
+        collecting = _Collecting()
+        response.deliverBody(collecting)
+        return response.code, await collecting.over
+
+
+def _reason(error: Exception) -> str:
+    """What is wrapped in twisted.web's, too."""
+    return "; ".join(reasonOf(reason.value) for reason in error.reasons) if isinstance(error, ResponseFailed) else reasonOf(error)

@@ -1,0 +1,90 @@
+"""
+A stream's messages, with values that schemas of a registry explain.
+
+A decoder that is called in a stream cannot wait. Here it can: a message with a schema that is new is held until the registry has told it, and the stream
+behind it fills up and pushes back, as with any reader that takes its time. While the registry is away the message stays held: asking again goes on
+with it, and nothing is lost or left out.
+
+A message that no schema explains is given to whoever said so (C{onBroken}), and the stream goes on behind it; without, it is raised, and the stream goes on
+behind it when it is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from pylogbroker.client.registryclient import RegistryClient
+from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
+from pylogbroker.errors import SchemaError
+from pylogbroker.schemas.avro import AvroDecoder
+from pylogbroker.schemas.framing import schemaIdOf
+
+OnBroken = Callable[[ConsumedMessage, SchemaError], Any]
+
+
+class AvroMessages:
+    """
+    An asynchronous iterator over a stream, with decoded values.
+
+    @ivar brokenCount: messages that were given to C{onBroken}.
+    """
+
+    def __init__(self, stream: MessageStream, registry: RegistryClient, readerSchema: str | None = None, onBroken: OnBroken | None = None) -> None:
+        """
+        @param stream: one without a C{decode} of its own.
+        @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
+        @param onBroken: called with a message, whose value is the payload, and what is wrong with it; may return a Deferred, which is waited for: send it
+            to a topic for later, say. What it raises is raised, and the message is held.
+        @raise InvalidSchemaError: C{readerSchema} cannot be used.
+        """
+        self.brokenCount = 0
+        self._stream = stream
+        self._registry = registry
+        self._decoder = AvroDecoder(readerSchema)
+        self._onBroken = onBroken
+        self._held: ConsumedMessage | None = None
+
+    def __aiter__(self) -> AvroMessages:
+        return self
+
+    async def __anext__(self) -> ConsumedMessage:
+        """
+        The next message.
+
+        @raise SchemaError: no schema explains it, and there is no C{onBroken}; the next call goes on behind it.
+        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the same message; or see L{MessageStream}.
+        """
+        while True:
+            if self._held is None:
+                self._held = await self._stream.__anext__()
+            message = self._held
+            try:
+                value = await self._decoded(message.value)
+            except SchemaError as error:
+                if self._onBroken is None:
+                    self._held = None
+                    raise
+                await maybeDeferred(self._onBroken, message, error)
+                self.brokenCount += 1
+                self._held = None
+                continue
+            self._held = None
+            return message._replace(value=value)
+
+    async def _decoded(self, payload: bytes) -> Any:
+        schemaId = schemaIdOf(payload)
+        if not self._decoder.knows(schemaId):
+            self._decoder.learn(schemaId, await self._registry.schema(schemaId))
+        return self._decoder.decode(payload)
+
+
+def toTopic(send: Callable[[str, bytes], Deferred[Any]], topic: str) -> OnBroken:
+    """
+    An C{onBroken} that sends the payload, as it came, to a topic for what nobody could read.
+
+    @param send: a producer's method.
+    """
+    return lambda message, error: send(topic, message.value)

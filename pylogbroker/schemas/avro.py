@@ -1,0 +1,130 @@
+"""
+Values to payloads and back, by Avro schemas with an id.
+
+Neither of the two asks anybody for anything: a schema's id is found, and schemas are fetched, beforehand or by whoever may wait. So an encoder can be
+called in the middle of a producer, and a decoder in a stream, and neither blocks.
+
+An encoder is for one schema; it is what C{Producer(encoder=…)} takes. A decoder reads what any schema has written, as far as it has learnt it,
+and gives it as its reader's schema says, if it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import fastavro
+from fastavro import _read_py
+from fastavro.read import SchemaResolutionError
+
+from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, UnknownSchemaError, reasonOf
+from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
+from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.remembering import Remembered
+from pylogbroker.schemas.texts import isDeeper
+
+SCHEMA_COUNT_MAX = 1_000
+"""Schemas that a decoder knows at a time."""
+
+VALUE_DEPTH_MAX = 100
+"""How deep values of recursive schemas may be nested: well within what can be read again."""
+
+
+class AvroEncoder:
+    """
+    Makes payloads of values, by one schema.
+
+    @ivar schemaId: what the registry calls it.
+    @ivar text: the schema.
+    """
+
+    def __init__(self, schemaId: int, text: str) -> None:
+        """
+        @raise InvalidSchemaError: it cannot be used.
+        """
+        parsed = parseSchema(text)
+        self.schemaId = schemaId
+        self.text = parsed.text
+        self._schema = parsed.schema
+        self._isRecursive = parsed.isRecursive
+
+    def encode(self, value: Any) -> bytes:
+        """
+        @raise EncodingError: the value is not of the schema.
+        """
+        if self._isRecursive and isDeeper(value, VALUE_DEPTH_MAX):
+            raise EncodingError(f"a value that is nested more than {VALUE_DEPTH_MAX} deep")
+        body = BytesIO()
+        try:
+            fastavro.schemaless_writer(body, self._schema, value)
+        except Exception as error:  # the library raises whatever its parts do
+            raise EncodingError(f"a value that is not of schema {self.schemaId}: {reasonOf(error)}") from error
+        return frame(self.schemaId, body.getvalue())
+
+    __call__ = encode
+
+
+def _nobody(schemaId: int) -> str:
+    raise UnknownSchemaError(f"nobody has looked for schema {schemaId} yet")
+
+
+class AvroDecoder:
+    """
+    Makes values of payloads.
+    """
+
+    def __init__(self, readerSchema: str | None = None, find: Callable[[int], str] = _nobody, schemaCountMax: int = SCHEMA_COUNT_MAX) -> None:
+        """
+        @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
+        @param find: gives the text of a schema that was not learnt, or raises; for those who may wait there and then.
+        @param schemaCountMax: how many schemas are known at a time.
+        @raise InvalidSchemaError: C{readerSchema} cannot be used.
+        """
+        self._reader = None if readerSchema is None else parseSchema(readerSchema)
+        self._find = find
+        self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(schemaCountMax)
+
+    def knows(self, schemaId: int) -> bool:
+        """Whether what this schema has written can be read now."""
+        return schemaId in self._reads
+
+    def learn(self, schemaId: int, text: str) -> Callable[[BytesIO], Any]:
+        """
+        @raise InvalidSchemaError: the schema cannot be used.
+        """
+        writer, reader = parseSchema(text), self._reader
+        isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
+        read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
+        wanted = None if reader is None or reader.text == writer.text else reader.schema
+
+        def readBody(body: BytesIO) -> Any:
+            return read(body, writer.schema, wanted)
+
+        self._reads.put(schemaId, readBody)
+        return readBody
+
+    def decode(self, payload: bytes) -> Any:
+        """
+        @raise BrokenPayloadError: it is not framed, or its body is not what its schema says, to the last byte.
+        @raise IncompatibleSchemaError: the reader's schema cannot read it.
+        @raise UnknownSchemaError: its schema was not learnt, and C{find} has none.
+        @raise InvalidSchemaError: its schema cannot be used.
+        """
+        schemaId = schemaIdOf(payload)
+        read = self._reads.get(schemaId)
+        if read is None:
+            read = self.learn(schemaId, self._find(schemaId))
+        body = BytesIO(payload)
+        body.seek(HEADER_SIZE)
+        try:
+            value = read(body)
+        except SchemaResolutionError as error:
+            raise IncompatibleSchemaError(f"the reader's schema cannot read schema {schemaId}: {error}") from error
+        except Exception as error:  # the library raises whatever its parts do
+            raise BrokenPayloadError(f"a body that is not of schema {schemaId}: {reasonOf(error)}") from error
+        if body.tell() != len(payload):
+            raise BrokenPayloadError(f"{len(payload) - body.tell()} bytes too many behind a body of schema {schemaId}")
+        return value
+
+    __call__ = decode

@@ -1,0 +1,144 @@
+"""
+What a text means, and whether it can be used safely.
+
+Two libraries have to agree to a schema: C{avro}, Apache's own, which is strict about names and says which schema can read which; and C{fastavro}, which
+reads and writes, and is strict about defaults. Neither is made for hostile input, so three things more are seen to here, since a registry takes
+schemas from strangers and a consumer payloads:
+
+  - How deep a value may be nested. fastavro's compiled reader recurses on C's stack without a limit: 5,000 bytes of a linked list end the process. So
+    schemas that are not recursive may nest L{DEPTH_MAX} deep; what recursive ones have written is read by fastavro's Python code, which stops in good
+    order, and what they write is measured before.
+  - Items of arrays that take no bytes (null, an empty record): ten bytes of payload could say that 2^63 of them follow. They are refused.
+  - Foreign errors of all kinds become L{InvalidSchemaError}.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import avro.schema
+import fastavro
+
+from pylogbroker.errors import InvalidSchemaError, reasonOf
+from pylogbroker.schemas.texts import canonicalText
+
+DEPTH_MAX = 128
+PARSED_COUNT_MAX = 256
+"""Schemas that are kept parsed."""
+
+_SIZED = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum", "array", "map", "union", "error_union"))
+
+
+class Parsed(NamedTuple):
+    """
+    A schema that was understood.
+
+    @ivar text: canonical.
+    @ivar tree: of the library C{avro}.
+    @ivar schema: of the library C{fastavro}.
+    @ivar isRecursive: whether a value of it can hold another of it.
+    """
+
+    text: str
+    tree: Any
+    schema: Any
+    isRecursive: bool
+
+
+@lru_cache(PARSED_COUNT_MAX)
+def parseSchema(text: str) -> Parsed:
+    """
+    @raise InvalidSchemaError: it is none, or cannot be used safely.
+    """
+    text = canonicalText(text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about logical types that it does not know, which are then left out, as Avro wants it
+            tree = avro.schema.parse(text)
+        schema = fastavro.parse_schema(json.loads(text))
+        _qualifyAliases(tree)
+        isRecursive = _checkDepth(tree)
+        _checkItems(tree)
+    except InvalidSchemaError:
+        raise
+    except Exception as error:  # whatever the libraries raise, RecursionError included
+        raise InvalidSchemaError(f"not an Avro schema: {reasonOf(error)}") from error
+    return Parsed(text, tree, schema, isRecursive)
+
+
+def _inside(tree: Any) -> Iterator[Any]:
+    """The schemas that a value of this one is made of."""
+    if tree.type in ("record", "error"):
+        yield from (field.type for field in tree.fields)
+    elif tree.type == "array":
+        yield tree.items
+    elif tree.type == "map":
+        yield tree.values
+    elif tree.type in ("union", "error_union"):
+        yield from tree.schemas
+
+
+def _all(tree: Any) -> Iterator[Any]:
+    """Every schema in it, once."""
+    seen: dict[int, Any] = {}
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen[id(each)] = each
+            waiting.extend(_inside(each))
+    yield from seen.values()
+
+
+def _qualifyAliases(tree: Any) -> None:
+    """An alias without a namespace is in that of its schema, which C{avro} does not heed when it compares."""
+    for each in _all(tree):
+        aliases = each.props.get("aliases") if each.type in ("record", "enum", "fixed") else None
+        if aliases:
+            space = each.fullname.rpartition(".")[0]
+            each.set_prop("aliases", [alias if "." in alias or not space else f"{space}.{alias}" for alias in aliases])
+
+
+def _checkDepth(tree: Any) -> bool:
+    """Whether it is recursive; C{InvalidSchemaError} if it is not and too deep."""
+    depths: dict[int, int] = {}
+    under: set[int] = set()
+    isRecursive = False
+
+    def depth(each: Any) -> int:
+        nonlocal isRecursive
+        if id(each) in under:
+            isRecursive = True
+            return 0
+        if id(each) not in depths:
+            under.add(id(each))
+            depths[id(each)] = 1 + max(map(depth, _inside(each)), default=0)
+            under.discard(id(each))
+        return depths[id(each)]
+
+    deepest = depth(tree)
+    if deepest > DEPTH_MAX:
+        raise InvalidSchemaError(f"values of this schema are nested {deepest} deep; {DEPTH_MAX} is allowed")
+    return isRecursive
+
+
+def _checkItems(tree: Any) -> None:
+    for each in _all(tree):
+        if each.type == "array" and not _takesBytes(each.items, {}):
+            raise InvalidSchemaError("an array's items take no bytes: a few bytes could stand for any number of them")
+
+
+def _takesBytes(tree: Any, known: dict[int, bool]) -> bool:
+    """Whether each value of a schema takes at least a byte. What holds itself and nothing else can have no value at all."""
+    if tree.type in _SIZED:
+        return True
+    if tree.type == "fixed":
+        return bool(tree.size)
+    if id(tree) not in known:
+        known[id(tree)] = True
+        known[id(tree)] = any(_takesBytes(each, known) for each in _inside(tree))
+    return known[id(tree)]

@@ -1,0 +1,109 @@
+"""
+What clients of a registry ask, and how they read its answers: values and bytes, no socket. Shared by the client for threads and the one for Twisted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from pylogbroker.errors import RegistryError, UnknownSchemaError, WireError
+from pylogbroker.schemas.state import SCHEMA_NOT_FOUND, Registered
+
+T = TypeVar("T")
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+ANSWER_SIZE_MAX = 16 << 20
+"""Bytes of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryCall(Generic[T]):
+    """
+    A question to a registry.
+
+    @ivar path: with what is behind it.
+    @ivar body: of the request; L{None} for none.
+    @ivar read: makes the result of the answer's JSON; raises L{KeyError}, L{TypeError} or L{ValueError} when it is none.
+    """
+
+    method: str
+    path: str
+    body: bytes | None
+    read: Callable[[Any], T]
+
+    def decode(self, status: int, body: bytes) -> T:
+        """
+        @param status: of HTTP.
+        @raise UnknownSchemaError: the registry has no such schema.
+        @raise RegistryError: it says no for another reason; the text is the registry's.
+        @raise WireError: this is no registry's answer.
+        """
+        try:
+            answer = json.loads(body)
+            if 200 <= status < 300:
+                return self.read(answer)
+            code, reason = int(answer["error_code"]), str(answer["message"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise WireError(f"{self.method} {self.path}: no answer of a registry: HTTP {status}, {body[:200]!r}") from error
+        raise UnknownSchemaError(reason) if code == SCHEMA_NOT_FOUND else RegistryError(code, reason)
+
+
+def _path(*pieces: str | int) -> str:
+    return "".join(f"/{quote(str(piece), safe='')}" for piece in pieces)
+
+
+def _asBody(text: str) -> bytes:
+    return json.dumps({"schema": text}).encode()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(type(value))
+    return value
+
+
+def _registered(answer: Any) -> Registered:
+    return Registered(_text(answer["subject"]), int(answer["version"]), int(answer["id"]), _text(answer["schema"]))
+
+
+def schemaCall(schemaId: int) -> RegistryCall[str]:
+    """The text of a schema."""
+    return RegistryCall("GET", _path("schemas", "ids", schemaId), None, lambda answer: _text(answer["schema"]))
+
+
+def registerCall(subject: str, text: str) -> RegistryCall[int]:
+    """The id of a schema, which is registered if need be."""
+    return RegistryCall("POST", _path("subjects", subject, "versions"), _asBody(text), lambda answer: int(answer["id"]))
+
+
+def findCall(subject: str, text: str) -> RegistryCall[Registered]:
+    """A schema that ought to be registered."""
+    return RegistryCall("POST", _path("subjects", subject), _asBody(text), _registered)
+
+
+def versionCall(subject: str, version: int | None = None) -> RegistryCall[Registered]:
+    """A version of a subject; L{None} for the latest."""
+    return RegistryCall("GET", _path("subjects", subject, "versions", "latest" if version is None else version), None, _registered)
+
+
+def versionsCall(subject: str) -> RegistryCall[list[int]]:
+    """The versions of a subject."""
+    return RegistryCall("GET", _path("subjects", subject, "versions"), None, lambda answer: [int(version) for version in answer])
+
+
+def subjectsCall() -> RegistryCall[list[str]]:
+    """All subjects."""
+    return RegistryCall("GET", _path("subjects"), None, lambda answer: [_text(subject) for subject in answer])
+
+
+def compatibilityCall(subject: str, text: str) -> RegistryCall[list[str]]:
+    """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
+
+    def read(answer: Any) -> list[str]:
+        return [] if answer["is_compatible"] else [_text(each) for each in answer.get("messages", ())] or ["incompatible"]
+
+    return RegistryCall("POST", _path("compatibility", "subjects", subject, "versions") + "?verbose=true", _asBody(text), read)

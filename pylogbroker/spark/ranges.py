@@ -1,0 +1,90 @@
+"""
+From options to ranges: which partitions there are, where each is to begin and where to end, as far as the log still has that.
+
+What is asked for and is not there is an error or, where the user has said so, is left out and logged; never is it left out without a word. An explicit
+map of offsets must name every partition and no other: that, or C{assign}, is how to be sure that no broker is missing, since one whose session is over has
+left no trace in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.spark.asking import Brokers
+from pylogbroker.spark.cluster import Place
+from pylogbroker.spark.ends import askBounds, askOffsetAt
+from pylogbroker.spark.fetching import lost
+from pylogbroker.spark.options import SourceOptions, Where
+from pylogbroker.spark.plan import Bounds, Range
+
+
+def expectedPlaces(options: SourceOptions) -> set[Place]:
+    """The partitions for which offsets are given, and which must therefore be there."""
+    return {(topic, partition) for where in (options.starting, options.ending) if isinstance(where, dict) for topic in where for partition in where[topic]}
+
+
+def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> None:
+    """
+    @raise ConfigurationError: a map of offsets leaves out a partition, or names one that is not read.
+    """
+    if not isinstance(where, dict):
+        return
+    named = {(topic, partition) for topic, offsets in where.items() for partition in offsets}
+    wanted = set(places)
+    for topic, partition in sorted(wanted - named):
+        raise ConfigurationError(f"{option} says nothing of topic {topic}, partition {partition}; it must name all (-2 is the earliest, -1 the latest)")
+    for topic, partition in sorted(named - wanted):
+        raise ConfigurationError(f"{option} names topic {topic}, partition {partition}, which is not there, or not to be read")
+
+
+def _offset(where: Where, place: Place, bounds: Bounds) -> int:
+    topic, partition = place
+    offset = where[topic][partition] if isinstance(where, dict) else where
+    return bounds.earliest if offset == EARLIEST else bounds.latest if offset == LATEST else offset
+
+
+def startOf(options: SourceOptions, brokers: Brokers, place: Place, bounds: Bounds, default: int) -> int:
+    """
+    Where a partition is to begin.
+
+    @param default: if nothing is said: L{EARLIEST} or L{LATEST}.
+    """
+    if options.startingTimestampMs is not None:
+        return askOffsetAt(brokers, *place, options.startingTimestampMs)
+    return _offset(default if options.starting is None else options.starting, place, bounds)
+
+
+def inBounds(options: SourceOptions, wanted: Range, bounds: Bounds) -> Range:
+    """
+    What of a range the log has.
+
+    @raise pylogbroker.errors.DataLossError: not all, and that may not be.
+    """
+    start, end = wanted.start, wanted.end
+    if end > bounds.latest:
+        lost(options, f"{wanted}: the log ends at {bounds.latest} already: it was emptied or cut")
+        end = bounds.latest
+    if start < bounds.earliest:
+        lost(options, f"{wanted}: {start} was deleted; the earliest that is left is {bounds.earliest}")
+        start = bounds.earliest
+    return wanted._replace(start=min(start, end), end=end)
+
+
+def batchRanges(options: SourceOptions, brokers: Brokers, places: list[Place]) -> dict[Range, Bounds]:
+    """
+    The ranges of a batch read.
+
+    @raise ConfigurationError: a range ends before it begins.
+    @raise pylogbroker.errors.DataLossError: some of it is gone.
+    """
+    found = {}
+    for place in places:
+        bounds = askBounds(brokers, *place)
+        start = startOf(options, brokers, place, bounds, EARLIEST)
+        end = _offset(options.ending, place, bounds)
+        if end < start <= bounds.latest:
+            raise ConfigurationError(f"topic {place[0]}, partition {place[1]}: endingOffsets says {end}, before the start at {start}")
+        found[inBounds(options, Range(*place, start, max(end, start)), bounds)] = bounds
+    return found

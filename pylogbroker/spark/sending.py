@@ -1,0 +1,142 @@
+"""
+Rows on their way to brokers: gathered by partition, sent in sets, proven when it is over.
+
+The protocol knows no acknowledgement. What a task sent is taken when C{close} returns, which asks each broker a question behind all that was sent to it;
+until then nothing is known, and a task that fails is repeated as a whole. So messages may be there twice, and none is missing.
+
+A key goes where a producer with the default partitioner sends it (L{pylogbroker.cluster.partitioning}). Rows without a key go to partitions by chance, a set
+at a time. What is held is bounded: a set for each partition, and all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import SystemRandom
+
+from pylogbroker.blocking.clusterview import IClusterView
+from pylogbroker.blocking.syncproducer import SyncProducer
+from pylogbroker.cluster import paths
+from pylogbroker.cluster.partitioning import defaultPartitioner
+from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidNameError, NoBrokersError  # noqa: A004
+from pylogbroker.model import BrokerPartition
+from pylogbroker.spark.cluster import Place
+from pylogbroker.spark.options import SinkOptions
+
+HELD_SIZE_MAX = 64 << 20
+ENTRY_HEADER_SIZE = 10
+
+
+class Sending:
+    """
+    What one task writes.
+
+    @ivar sentCount: of messages.
+    """
+
+    def __init__(self, options: SinkOptions, view: IClusterView, random: Callable[[], float] | None = None) -> None:
+        """
+        @param view: tells where to; who made it closes it.
+        @param random: numbers from 0 up to, not including, 1; by default the system's.
+        """
+        self.sentCount = 0
+        self._options = options
+        self._view = view
+        self._random = random or SystemRandom().random
+        self._addresses = view.brokers()
+        self._partitions: dict[str, list[BrokerPartition]] = {}
+        self._chosen: dict[str, BrokerPartition] = {}  # where rows without a key go, until a set is full
+        self._held: dict[Place, list[bytes]] = {}
+        self._sizes: dict[Place, int] = {}
+        self._heldSize = 0
+        self._producers: dict[int, SyncProducer] = {}
+
+    def add(self, topic: str | None, key: bytes | str | int | None, value: bytes | str | None) -> None:
+        """
+        Take a row, and send what is full.
+
+        @raise EncodingError: it has no topic or no value.
+        @raise NoBrokersError: there is no broker.
+        @raise ConnectionError: as L{SyncProducer.send}.
+        """
+        if topic is None or value is None:
+            raise EncodingError(f"a row without a {'topic' if topic is None else 'value'} (key {key!r}) cannot be sent")
+        payload = value.encode() if isinstance(value, str) else value
+        place = (topic, self._choose(topic, key))
+        size = self._sizes.get(place, 0) + len(payload) + ENTRY_HEADER_SIZE
+        self._held.setdefault(place, []).append(payload)
+        self._sizes[place] = size
+        self._heldSize += len(payload) + ENTRY_HEADER_SIZE
+        if size >= self._options.batchSize:
+            self._send(place)
+        elif self._heldSize > HELD_SIZE_MAX:
+            self._flush()
+
+    def _choose(self, topic: str, key: bytes | str | int | None) -> BrokerPartition:
+        partitions = self._partitions.get(topic) or self._lookUp(topic)
+        if key is not None:
+            return partitions[defaultPartitioner(key, len(partitions))]
+        chosen = self._chosen.get(topic)
+        if chosen is None:
+            chosen = self._chosen[topic] = partitions[int(self._random() * len(partitions))]
+        return chosen
+
+    def _lookUp(self, topic: str) -> list[BrokerPartition]:
+        """Its partitions; of one that nobody has, partition 0 of each broker, as with every producer (spec-0.7 producer §2)."""
+        try:
+            paths.topic(topic)
+        except InvalidNameError as error:
+            raise ConfigurationError(f"topic={topic}: {error}") from error
+        found = self._view.partitions(topic) or [BrokerPartition(number, 0) for number in sorted(self._addresses)]
+        if not found:
+            raise NoBrokersError(f"there is no broker for topic {topic}")
+        self._partitions[topic] = found
+        return found
+
+    def _send(self, place: Place) -> None:
+        topic, partition = place
+        payloads = self._held.pop(place)
+        self._heldSize -= self._sizes.pop(place)
+        self._chosen.pop(topic, None)
+        self._producer(partition.broker).send(topic, partition.partition, payloads, codec=self._options.codec)
+        self.sentCount += len(payloads)
+
+    def _flush(self) -> None:
+        for place in list(self._held):
+            self._send(place)
+
+    def _producer(self, broker: int) -> SyncProducer:
+        producer = self._producers.get(broker)
+        if producer is None:
+            if broker not in self._addresses:
+                raise NoBrokersError(f"broker {broker} is registered for a topic, and not at all")
+            address, options = self._addresses[broker], self._options
+            producer = self._producers[broker] = SyncProducer(
+                address.host, address.port, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.cluster.timeoutMs, closeMs=options.cluster.timeoutMs
+            )
+        return producer
+
+    def close(self) -> None:
+        """
+        Send what is left, and prove that all was taken.
+
+        @raise ConnectionError: whether it was is not known.
+        """
+        self._flush()
+        producers, self._producers = self._producers, {}
+        failure: ConnectionError | None = None
+        for producer in producers.values():
+            try:
+                producer.close()
+            except ConnectionError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def abandon(self) -> None:
+        """Let go of connections after a failure; what became of what was sent is not asked."""
+        producers, self._producers = self._producers, {}
+        for producer in producers.values():
+            try:
+                producer.close()
+            except ConnectionError:
+                pass  # there is a failure already

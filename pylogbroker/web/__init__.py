@@ -1,0 +1,3 @@
+"""
+HTTP for the services: a site with its limits, and where it listens.
+"""

@@ -1,0 +1,119 @@
+"""
+One Spark session for all tests of this process, and clusters of real brokers for them: starting a session takes longer than all that a test does with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from pylogbroker.blocking import SyncProducer
+from pylogbroker.blocking.clusterview import ZookeeperView
+from pylogbroker.model import BrokerPartition
+from tests.integration.brokerprocess import BrokerProcess
+from tests.integration.zookeeperprocess import sharedZookeeper
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_session: list[Any] = []
+_numbers = count()
+
+
+def sharedSession() -> Any:
+    """
+    Two cores; a task is tried three times. The workers import this tree.
+    """
+    if not _session:
+        folder = tempfile.mkdtemp(prefix="pylogbroker-spark-")
+        os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        Path(folder, "log4j2.properties").write_text("rootLogger.level=off\n", encoding="utf-8")
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master("local[2,3]").appName("pylogbroker")
+        settings = {
+            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.driver.memory": "1g",
+            "spark.python.authenticate.socketTimeout": "120s",
+        }  # fmt: skip
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        _session.append(session)
+
+        def end() -> None:
+            session.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        atexit.register(end)
+    return _session[0]
+
+
+class SparkCluster:
+    """
+    Brokers in a ZooKeeper's chroot of their own.
+
+    @ivar zookeeper: the option.
+    """
+
+    def __init__(self, brokerCount: int = 2, **properties: str) -> None:
+        """
+        @param properties: of all brokers, with C{_} for the dots.
+        """
+        shared = sharedZookeeper().servers
+        chroot = f"/spark{next(_numbers)}"
+        admin = KazooClient(hosts=shared)
+        admin.start()
+        admin.ensure_path(chroot)
+        admin.stop()
+        admin.close()
+        self.zookeeper = shared + chroot
+        self.folder = tempfile.mkdtemp(prefix="pylogbroker-spark-brokers-")
+        self._properties = {key.replace("_", "."): value for key, value in properties.items()}
+        self.brokers = [self._broker(number).start() for number in range(brokerCount)]
+
+    def _broker(self, number: int, **more: str) -> BrokerProcess:
+        own = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": self.zookeeper, "hostname": "127.0.0.1", "zk.sessiontimeout.ms": "2000"}
+        return BrokerProcess(f"{self.folder}/logs{number}", {**own, **self._properties, **more})
+
+    def restart(self, number: int, **properties: str) -> None:
+        """A broker ends and comes back on its port, with other properties."""
+        before = self.brokers[number]
+        before.stop()
+        more = {key.replace("_", "."): value for key, value in properties.items()}
+        self.brokers[number] = self._broker(number, port=str(before.port), **more).start()
+
+    @property
+    def listed(self) -> str:
+        """The option C{brokers}."""
+        return ",".join(f"{number}:127.0.0.1:{broker.port}" for number, broker in enumerate(self.brokers))
+
+    def end(self) -> None:
+        """Nothing is left of it."""
+        for broker in self.brokers:
+            if broker.isRunning:
+                broker.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def establish(self, topic: str) -> None:
+        """Have a topic on all brokers, with a message in partition 0 of each: a producer stays with the brokers that have it."""
+        for number in range(len(self.brokers)):
+            self.write(topic, BrokerPartition(number, 0), [b"first"])
+        with ZookeeperView(self.zookeeper) as view:
+            while len({partition.broker for partition in view.partitions(topic)}) < len(self.brokers):
+                time.sleep(0.02)
+
+    def write(self, topic: str, place: BrokerPartition, payloads: list[bytes], codec: int = 0, setCount: int = 500) -> None:
+        """Put messages into a partition, so many in a set; they are visible when this returns."""
+        with SyncProducer("127.0.0.1", self.brokers[place.broker].port) as producer:
+            for start in range(0, len(payloads), setCount):
+                producer.send(topic, place.partition, payloads[start : start + setCount], codec=codec)
+            producer.confirm(topic, place.partition)

@@ -1,0 +1,134 @@
+"""
+Tests for L{pylogbroker.schemas.avro}.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastavro import parse_schema
+from fastavro.utils import generate_one
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, SchemaError, UnknownSchemaError
+from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
+from pylogbroker.schemas.framing import frame
+from tests.schemas.schematexts import LIST, field, kinds, record
+
+CLICK = record("Click", field("user", "string"), field("count", "long"), field("page", ["null", "string"], default=None))
+
+
+class RoundTripTests(SynchronousTestCase):
+    """Values to payloads and back."""
+
+    def test_golden(self) -> None:
+        """The bytes are those that registry clients write: frame, then Avro's binary encoding."""
+        self.assertEqual(AvroEncoder(258, CLICK).encode({"user": "ab", "count": -2, "page": None}), b"\0\0\0\1\2" b"\x04ab" b"\x03" b"\x00")
+
+    def test_readersSchema(self) -> None:
+        """Values come as the reader's schema wants them, whoever wrote them; without one, as they were written."""
+        payload = AvroEncoder(1, CLICK)({"user": "u", "count": 3})
+        wanted = record("Click", field("count", "double"), field("host", "string", default="none"))
+        written = {"user": "u", "count": 3, "page": None}
+        for schema, value in ((None, written), (wanted, {"count": 3.0, "host": "none"}), (CLICK, written)):
+            decoder = AvroDecoder(schema, find={1: CLICK}.__getitem__)
+            self.assertEqual(decoder(payload), value)
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(kinds())
+    def test_roundTrip(self, kind: Any) -> None:
+        """A schema's values come back as they were; cut somewhere, they are broken or values, and nothing else happens."""
+        text = json.dumps(kind)
+        encoder, decoder = AvroEncoder(1, text), AvroDecoder(find=lambda schemaId: text)
+        value = generate_one(parse_schema(kind))
+        payload = encoder.encode(value)
+        self.assertEqual(encoder.encode(decoder.decode(payload)), payload)
+        for size in range(0, len(payload), max(1, len(payload) // 20)):
+            try:
+                decoder.decode(payload[:size])
+            except SchemaError:
+                pass
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(kinds(), st.binary(max_size=40))
+    def test_anyBytes(self, kind: Any, body: bytes) -> None:
+        """Any bytes are a value or broken: nothing but our own errors comes out."""
+        decoder = AvroDecoder(find=lambda schemaId: json.dumps(kind))
+        try:
+            decoder.decode(frame(1, body))
+        except SchemaError:
+            pass
+
+
+class RefusalTests(SynchronousTestCase):
+    """What is not read, and not written."""
+
+    def test_values(self) -> None:
+        """A value that is not of the schema is an L{EncodingError} that says what is wrong."""
+        encoder = AvroEncoder(9, CLICK)
+        for value in ({"user": 5, "count": 1}, {"count": 1}, None, {"user": "u", "count": "many"}):
+            self.assertIn("schema 9", str(self.assertRaises(EncodingError, encoder.encode, value)))
+
+    def test_broken(self) -> None:
+        """A body that ends too early, or too late, or is no such body, is told apart from a schema that nobody knows."""
+        decoder = AvroDecoder(find={1: CLICK}.__getitem__)
+        payload = AvroEncoder(1, CLICK).encode({"user": "u", "count": 3})
+        for wrong, text in (
+            (payload + b"x", "1 bytes too many"),
+            (payload[:-1], "a body that is not of schema 1"),
+            (frame(1, b"\x02\xff\0\0"), "schema 1"),
+            (b"{}", "too few"),
+        ):
+            self.assertIn(text, str(self.assertRaises(BrokenPayloadError, decoder.decode, wrong)))
+        self.assertIn("nobody has looked", str(self.assertRaises(UnknownSchemaError, AvroDecoder().decode, frame(77, b""))))
+
+    def test_incompatible(self) -> None:
+        """What the reader's schema cannot read is told as that."""
+        decoder = AvroDecoder(record("Click", field("host", "string")), find={1: CLICK}.__getitem__)
+        payload = AvroEncoder(1, CLICK).encode({"user": "u", "count": 3})
+        self.assertIn("schema 1", str(self.assertRaises(IncompatibleSchemaError, decoder.decode, payload)))
+
+    def test_unusable(self) -> None:
+        """A schema that cannot be used is told when it is met."""
+        decoder = AvroDecoder(find=lambda schemaId: '{"type":"array","items":"null"}')
+        self.assertRaises(InvalidSchemaError, decoder.decode, frame(1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x7f"))
+        self.assertRaises(InvalidSchemaError, AvroDecoder, "nothing")
+        self.assertRaises(InvalidSchemaError, AvroEncoder, 1, "nothing")
+
+    def test_deep(self) -> None:
+        """A payload that is nested a million deep, which a few bytes each can say, is broken; it does not end the process. Nor does such a value."""
+        decoder = AvroDecoder(find=lambda schemaId: LIST)
+        for depth in (5_000, 1_000_000):
+            self.assertIn("recursion", str(self.assertRaises(BrokenPayloadError, decoder.decode, frame(1, b"\x02" * depth + b"\0"))))
+        value: dict[str, Any] = {"next": None}
+        self.assertEqual(decoder.decode(AvroEncoder(1, LIST).encode({"next": value})), {"next": value})
+        for _ in range(5_000):
+            value = {"next": value}
+        self.assertRaises(EncodingError, AvroEncoder(1, LIST).encode, value)
+
+    def test_largeNumbers(self) -> None:
+        """Sizes that the payload does not have are broken, at once and without memory for them."""
+        decoder = AvroDecoder(find=lambda schemaId: '{"type":"array","items":"bytes"}')
+        self.assertRaises(BrokenPayloadError, decoder.decode, frame(1, b"\x02" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"abc"))
+        self.assertRaises(BrokenPayloadError, decoder.decode, frame(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"))
+
+
+class KnowingTests(SynchronousTestCase):
+    """Schemas that a decoder has learnt."""
+
+    def test_limit(self) -> None:
+        """Above the limit, the one that was not used for longest is asked for again."""
+        asked: list[int] = []
+
+        def find(schemaId: int) -> str:
+            asked.append(schemaId)
+            return '"int"'
+
+        decoder = AvroDecoder(find=find, schemaCountMax=2)
+        for schemaId in (1, 2, 1, 3, 1, 2):
+            self.assertEqual(decoder.decode(frame(schemaId, b"\x02")), 1)
+        self.assertEqual(asked, [1, 2, 3, 2])
+        self.assertTrue(decoder.knows(2) and not decoder.knows(3))

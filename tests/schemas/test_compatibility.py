@@ -1,0 +1,95 @@
+"""
+Tests for L{pylogbroker.schemas.compatibility}.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fastavro import parse_schema
+from fastavro.utils import generate_many
+from hypothesis import HealthCheck, given, settings
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import InvalidSchemaError
+from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
+from pylogbroker.schemas.compatibility import incompatibilities
+from pylogbroker.schemas.levels import LEVELS
+from tests.schemas.schematexts import LIST, field, record, records
+
+X = record("A", field("x", "int"))
+XY = record("A", field("x", "int"), field("y", "int"))
+XY_DEFAULT = record("A", field("x", "int"), field("y", "int", default=0))
+Y = record("A", field("y", "int"))
+
+
+class LevelTests(SynchronousTestCase):
+    """The rules, with schemas that tell them apart."""
+
+    def allowed(self, new: str, *earlier: str) -> set[str]:
+        return {level for level in LEVELS if not incompatibilities(new, list(enumerate(earlier, 1)), level)}
+
+    def test_rules(self) -> None:
+        """Which rules let which schema follow which."""
+        backward, forward, full = ({kind, f"{kind}_TRANSITIVE"} for kind in ("BACKWARD", "FORWARD", "FULL"))
+        everything = set(LEVELS)
+        self.assertEqual(self.allowed(X), everything)
+        self.assertEqual(self.allowed(X, X), everything)
+        self.assertEqual(self.allowed(XY_DEFAULT, X), everything)
+        self.assertEqual(self.allowed(XY, X), {"NONE", *forward})
+        self.assertEqual(self.allowed(X, XY), {"NONE", *backward})
+        self.assertEqual(self.allowed(Y, X), {"NONE"})
+        self.assertEqual(self.allowed(XY, X, XY_DEFAULT), {"NONE", "BACKWARD", "FULL", *forward})
+        self.assertEqual(self.allowed(X, Y, XY_DEFAULT), {"NONE", "BACKWARD", "FORWARD", "FULL"})
+        self.assertEqual(full, {"FULL", "FULL_TRANSITIVE"})
+
+    def test_says(self) -> None:
+        """What speaks against it is told: the version, the direction, the kind and the place."""
+        [text] = incompatibilities(XY, [(7, X)], "FULL")
+        self.assertEqual(text, "the new schema cannot read what version 7 has written: reader_field_missing_default_value at /fields/1: y")
+        [text] = incompatibilities(X, [(7, XY)], "FORWARD")
+        self.assertIn("version 7 cannot read what the new schema writes", text)
+
+    def test_kinds(self) -> None:
+        """Promotions, unions, enums, names and aliases, as Avro has them."""
+        for reader, writer, isGood in (
+            ("long", "int", True), ("int", "long", False), ("double", "float", True), ("bytes", "string", True), ("string", "bytes", True),
+            (["null", "string"], "string", True), ("string", ["null", "string"], False), (["null", "string"], ["string"], True),
+            (["null"], ["null", "int"], False),
+            ({"type": "enum", "name": "E", "symbols": ["a", "b"]}, {"type": "enum", "name": "E", "symbols": ["a"]}, True),
+            ({"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "enum", "name": "E", "symbols": ["a", "b"]}, False),
+            ({"type": "enum", "name": "E", "symbols": ["a"], "default": "a"}, {"type": "enum", "name": "E", "symbols": ["a", "b"]}, True),
+            ({"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 2}, False),
+            ({"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "G", "size": 1}, False),
+            ({"type": "fixed", "name": "n.F", "size": 1, "aliases": ["G"]}, {"type": "fixed", "name": "n.G", "size": 1}, True),
+            ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, True),
+            ({"type": "map", "values": "int"}, {"type": "map", "values": "long"}, False),
+            ({"type": "long", "logicalType": "timestamp-millis"}, "long", True),
+            (json.loads(LIST), json.loads(LIST), True),
+        ):  # fmt: skip
+            self.assertEqual(not incompatibilities(json.dumps(reader), [(1, json.dumps(writer))], "BACKWARD"), isGood, (reader, writer))
+
+    def test_tooComplicated(self) -> None:
+        """Unions of thousands of branches are not compared for minutes, but refused."""
+        unions = [json.dumps([{"type": "fixed", "name": f"{letter}{number}", "size": 1} for number in range(1_000)]) for letter in "ab"]
+        self.assertIn("too complicated", str(self.assertRaises(InvalidSchemaError, incompatibilities, unions[0], [(1, unions[1])], "BACKWARD")))
+
+    def test_unknownToTheLibrary(self) -> None:
+        """A kind of schema that the library cannot compare is told as such."""
+        text = '{"type":"error","name":"A","fields":[]}'
+        self.assertIn("cannot be compared", str(self.assertRaises(InvalidSchemaError, incompatibilities, text, [(1, text)], "BACKWARD")))
+
+
+class MeaningTests(SynchronousTestCase):
+    """What the rules promise."""
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(records(), records())
+    def test_backwardReads(self, new: str, old: str) -> None:
+        """If a schema may follow another by BACKWARD, our decoder reads with it whatever was written by the other."""
+        if incompatibilities(new, [(1, old)], "BACKWARD"):
+            return
+        encoder, decoder = AvroEncoder(1, old), AvroDecoder(new)
+        decoder.learn(1, old)
+        for value in generate_many(parse_schema(json.loads(old)), 3):
+            decoder.decode(encoder.encode(value))

@@ -1,0 +1,121 @@
+"""
+Tests for L{pylogbroker.spark.avro}, but for what needs a session: that is in L{tests.integration.test_sparkavro}.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow
+from pyspark.sql import types
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import BrokenPayloadError, ConfigurationError, ConnectionError, InvalidSchemaError  # noqa: A004
+from pylogbroker.schemas.avro import AvroEncoder
+from pylogbroker.schemas.framing import frame
+from pylogbroker.spark.avro import decoding, fromAvro, sparkType
+from tests.blocking.registryend import RegistryEnd
+from tests.schemas.schematexts import LIST, field, record
+
+EVERYTHING = record(
+    "E",
+    field("b", "boolean"), field("i", "int"), field("l", "long"), field("f", "float"), field("d", "double"), field("y", "bytes"), field("s", "string"),
+    field("x", {"type": "fixed", "name": "F", "size": 2}), field("e", {"type": "enum", "name": "N", "symbols": ["a", "b"]}),
+    field("o", ["null", "string"]), field("r", {"type": "record", "name": "R", "fields": [field("z", "int")]}),
+    field("a", {"type": "array", "items": ["null", "R"]}),
+    field("m", {"type": "map", "values": "long"}), field("day", {"type": "int", "logicalType": "date"}),
+    field("at", {"type": "long", "logicalType": "timestamp-micros"}), field("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+)  # fmt: skip
+VALUE: dict[str, Any] = {
+    "b": True, "i": -1, "l": 1 << 40, "f": 0.5, "d": 0.1, "y": b"\0\xff", "s": "ü", "x": b"ab", "e": "b", "o": None, "r": {"z": 1}, "a": [None, {"z": 2}],
+    "m": {"k": 3}, "day": date(2026, 11, 21), "at": datetime(2026, 11, 21, 12, 0, 0, 5, UTC), "price": Decimal("12.34"),
+}  # fmt: skip
+
+
+class TypeTests(SynchronousTestCase):
+    """What values are in Spark."""
+
+    def test_types(self) -> None:
+        """Each kind of schema has its type; what may be null is what a union says."""
+        kind = sparkType(EVERYTHING)
+        self.assertEqual(
+            kind.simpleString(),
+            "struct<b:boolean,i:int,l:bigint,f:float,d:double,y:binary,s:string,x:binary,e:string,o:string,r:struct<z:int>,a:array<struct<z:int>>,"
+            "m:map<string,bigint>,day:date,at:timestamp,price:decimal(6,2)>",
+        )
+        assert isinstance(kind, types.StructType)
+        self.assertEqual([each.name for each in kind.fields if each.nullable], ["o"])
+
+    def test_refused(self) -> None:
+        """What Spark has no type for is refused before anything is read."""
+        for text, why in (
+            (LIST, "recursive"),
+            ('["int","string"]', "union of 2 branches"),
+            ('["null","int","string"]', "union of 3 branches"),
+            ('{"type":"int","logicalType":"time-millis"}', "time-millis"),
+            ("nothing", "not an Avro schema"),
+        ):
+            self.assertIn(why, str(self.assertRaises(InvalidSchemaError, sparkType, text)))
+
+    def test_arguments(self) -> None:
+        """A mode that is none, and no schema or two, are told."""
+        for arguments in ({"mode": "LENIENT", "readerSchema": '"int"'}, {}, {"readerSchema": '"int"', "subject": "s"}):
+            self.assertRaises(ConfigurationError, fromAvro, "value", registry="http://127.0.0.1:1", **arguments)
+
+
+class DecodingTests(SynchronousTestCase):
+    """What executors do with a batch."""
+
+    def setUp(self) -> None:
+        self.registry = RegistryEnd()
+        self.addCleanup(self.registry.close)
+
+    def decode(self, schema: str, payloads: list[bytes | None], isStrict: bool = False, withErrors: bool = False) -> list[Any]:
+        kind = sparkType(schema)
+        if withErrors:
+            kind = types.StructType([types.StructField("value", kind), types.StructField("error", types.StringType())])
+        found: list[Any] = decoding(self.registry.url, schema, kind, isStrict, withErrors)(pyarrow.array(payloads, pyarrow.binary())).to_pylist()
+        return found
+
+    def test_everything(self) -> None:
+        """Every kind of value arrives; each schema is asked for once."""
+        self.registry.schema(5, EVERYTHING)
+        payload = AvroEncoder(5, EVERYTHING).encode(VALUE)
+        [found, nothing, again] = self.decode(EVERYTHING, [payload, None, payload])
+        self.assertEqual({**found, "m": dict(found["m"])}, VALUE)
+        self.assertEqual((nothing, again), (None, found))
+        self.assertEqual(len(self.registry.asked), 1)
+
+    def test_broken(self) -> None:
+        """What cannot be read is null, or stands beside why, or stops: as asked."""
+        self.registry.schema(5, '"long"')
+        self.registry.answers["GET", "/schemas/ids/6"] = (404, {"error_code": 40403, "message": "Schema 6 not found"})
+        payloads = [frame(5, b"\x04"), b"{}", frame(6, b""), frame(5, b""), None]
+        self.assertEqual(self.decode('"long"', payloads), [2, None, None, None, None])
+        rows = self.decode('"long"', payloads, withErrors=True)
+        self.assertEqual([row["value"] for row in rows], [2, None, None, None, None])
+        self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], ["", "BrokenPayloadError", "UnknownSchemaError", "BrokenPayloadError", ""])
+        self.assertRaises(BrokenPayloadError, self.decode, '"long"', payloads, True)
+
+    def test_noRoom(self) -> None:
+        """A value for which Spark's type has no room is one that cannot be read; the others of the batch are."""
+        schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0})
+        self.registry.schema(7, '"bytes"')
+        self.registry.schema(8, schema)
+        wide = frame(8, b"\x06" + (100_000).to_bytes(3, "big"))
+        good = AvroEncoder(8, schema).encode(Decimal(7))
+        self.assertEqual(self.decode(schema, [good, wide, good]), [Decimal(7), None, Decimal(7)])
+        [_, row, _] = self.decode(schema, [good, wide, good], withErrors=True)
+        self.assertIn("no room", row["error"])
+        self.assertRaises(BrokenPayloadError, self.decode, schema, [good, wide], True)
+
+    def test_away(self) -> None:
+        """A registry that cannot be reached is no broken payload: the task fails, in every mode, and Spark tries it again."""
+        self.registry.close()
+        self.registry = RegistryEnd()
+        url, self.registry.url = self.registry.url, "http://127.0.0.1:9"
+        self.assertRaises(ConnectionError, self.decode, '"long"', [frame(5, b"\x04")])
+        self.registry.url = url

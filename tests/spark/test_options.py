@@ -1,0 +1,101 @@
+"""Tests for L{pylogbroker.spark.options}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.blocking.clusterview import StaticView, ZookeeperView
+from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.formats.compression import SNAPPY
+from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.spark.options import Selection, sinkOptions, sourceOptions
+
+LEAST = {"brokers": "h:1", "subscribe": "t"}
+
+
+class SourceOptionsTests(SynchronousTestCase):
+    """What is said to a source."""
+
+    def refusal(self, **options: Any) -> str:
+        """Why options are refused."""
+        return str(self.assertRaises(ConfigurationError, sourceOptions, options))
+
+    def test_defaults(self) -> None:
+        """The least that can be said, and what follows from it."""
+        options = sourceOptions(LEAST)
+        self.assertEqual(options.cluster.brokers, (BrokerAddress(0, "h", 1),))
+        self.assertEqual(options.selection, Selection(topics=("t",)))
+        self.assertEqual((options.starting, options.ending, options.startingTimestampMs), (None, LATEST, None))
+        self.assertTrue(options.failOnDataLoss)
+        self.assertEqual((options.minPartitionCount, options.triggerSizeMax), (0, 0))
+
+    def test_keysInAnyCase(self) -> None:
+        """Spark passes on keys in lower case; users write them as they like."""
+        options = sourceOptions({"ZOOKEEPER": "h:2181/root", "subscribepattern": "a.*", "FAILONDATALOSS": "False", "startingoffsets": "Latest"})
+        self.assertEqual((options.cluster.zookeeper, options.selection.pattern, options.failOnDataLoss), ("h:2181/root", "a.*", False))
+        self.assertEqual(options.starting, LATEST)
+
+    def test_views(self) -> None:
+        """ZooKeeper or a list says who is there."""
+        self.assertIsInstance(sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(), ZookeeperView)
+        self.assertIsInstance(sourceOptions(LEAST).cluster.view(), StaticView)
+
+    def test_selections(self) -> None:
+        """Topics are listed, matched, or given with their partitions."""
+        self.assertEqual(sourceOptions({**LEAST, "subscribe": " a, b,,a "}).selection.topics, ("a", "b"))
+        assigned = sourceOptions({"brokers": "h:1", "assign": '{"t": ["2-1"]}'}).selection.assigned
+        self.assertEqual(assigned, {"t": (BrokerPartition(2, 1),)})
+
+    def test_positions(self) -> None:
+        """Words, maps and times say where to begin and to end."""
+        options = sourceOptions({**LEAST, "startingOffsets": "earliest", "endingOffsets": '{"t": {"0-0": 5}}'})
+        self.assertEqual((options.starting, options.ending), (EARLIEST, {"t": {BrokerPartition(0, 0): 5}}))
+        self.assertEqual(sourceOptions({**LEAST, "startingTimestamp": "17"}).startingTimestampMs, 17)
+
+    def test_sizes(self) -> None:
+        """A fetch is never more than the largest that is allowed."""
+        options = sourceOptions({**LEAST, "fetchSize": "1000000", "fetchSizeMax": "500000", "minPartitions": "8", "maxBytesPerTrigger": "9"})
+        self.assertEqual((options.fetchSize, options.fetchSizeMax, options.minPartitionCount, options.triggerSizeMax), (500_000, 500_000, 8, 9))
+
+    def test_unknownKey(self) -> None:
+        """A misspelt key is refused with its nearest neighbour; what Spark adds of its own is let through."""
+        self.assertIn("did you mean failOnDataLoss?", self.refusal(**LEAST, failOnDatalos="true"))
+        self.assertIn("there are zookeeper, ", self.refusal(**LEAST, xyz="1"))
+        sourceOptions({**LEAST, "checkpointLocation": "/tmp", "path": "x"})
+
+    def test_refusals(self) -> None:
+        """Each wrong option is refused by its name."""
+        for change, reason in (
+            ({"zookeeper": "h:2"}, "zookeeper and brokers are both"),
+            ({"brokers": ""}, "neither zookeeper nor"),
+            ({"assign": '{"t": ["0-0"]}'}, "subscribe and assign of"),
+            ({"subscribe": ""}, "none of subscribe"),
+            ({"subscribe": None, "subscribePattern": "("}, "subscribePattern=("),
+            ({"subscribe": "a/b"}, "subscribe=a/b"),
+            ({"startingOffsets": "now"}, "startingOffsets=now"),
+            ({"startingOffsets": "latest", "startingTimestamp": "1"}, "are both given"),
+            ({"endingOffsets": "earliest"}, "endingOffsets=earliest"),
+            ({"endingOffsets": '{"t": {"0-0": -2}}'}, "to end at the earliest"),
+            ({"failOnDataLoss": "yes"}, "failOnDataLoss=yes: it must be one of true, false"),
+            ({"minPartitions": "many"}, "minPartitions=many: it is no whole number"),
+            ({"minPartitions": "0"}, "minPartitions=0: it must be from 1"),
+        ):
+            options = {key: value for key, value in {**LEAST, **change}.items() if value is not None}
+            self.assertIn(reason, self.refusal(**options))
+
+
+class SinkOptionsTests(SynchronousTestCase):
+    """What is said to a sink."""
+
+    def test_options(self) -> None:
+        """Topic, codec and sizes."""
+        options = sinkOptions({"brokers": "3:h:1", "topic": "t", "compression": "Snappy", "maxMessageSize": "5", "batchSize": "7"})
+        self.assertEqual((options.topic, options.codec, options.payloadSizeMax, options.batchSize), ("t", SNAPPY, 5, 7))
+
+    def test_refusals(self) -> None:
+        """A codec that is none, and options of the other side."""
+        self.assertIn("compression=zip", str(self.assertRaises(ConfigurationError, sinkOptions, {"brokers": "h:1", "compression": "zip"})))
+        self.assertIn("no option subscribe", str(self.assertRaises(ConfigurationError, sinkOptions, LEAST)))

@@ -1,0 +1,63 @@
+"""Tests for L{pylogbroker.spark.reading}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from pylogbroker.formats.compression import GZIP
+from pylogbroker.formats.messageset import encodeMessage, encodeSet
+from pylogbroker.spark import reading
+from pylogbroker.spark.plan import Split
+from pylogbroker.spark.reading import ARROW_SCHEMA, readSplit
+from tests.spark.sourcecase import SourceCase
+
+
+class ReadSplitTests(SourceCase):
+    """A split as batches."""
+
+    def batches(self, *sets: bytes, **options: Any) -> list[pa.RecordBatch]:
+        """Of a log that has these."""
+        self.broker.log().append(*sets)
+        return list(readSplit(Split(self.range(0, self.broker.log().end), self.broker.address), self.options(**options)))
+
+    def test_columns(self) -> None:
+        """All columns, for plain messages and for those inside a wrapper."""
+        plain, wrapper = encodeMessage(b"plain"), encodeSet([b"in", b"side"], GZIP)
+        [batch] = self.batches(plain + wrapper)
+        self.assertEqual(batch.schema, ARROW_SCHEMA)
+        batch.validate(full=True)
+        start, end = len(plain), len(plain + wrapper)
+        same = {"key": None, "topic": "clicks", "broker": 0, "partition": 0, "timestamp": None}
+        self.assertEqual(
+            batch.to_pylist(),
+            [
+                {"value": b"plain", "offset": 0, "nextOffset": start, **same},
+                {"value": b"in", "offset": start, "nextOffset": start, **same},
+                {"value": b"side", "offset": start, "nextOffset": end, **same},
+            ],
+        )
+
+    def test_batchSizes(self) -> None:
+        """Batches have ten thousand rows, and the last what is left, wherever fetches and sets end."""
+        payloads = [b"%d" % number for number in range(25_000)]
+        batches = self.batches(encodeSet(payloads[:3]), encodeSet(payloads[3:24_000], GZIP), encodeSet(payloads[24_000:]), fetchSize=1_000)
+        self.assertEqual([batch.num_rows for batch in batches], [10_000, 10_000, 5_000])
+        self.assertEqual([value for batch in batches for value in batch.column("value").to_pylist()], payloads)
+
+    def test_largeMessages(self) -> None:
+        """Few large messages make a batch: what is held is bounded in bytes, too."""
+        self.patch(reading, "BATCH_SIZE_MAX", 7_000)
+        batches = self.batches(encodeSet([b"x" * 2_000] * 9), fetchSize=4_100)
+        self.assertEqual([batch.num_rows for batch in batches], [4, 4, 1])
+
+    def test_wrapperThatOpensLarge(self) -> None:
+        """What counts is what the messages take, not what they took on the way."""
+        self.patch(reading, "BATCH_SIZE_MAX", 50_000)
+        batches = self.batches(*[encodeSet([b"x" * 20_000] * 2, GZIP)] * 4)
+        self.assertEqual([batch.num_rows for batch in batches], [4, 4])
+
+    def test_nothing(self) -> None:
+        """An empty range has no batches."""
+        self.assertEqual(self.batches(b""), [])

@@ -1,0 +1,194 @@
+"""Tests for L{pylogbroker.spark.streaming}: what Spark asks of a stream, without Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from pylogbroker.errors import ConfigurationError, DataLossError
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.spark.cluster import Cluster
+from pylogbroker.spark.streaming import StreamReader
+from tests.spark.sourcecase import SourceCase
+
+Progress = dict[str, Any]
+
+
+def sets(*payloads: bytes) -> list[bytes]:
+    """Each payload ten times."""
+    return [encodeSet([payload] * 10) for payload in payloads]
+
+
+class StreamCase(SourceCase):
+    """Has a stream, and brokers 0 and 1."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.other = self.serve(number=1)
+        self.log = self.broker.log()
+
+    def reader(self, **options: Any) -> StreamReader:
+        """A query that was started, or started again."""
+        listed = f"{self.broker.listed},{self.other.listed}"
+        reader = StreamReader(self.options(**{"brokers": listed, "startingOffsets": "earliest", **options}))
+        reader._cluster = Cluster(self.options(brokers=listed).cluster, self.patience())
+        self.addCleanup(reader.stop)
+        return reader
+
+    def next(self, reader: StreamReader, start: Progress) -> Progress:
+        """The end of the next micro-batch, as a checkpoint would have it."""
+        found: Progress = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+        return found
+
+    def rows(self, reader: StreamReader, end: Progress) -> list[bytes]:
+        """Of a micro-batch; Spark may ask with any start."""
+        partitions = pickle.loads(pickle.dumps(reader.partitions({}, end)))
+        return [value for partition in partitions for batch in reader.read(partition) for value in batch.column("value").to_pylist()]
+
+
+class MicroBatchTests(StreamCase):
+    """From one end to the next."""
+
+    def test_microBatches(self) -> None:
+        """Each micro-batch has what came since the last, on all brokers; when nothing came the end is the start."""
+        self.log.append(*sets(b"a"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        self.assertEqual(self.rows(reader, start), [b"a"] * 10)
+        self.assertEqual(self.next(reader, start), start)
+        self.log.append(*sets(b"b"))
+        self.other.log().append(*sets(b"c"))
+        self.assertEqual(self.rows(reader, self.next(reader, start)), [b"b"] * 10 + [b"c"] * 10)
+
+    def test_firstMicroBatchAgain(self) -> None:
+        """The first micro-batch of a query that begins at the latest is the same when it is repeated, though the latest is elsewhere by then."""
+        self.log.append(*sets(b"before"))
+        reader = self.reader(startingOffsets="latest")
+        start = reader.initialOffset()
+        self.log.append(*sets(b"first"))
+        end = self.next(reader, start)
+        self.log.append(*sets(b"later"))
+        again = self.reader(startingOffsets="latest")
+        again.initialOffset()
+        self.assertEqual(self.rows(again, end), [b"first"] * 10)
+        self.assertEqual(self.rows(again, self.next(again, end)), [b"later"] * 10)
+
+    def test_limit(self) -> None:
+        """With a limit there are more micro-batches, each exactly behind the last, and no more than the limit when entries are smaller."""
+        self.log.append(*sets(*[b"%02d" % number for number in range(8)]))
+        self.other.log().append(*sets(b"x", b"y"))
+        reader = self.reader(maxBytesPerTrigger=300, fetchSize=64)
+        self.assertEqual(reader.getDefaultReadLimit(), ReadMaxBytes(300))
+        start, batches = reader.initialOffset(), []
+        while (end := self.next(reader, start)) != start:
+            batches.append(self.rows(reader, end))
+            start = end
+        self.assertLessEqual(max(map(len, batches)), 300 // 12 + 2)
+        self.assertEqual(sorted(value for batch in batches for value in batch), [b"%02d" % (number // 10) for number in range(80)] + [b"x"] * 10 + [b"y"] * 10)
+        everything = reader.latestOffset(self.reader().initialOffset(), ReadAllAvailable())
+        self.assertEqual(len(self.rows(reader, everything)), 100)
+
+    def test_splits(self) -> None:
+        """A large micro-batch is cut at segments when more splits are wanted."""
+        self.log.append(*sets(b"a", b"b", b"c", b"d"))
+        reader = self.reader(minPartitions=4)
+        end = self.next(reader, reader.initialOffset())
+        self.assertEqual(len(reader.partitions({}, end)), 4)
+        self.assertEqual(len(self.rows(reader, end)), 40)
+
+    def test_newPartitions(self) -> None:
+        """Partitions that appear are read from their beginning, wherever the query began."""
+        reader = self.reader(startingOffsets="latest")
+        start = reader.initialOffset()
+        self.broker.partitionCount = 2
+        self.broker.log(partition=1).append(*sets(b"new"))
+        end = self.next(reader, start)
+        self.assertEqual(self.rows(reader, end), [b"new"] * 10)
+        self.assertEqual(end["clicks"]["0-1"], {"from": 0, "to": self.broker.log(partition=1).end})
+
+    def test_onlyWhatIsThere(self) -> None:
+        """With "available now" the end of the run is fixed when it begins; new messages and new partitions are for the next."""
+        self.log.append(*sets(b"a", b"b"))
+        reader = self.reader(maxBytesPerTrigger=150)
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        self.log.append(*sets(b"late"))
+        self.broker.partitionCount = 2
+        self.broker.log(partition=1).append(*sets(b"late"))
+        values: list[bytes] = []
+        while (end := self.next(reader, start)) != start:
+            values += self.rows(reader, end)
+            start = end
+        self.assertEqual(values, [b"a"] * 10 + [b"b"] * 10)
+        self.assertNotIn("0-1", start["clicks"])
+
+    def test_namedPartitions(self) -> None:
+        """Offsets to begin at must name every partition."""
+        self.assertRaises(ConfigurationError, self.reader(startingOffsets='{"clicks": {"0-0": 0}}').initialOffset)
+
+    def test_notStarted(self) -> None:
+        """A reader that was never asked anything can be stopped; one for the workers is never more."""
+        StreamReader(self.options()).stop()
+        self.assertEqual(StreamReader(self.options()).getDefaultReadLimit(), ReadAllAvailable())
+
+
+class LossTests(StreamCase):
+    """Data that go before they are read."""
+
+    def test_deleted(self) -> None:
+        """Retention under a stream is an error that names both offsets, or a jump that the next end tells of."""
+        starts = self.log.append(*sets(b"a"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        starts = self.log.append(*sets(b"b", b"c"))
+        self.log.deleteBefore(starts[1])
+        text = str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable()))
+        self.assertIn(f"{starts[0]} was deleted; the earliest that is left is {starts[1]}", text)
+        lenient = self.reader(failOnDataLoss="false")
+        end = self.next(lenient, start)
+        self.assertEqual(end["clicks"]["0-0"], {"from": starts[1], "to": self.log.end})
+        self.assertEqual(self.rows(lenient, end), [b"c"] * 10)
+
+    def test_deletedAfterPlanning(self) -> None:
+        """Retention between planning and reading is noticed by who reads."""
+        self.log.append(*sets(b"a"))
+        reader = self.reader()
+        end = self.next(reader, reader.initialOffset())
+        [start] = self.log.append(*sets(b"b"))
+        self.log.deleteBefore(start)
+        self.assertRaises(DataLossError, self.rows, reader, end)
+        self.assertEqual(self.rows(self.reader(failOnDataLoss="false"), end), [])
+
+    def test_emptied(self) -> None:
+        """A log that ends before what was read was emptied: an error, or it is read from its beginning."""
+        self.log.append(*sets(b"a", b"b"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        self.broker.logs.clear()
+        self.broker.log().append(*sets(b"new"))
+        self.assertIn("it was emptied or cut", str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable())))
+        lenient = self.reader(failOnDataLoss="false")
+        end = self.next(lenient, start)
+        self.assertEqual(self.rows(lenient, end), [b"new"] * 10)
+        self.assertEqual(self.next(lenient, end), end)
+
+    def test_partitionIsGone(self) -> None:
+        """A partition that nobody has any more is an error; or its place is kept for when it comes back."""
+        self.broker.partitionCount = 2
+        self.broker.log(partition=1).append(*sets(b"a"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        self.broker.partitionCount = 1
+        text = str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable()))
+        self.assertIn(f"partition 0-1: no broker has it any more, of which {self.broker.log(partition=1).end} was read", text)
+        self.assertEqual(len(self.pauses), 2)
+        lenient = self.reader(failOnDataLoss="false")
+        self.log.append(*sets(b"b"))
+        end = self.next(lenient, start)
+        self.assertEqual(self.rows(lenient, end), [b"b"] * 10)
+        self.broker.partitionCount = 2
+        self.broker.log(partition=1).append(*sets(b"c"))
+        self.assertEqual(self.rows(lenient, self.next(lenient, end)), [b"c"] * 10)
