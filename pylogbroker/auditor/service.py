@@ -11,6 +11,8 @@ it has closed, since data may come late.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service
@@ -18,88 +20,29 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.web.resource import Resource
-from twisted.web.server import Request, Site
 
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.web.listening import listenNow
+from pylogbroker.web.listening import listenNow, listenerDescription
+from pylogbroker.web.site import Query, Reply, Web, textReply
 
-IDLE_SECONDS = 30
 LOGGED_COUNT_MAX = 1_000
 """Holes that are logged one by one, at a time; the number of the others is."""
 
-_PAGES = {
-    b"metrics": ("text/plain; version=0.0.4; charset=utf-8", asPrometheus),
-    b"audit.json": ("application/json", asJson),
-    b"audit.txt": ("text/plain; charset=utf-8", asTable),
+_PAGES: dict[str, tuple[str, Callable[[Comparison], str]]] = {
+    "/metrics": ("text/plain; version=0.0.4; charset=utf-8", asPrometheus),
+    "/audit.json": ("application/json", asJson),
+    "/audit.txt": ("text/plain; charset=utf-8", asTable),
 }
-
-
-class AuditPage(Resource):
-    """
-    What was found last.
-
-    @ivar comparison: L{None} before the first pass is over.
-    """
-
-    isLeaf = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.comparison: Comparison | None = None
-
-    def render(self, request: Any) -> bytes:
-        """Called by Twisted for each request."""
-        if request.method not in (b"GET", b"HEAD"):
-            request.setResponseCode(405)
-            request.setHeader(b"Allow", b"GET, HEAD")
-            return b""
-        request.setHeader(b"X-Content-Type-Options", b"nosniff")
-        kind, show = _PAGES.get(b"/".join(request.postpath), ("text/plain; charset=utf-8", None))
-        request.setHeader(b"Content-Type", kind.encode())
-        if show is None:
-            request.setResponseCode(404)
-            return b"/metrics, /audit.json and /audit.txt are here\n"
-        if self.comparison is None:
-            request.setResponseCode(503)
-            return b"the first pass is not over yet\n"
-        return show(self.comparison).encode()
-
-
-class _Request(Request):
-    """One without a body: Twisted would keep any, of whatever size, on the disk."""
-
-    channel: Any
-
-    def gotLength(self, length: int | None) -> None:
-        super().gotLength(0)
-        if length:
-            self._refuse()
-
-    def handleContentChunk(self, data: bytes) -> None:
-        self._refuse()
-
-    def _refuse(self) -> None:
-        self.channel.transport.abortConnection()
-
-
-class AuditSite(Site):
-    """Small requests only, and no line in the log for each."""
-
-    noisy = False
-    requestFactory = _Request
-
-    def log(self, request: Any) -> None:
-        """Nothing."""
 
 
 class AuditorService(Service):
     """
     @ivar auditor: does the work.
-    @ivar page: what is served.
+    @ivar comparison: what was found last, which is served; L{None} before the first pass is over.
+    @ivar web: the site.
     @ivar port: that it listens on, once it does; L{None} for none.
     """
 
@@ -108,7 +51,8 @@ class AuditorService(Service):
 
     def __init__(self, reactor: Any, settings: AuditorSettings, auditor: Auditor) -> None:
         self.auditor = auditor
-        self.page = AuditPage()
+        self.comparison: Comparison | None = None
+        self.web = Web(reactor, {path: partial(self._show, kind, show) for path, (kind, show) in _PAGES.items()}, settings.hosts, "hosts")
         self.port: Any = None
         self._reactor = reactor
         self._settings = settings
@@ -127,8 +71,12 @@ class AuditorService(Service):
         if not self._settings.listen or self.port is not None:
             return
         listen = self._settings.listen
-        site = AuditSite(self.page, timeout=IDLE_SECONDS, reactor=self._reactor)
-        self.port = listenNow(lambda: serverFromString(self._reactor, listen).listen(site), f"listen={listen}")
+        self.port = listenNow(lambda: serverFromString(self._reactor, listenerDescription(listen)).listen(self.web), f"listen={listen}")
+
+    def _show(self, kind: str, show: Callable[[Comparison], str], _query: Query) -> Reply:
+        if self.comparison is None:
+            return textReply("The first pass is not over yet.", 503)
+        return Reply(200, kind, show(self.comparison).encode())
 
     def startService(self) -> None:
         """Begin with a pass."""
@@ -152,6 +100,7 @@ class AuditorService(Service):
         port, self.port = self.port, None
         if port is not None:
             await maybeDeferred(port.stopListening)
+        self.web.closeAll()
         await self.auditor.close()
 
     def _pass(self) -> Deferred[None]:
@@ -166,8 +115,8 @@ class AuditorService(Service):
 
     async def _audit(self) -> None:
         comparison = await self.auditor.audit()
-        before = self.page.comparison
-        self.page.comparison = comparison
+        before = self.comparison
+        self.comparison = comparison
         self._tell(comparison)
         if before is None or list(before.notes) != list(comparison.notes):
             for note in comparison.notes:

@@ -63,6 +63,7 @@ AUDITOR_ROWS: tuple[Row, ...] = (
         "listen", "listen", Text(), "tcp:9464:interface=127.0.0.1",
         "Where the service answers HTTP, as a Twisted endpoint string: `/metrics`, `/audit.json`, `/audit.txt`. Empty: nowhere.",
     ),
+    _ours("hosts", "hosts", TextList(), "", "Names by which `listen` may be asked, with `|` between, beside `localhost` and every bare address."),
     _ours("fetch.size", "fetchSize", Integer(1, 1 << 26), "1048576", "Bytes to fetch at a time."),
     _ours("fetch.size.max", "fetchSizeMax", Integer(1, 1 << 26), "67108864", "What that may grow to, by doubling, for a message that is larger."),
     _ours("zk.digest", "zookeeperDigest", SecretText(), "", "Name and password for the ZooKeepers of all tiers, `user:password`, for its scheme *digest*."),
@@ -139,6 +140,7 @@ class AuditorSettings:
     passIntervalMs: int
     timeOf: str | None
     listen: str
+    hosts: tuple[str, ...]
     fetchSize: int
     fetchSizeMax: int
     zookeeperDigest: str
