@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli import groupconsume
+from pylogbroker.cli import groupconsume, groupmember
 from pylogbroker.cli.main import ENDED
 from pylogbroker.cli.streams import read
 from pylogbroker.client.syncproducer import SyncProducer
@@ -154,7 +154,7 @@ class GroupConsumeTests(ClusterCase):
                 super().__init__(*arguments, **keywords)
                 made.append(self)
 
-        self.patch(groupconsume, "ConsumerConnector", Known)
+        self.patch(groupmember, "ConsumerConnector", Known)
         await self.startBrokers(1)
         [self.broker] = self.brokers
         await self.publish("t", b"first")
