@@ -84,12 +84,20 @@ class SparkCluster:
         own = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": self.zookeeper, "hostname": "127.0.0.1", "zk.sessiontimeout.ms": "2000"}
         return BrokerProcess(f"{self.folder}/logs{number}", {**own, **self._properties, **more})
 
-    def restart(self, number: int, **properties: str) -> None:
-        """A broker ends and comes back on its port, with other properties."""
+    def restart(self, number: int, port: int | None = None) -> None:
+        """A broker ends and comes back, on its port or another."""
         before = self.brokers[number]
-        before.stop()
-        more = {key.replace("_", "."): value for key, value in properties.items()}
-        self.brokers[number] = self._broker(number, port=str(before.port), **more).start()
+        if before.isRunning:
+            before.stop()
+        self.brokers[number] = self._broker(number, port=str(before.port if port is None else port)).start()
+
+    def expire(self, topic: str, place: BrokerPartition, keepCount: int, port: int | None = None) -> None:
+        """Retention deletes all but some segments, while the broker is not there: its own looks a minute after its start for the first time."""
+        self.brokers[place.broker].stop()
+        segments = sorted(Path(f"{self.folder}/logs{place.broker}/{topic}-{place.partition}").glob("*.kafka"))
+        for segment in segments[:-keepCount]:
+            segment.unlink()
+        self.restart(place.broker, port)
 
     @property
     def listed(self) -> str:
