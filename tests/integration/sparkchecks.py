@@ -15,7 +15,7 @@ from pylogbroker.model import BrokerPartition
 
 MESSAGE_SIZE = 200
 EMBEDDED = encodeSet([b"embedded %d" % number for number in range(3)])
-STRETCHES = "broker int, partition int, start long, end long, first long, count long"
+STRETCHES = "broker int, partition int, start long, end long, first long, messages long"
 
 
 def payload(place: BrokerPartition, number: int) -> bytes:
@@ -39,7 +39,7 @@ def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if values != [payload(place, first + index) for index in range(len(values))]:
             raise AssertionError(f"partition {place}: the messages from {first} on are not those that were written")
         start, end = batch.column("offset")[0].as_py(), batch.column("nextOffset")[-1].as_py()
-        row: dict[str, list[Any]] = {"broker": [broker], "partition": [partition], "start": [start], "end": [end], "first": [first], "count": [len(values)]}
+        row: dict[str, list[Any]] = {"broker": [broker], "partition": [partition], "start": [start], "end": [end], "first": [first], "messages": [len(values)]}
         kinds = [pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64()]
         yield pa.RecordBatch.from_arrays([pa.array(each, kind) for each, kind in zip(row.values(), kinds, strict=True)], names=list(row))
 
@@ -60,7 +60,7 @@ def faults(rows: Iterable[Any], counts: dict[BrokerPartition, int]) -> list[str]
         for row in sorted(stretches, key=lambda row: (row.start, row.first)):
             if row.first != number:
                 found.append(f"partition {place}: message {row.first} where {number} should be")
-            number = row.first + row.count
+            number = row.first + row.messages
         if number != counts.get(place, 0):
             found.append(f"partition {place}: {number} messages of {counts.get(place, 0)}")
     return found
