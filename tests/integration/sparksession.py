@@ -28,8 +28,8 @@ import sys
 sys.path[:] = [entry for entry in sys.path if not entry.endswith("pyspark.zip")]
 """
 """
-For Python's C{sitecustomize}: Spark puts PySpark as a zip file first on the path of each Python that it starts, which has no compiled modules. So starting takes
-four times as long as with the installed one, and on a busy machine longer than the ten seconds that it allows.
+For Python's C{sitecustomize}: Spark puts PySpark as a zip file first on the path of each Python that it starts, which has no compiled modules. So starting
+takes four times as long as with the installed one, and on a busy machine longer than the ten seconds that it allows.
 """
 
 _session: list[Any] = []
