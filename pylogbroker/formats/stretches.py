@@ -67,7 +67,7 @@ def stretches(data: bytes, baseOffset: int, limits: CheckLimits = DEFAULT_LIMITS
 
 def _plainStretch(data: bytes, position: int, baseOffset: int) -> tuple[Stretch, int]:
     """The hot loop, and two that run in C. Returns where it stopped, too."""
-    edges, checksums = [position], []
+    edges, checksums = [position], list[int]()
     unpack, end, add, addChecksum = PLAIN.unpack_from, len(data), edges.append, checksums.append
     try:
         while True:
