@@ -30,20 +30,29 @@ class InstallTests(SynchronousTestCase):
         wheel = buildWheel(folder / "tree", folder)
         venv.create(folder / "venv", with_pip=True)
         programs = folder / "venv" / "bin"
-        self.execute([str(programs / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{wheel}[spark]"], folder, dict(os.environ))
+        pip = [str(programs / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        run = self.execute([*pip, f"{wheel}[spark]"], folder, dict(os.environ))
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         return programs
 
-    def execute(self, command: list[str], folder: Path, environment: dict[str, str]) -> str:
-        """Run a program to its end, in a folder of its own; returns what it wrote."""
-        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
-        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        return run.stdout
+    def execute(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end, in a folder of its own."""
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
 
     def example(self, programs: Path, text: str, folder: Path) -> str:
-        """Run one of the README's, as somebody does who has activated the environment; nothing but this environment is in its path."""
+        """
+        Run one of the README's, as somebody does who has activated the environment; nothing but this environment is in its path. Spark gives the Python
+        process that it starts ten seconds to say that it is there, whatever else the machine does; that alone is tried again, before anything was read.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))}
         environment = {**kept, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
-        return self.execute([str(programs / "python"), "-c", text], folder, environment)
+        command = [str(programs / "python"), "-c", text]
+        run = self.execute(command, folder, environment)
+        for _attempt in range(4):
+            if "failed to connect back" in run.stderr:
+                run = self.execute(command, folder, environment)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        return run.stdout
 
     def test_readmesExamples(self) -> None:
         """The batch shows the lines of a topic; the stream copies them, and when it is run again only what came meanwhile."""
