@@ -23,6 +23,15 @@ from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.zookeeperprocess import sharedZookeeper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+QUICK_START = """
+import sys
+sys.path[:] = [entry for entry in sys.path if not entry.endswith("pyspark.zip")]
+"""
+"""
+For Python's C{sitecustomize}: Spark puts PySpark as a zip file first on the path of each Python that it starts, which has no compiled modules. So starting
+takes four times as long as with the installed one, and on a busy machine longer than the ten seconds that it allows.
+"""
+
 _session: list[Any] = []
 _numbers = count()
 
@@ -34,7 +43,8 @@ def sharedSession() -> Any:
     if not _session:
         folder = tempfile.mkdtemp(prefix="pylogbroker-spark-")
         os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        Path(folder, "sitecustomize.py").write_text(QUICK_START, encoding="utf-8")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, str(ROOT), os.environ.get("PYTHONPATH"))))
         Path(folder, "log4j2.properties").write_text("rootLogger.level=off\n", encoding="utf-8")
         from pyspark.sql import SparkSession
 
@@ -84,12 +94,20 @@ class SparkCluster:
         own = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": self.zookeeper, "hostname": "127.0.0.1", "zk.sessiontimeout.ms": "2000"}
         return BrokerProcess(f"{self.folder}/logs{number}", {**own, **self._properties, **more})
 
-    def restart(self, number: int, **properties: str) -> None:
-        """A broker ends and comes back on its port, with other properties."""
+    def restart(self, number: int, port: int | None = None) -> None:
+        """A broker ends and comes back, on its port or another."""
         before = self.brokers[number]
-        before.stop()
-        more = {key.replace("_", "."): value for key, value in properties.items()}
-        self.brokers[number] = self._broker(number, port=str(before.port), **more).start()
+        if before.isRunning:
+            before.stop()
+        self.brokers[number] = self._broker(number, port=str(before.port if port is None else port)).start()
+
+    def expire(self, topic: str, place: BrokerPartition, keepCount: int, port: int | None = None) -> None:
+        """Retention deletes all but some segments, while the broker is not there: its own looks a minute after its start for the first time."""
+        self.brokers[place.broker].stop()
+        segments = sorted(Path(f"{self.folder}/logs{place.broker}/{topic}-{place.partition}").glob("*.kafka"))
+        for segment in segments[:-keepCount]:
+            segment.unlink()
+        self.restart(place.broker, port)
 
     @property
     def listed(self) -> str:

@@ -4,7 +4,6 @@ What is in the wheel, and that it works from there.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,8 +11,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pylogbroker", "pyspark_pylogbroker.py", "twisted", "etc")
+from tests.integration.wheels import ROOT, buildWheel, copyTree
+
 WITHOUT_THE_TREE = "import sys; sys.path = [{wheel!r}] + [entry for entry in sys.path[1:] if entry != {root!r}]; "
 
 
@@ -23,21 +22,12 @@ class WheelTests(SynchronousTestCase):
     def setUp(self) -> None:
         folder = Path(self.mktemp()).absolute()
         tree = folder / "tree"
-        for name in SOURCES:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache"))
-            else:
-                tree.mkdir(parents=True, exist_ok=True)
-                shutil.copy(source, tree / name)
+        copyTree(tree)
         # What an earlier build has left must not come along.
         stale = tree / "build" / "lib" / "pylogbroker"
         stale.mkdir(parents=True)
         (stale / "stale.py").touch()
-        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(tree)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        [wheel] = folder.glob("*.whl")
+        wheel = buildWheel(tree, folder)
         self.unpacked = folder / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             self.names = {name for name in archive.namelist() if ".dist-info/" not in name}

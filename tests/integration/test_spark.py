@@ -17,21 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.blocking import SimpleConsumer
 from pylogbroker.cluster.partitioning import defaultPartitioner
-from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.model import BrokerPartition
 from tests.integration.cuttingproxy import ANSWER, CuttingProxy
+from tests.integration.sparkchecks import STRETCHES, faults, judge, payload
 from tests.integration.sparksession import SparkCluster, sharedSession
 
 MESSAGE_COUNT = 200_000
 PLACES = [BrokerPartition(broker, partition) for broker in range(2) for partition in range(2)]
-EMBEDDED = encodeSet([b"embedded %d" % number for number in range(3)])
-
-
-def payload(place: BrokerPartition, number: int) -> bytes:
-    """200 bytes, different for each message; every tenth holds valid message sets."""
-    head = b"%s %010d " % (str(place).encode(), number)
-    return (head + EMBEDDED * 4 if number % 10 == 0 else head).ljust(200, b".")[:200]
-
 
 Rows = dict[BrokerPartition, list[bytes]]
 
@@ -61,10 +53,6 @@ class SparkCase(SynchronousTestCase):
         """Append all that a stream has now to a table, from the checkpoint on; returns the query, which has ended."""
         query = stream.writeStream.format("parquet").trigger(availableNow=True).option("checkpointLocation", f"{self.folder}/checkpoint")
         return self.start(query, f"{self.folder}/table")
-
-    def table(self) -> Rows:
-        """What was appended, by partition, in order of offsets."""
-        return byPlace(self.spark.read.parquet(f"{self.folder}/table").orderBy("broker", "partition", "offset").toArrow())
 
     def start(self, write: Any, *arguments: str) -> Any:
         """
@@ -99,29 +87,33 @@ class ReadingTests(SparkCase):
     """A topic on two brokers, in several segments, with plain and compressed sets and with payloads that are valid message sets."""
 
     def test_batchAndStream(self) -> None:
-        """200,000 messages come back exactly, in order in each partition: as a batch in 8 splits, and as a stream of micro-batches that ends and goes on."""
+        """
+        200,000 messages come back exactly, each once and in order in each partition: as a batch in several splits; and as a stream of micro-batches that is
+        stopped, and goes on from its checkpoint with what came meanwhile.
+        """
         cluster = self.cluster(log_file_size=str(4 << 20), num_partitions="2")
-        written: Rows = {}
+        counts = dict.fromkeys(PLACES, MESSAGE_COUNT // len(PLACES))
         for index, place in enumerate(PLACES):
-            written[place] = [payload(place, number) for number in range(MESSAGE_COUNT // len(PLACES))]
-            cluster.write("clicks", place, written[place], codec=index % 3)
+            cluster.write("clicks", place, [payload(place, number) for number in range(counts[place])], codec=index % 3)
         read = self.batch(zookeeper=cluster.zookeeper, subscribe="clicks", minPartitions=8)
-        self.assertGreaterEqual(read.rdd.getNumPartitions(), 6)
-        table = read.toArrow()
-        self.assertEqual(byPlace(table), written)
-        self.assertEqual(set(table.column("topic").unique().to_pylist()), {"clicks"})
-        self.assertEqual([table.column(name).null_count for name in ("key", "timestamp")], [MESSAGE_COUNT] * 2)
+        self.assertEqual(faults(read.mapInArrow(judge, STRETCHES).collect(), counts), [])
 
-        stream = self.stream(zookeeper=cluster.zookeeper, subscribePattern="cl.*", startingOffsets="earliest", maxBytesPerTrigger=12 << 20)
-        query = self.load(stream)
+        stream = self.stream(zookeeper=cluster.zookeeper, subscribePattern="cl.*", startingOffsets="earliest", maxBytesPerTrigger=10 << 20)
+        query = self.load(stream.mapInArrow(judge, STRETCHES))
         self.assertGreater(len(query.recentProgress), 2)
         for place in PLACES:
-            more = [payload(place, number) for number in range(500)]
-            cluster.write("clicks", place, more)
-            written[place] += more
-        self.load(stream)
-        table = self.spark.read.parquet(f"{self.folder}/table").toArrow()
-        self.assertEqual({place: Counter(values) for place, values in byPlace(table).items()}, {place: Counter(values) for place, values in written.items()})
+            cluster.write("clicks", place, [payload(place, counts[place] + number) for number in range(500)])
+            counts[place] += 500
+        self.load(stream.mapInArrow(judge, STRETCHES))
+        self.assertEqual(faults(self.spark.read.parquet(f"{self.folder}/table").collect(), counts), [])
+
+    def test_columns(self) -> None:
+        """A table has all columns, and those that a later format will fill are null."""
+        cluster = self.cluster(1)
+        cluster.write("clicks", PLACES[0], [b"one", b"two"])
+        rows = [tuple(row) for row in self.batch(brokers=cluster.listed, subscribe="clicks").collect()]
+        same = ("clicks", 0, 0)
+        self.assertEqual(rows, [(None, bytearray(b"one"), *same, 0, 13, None), (None, bytearray(b"two"), *same, 13, 26, None)])
 
 
 class LossTests(SparkCase):
@@ -140,9 +132,9 @@ class LossTests(SparkCase):
             self.start(self.stream(**listed, failOnDataLoss=flag).writeStream.format("memory").queryName(f"loss{flag}")) for flag in ("true", "false")
         )
         served = cluster.brokers[0].port
-        cluster.restart(0, port="0")  # where nobody reads, data come and go
+        cluster.restart(0, port=0)  # where nobody reads, data come and go
         cluster.write("clicks", place, [b"after %04d" % number + b"." * 1_000 for number in range(1_000)], setCount=50)
-        cluster.restart(0, port=str(served), log_retention_size="300000")
+        cluster.expire("clicks", place, 3, port=served)
         with SimpleConsumer("127.0.0.1", served) as consumer:
             [latest, *_more, earliest] = consumer.getOffsetsBefore("clicks", 0, -1, 1_000)
             left = [value for value, _ in consumer.fetch("clicks", 0, earliest, 100_000).payloads()]
@@ -161,10 +153,10 @@ class LossTests(SparkCase):
         """A batch that should begin before what is left is an error that names both offsets, or begins where it can; an emptied log is no less an error."""
         cluster = self.cluster(1, log_file_size="100000")
         cluster.write("clicks", BrokerPartition(0, 0), [b"%04d" % number + b"." * 1_000 for number in range(500)], setCount=50)
-        cluster.restart(0, log_retention_size="150000")
+        cluster.expire("clicks", BrokerPartition(0, 0), 2)
         options = {"brokers": cluster.listed, "subscribe": "clicks"}
         left = self.batch(**options).count()
-        self.assertTrue(0 < left < 300)
+        self.assertTrue(0 < left <= 200)
         since = {**options, "startingOffsets": '{"clicks": {"0-0": 0}}'}
         self.assertIn("0 was deleted; the earliest that is left is ", self.failure(self.batch(**since).count))
         self.assertEqual(self.batch(**since, failOnDataLoss="false").count(), left)

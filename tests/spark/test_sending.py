@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pylogbroker.cluster.partitioning import defaultPartitioner
 from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidKeyError, MessageTooLargeError, NoBrokersError  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import BrokerPartition
