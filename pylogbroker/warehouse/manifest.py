@@ -74,13 +74,13 @@ class WindowCount(NamedTuple):
     Rows of a topic whose event time is in a window.
 
     @ivar host: of the envelopes; C{""} where there are none.
-    @ivar count: less than 0 for rows that were taken out.
+    @ivar rowCount: less than 0 for rows that were taken out.
     """
 
     topic: str
     startMs: int
     host: str
-    count: int
+    rowCount: int
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _check(manifest: Manifest) -> None:
     """That what is counted with are numbers, and paths stay below the folder: who can write a manifest must not choose which of our files to remove."""
     numbers: list[Any] = [manifest.number, manifest.startedMs, manifest.windowMs, manifest.leftOutCount, *manifest.positions.values(), *manifest.arrivals.values()]
     numbers += [number for each in manifest.ranges for number in each[2:]] + [number for each in manifest.added for number in each[2:]]
-    numbers += [number for each in manifest.windows for number in (each.startMs, each.count)]
+    numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
         raise ValueError("a number is none")
     paths = [manifest.runId, *manifest.removed, *(path for each in manifest.added for path in (each.path, each.staged))]

@@ -75,7 +75,9 @@ def planRanges(
     @raise LoadError: a partition cannot be loaded as it ought to be; the text says which, all of them.
     """
     wanted = beginnings or {}
-    ranges, notes, problems = [], [], []
+    ranges: list[PlannedRange] = []
+    notes: list[str] = []
+    problems: list[str] = []
     for place in wanted.keys() - bounds.keys():
         problems.append(f"{place}: there is no such partition to begin at an offset of")
     for place in sorted(bounds):

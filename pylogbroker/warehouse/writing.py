@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from pylogbroker.errors import DirectoryLockedError, StorageError, TableBusyError, TableError
@@ -57,7 +57,7 @@ class TableWriter:
     def __init__(self, table: Table, fileSystem: IFileSystem) -> None:
         self.table = table
         self._files = fileSystem
-        self._release = lambda: None
+        self._release: Callable[[], None] = lambda: None
 
     def __enter__(self) -> TableWriter:
         """
