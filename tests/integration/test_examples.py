@@ -164,7 +164,7 @@ class PageTests(SynchronousTestCase):
 
     def test_commands(self) -> None:
         """Every command is on it, and what it calls a command is one."""
-        found = set(re.findall(r"pylogbroker ((?:groups|perf) (?:export|import|reset|verify|translate|produce|consume|simple-consume)|[a-z]+)", self.PAGE))
+        found = set(re.findall(r"pylogbroker ((?:groups|perf|load) (?:export|import|reset|verify|translate|produce|consume|simple-consume|compact)|[a-z]+)", self.PAGE))
         self.assertEqual((set(commands()) - found, found - set(commands()) - self.COMING), (set(), set()))
 
     def test_lines(self) -> None:
