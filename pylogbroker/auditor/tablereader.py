@@ -1,8 +1,9 @@
 """
-A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs (L{pylogbroker.warehouse.manifest}), is entered into the books. No row is read.
+A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs (L{pylogbroker.warehouse.manifest}), is entered into the books.
+No row is read.
 
-A manifest counts as a whole or not at all, and once: which was the last one is remembered, in memory, with what was entered. Rows that a later run has replaced stand
-there with a minus.
+A manifest counts as a whole or not at all, and once: which was the last one is remembered, in memory, with what was entered. Rows that a later run has
+replaced stand there with a minus.
 
 Topics are chosen by those who ask, and may become more from pass to pass, so all topics of a manifest are kept as counts, within the horizon.
 """

@@ -16,7 +16,7 @@ from pylogbroker.cli.sparksession import addSpark, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
 from pylogbroker.commitlog.files import storageError
-from pylogbroker.producer.classes import load as importNamed
+from pylogbroker.producer import classes
 
 _EXAMPLES = """\
 examples:
@@ -51,11 +51,17 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="beginnings", metavar="earliest|JSON",
         help='begin here, and replace what the table has from there on: earliest, latest, or {"TOPIC": {"BROKER-PARTITION": OFFSET}}',
     )  # fmt: skip
-    begin.add_argument("--offsets-in", dest="offsetsIn", metavar="FILE", help="begin at the offsets of these lines, uri, topic, partition and offset, with tabs between")
+    begin.add_argument(
+        "--offsets-in", dest="offsetsIn", metavar="FILE", help="begin at the offsets of these lines: uri, topic, partition and offset, with tabs between"
+    )
     parser.add_argument("--offsets-out", dest="offsetsOut", metavar="FILE", help="write such lines of where the table ends, for the next run of such a tool")
-    parser.add_argument("--event-time", dest="eventTime", metavar="EXPRESSION", help="in SQL, when a message was made (the audit envelope's time, else that of the run)")
+    parser.add_argument(
+        "--event-time", dest="eventTime", metavar="EXPRESSION", help="in SQL, when a message was made (the audit envelope's time, else that of the run)"
+    )
     parser.add_argument("--transform", metavar="MODULE.FUNCTION", help="adds columns: a function of a DataFrame to one that has a row for each row")
-    parser.add_argument("--skip-lost", dest="isLossSkipped", action="store_true", help="go on where messages were deleted before they were loaded; without, that is an error")
+    parser.add_argument(
+        "--skip-lost", dest="isLossSkipped", action="store_true", help="go on where messages were deleted before they were loaded; without, that is an error"
+    )
     addSpark(parser)
     addJson(parser)
 
@@ -74,14 +80,14 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
     @raise PylogbrokerError: it did not work out.
     """
     with session(options, "pylogbroker load") as spark:
-        from pylogbroker.spark.loading import load as loadTopics
+        from pylogbroker.spark import loading
 
         beginnings, topics = _beginnings(options)
         source = _source(options, topics)
-        transform = None if options.transform is None else importNamed("transform", options.transform, {}, "transform")
+        transform = None if options.transform is None else classes.load("transform", options.transform, {}, "transform")
         progress = Progress(streams.errors, time.monotonic)
         try:
-            result = loadTopics(
+            result = loading.load(
                 spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
                 report=lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"), **source,
             )  # fmt: skip
@@ -92,9 +98,9 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
     return 0
 
 
-def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, str]:
+def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
     """The data source's options."""
-    source = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    source: dict[str, Any] = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
     source |= {"subscribePattern": options.whitelist} if options.whitelist else {"subscribe": ",".join(topics)}
     return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
 
@@ -154,7 +160,8 @@ def _tell(options: argparse.Namespace, streams: Streams, result: Any) -> None:
     if manifest is None:
         streams.say("nothing is new; the table is as it was")
         return
-    streams.say(f"run {manifest.number}: {manifest.rowCount:,} rows of {amount(manifest.logSize)} of log, in {len(manifest.added)} files of {amount(manifest.size)}")
+    written = f"{len(manifest.added)} files of {amount(manifest.size)}"
+    streams.say(f"run {manifest.number}: {manifest.rowCount:,} rows of {amount(manifest.logSize)} of log, in {written}")
     streams.say(f"event time: {manifest.eventTime}")
     for name, count in manifest.arrivals.items():
         streams.say(f"{name}: {count:,} rows have none, and stand under the time of the run")

@@ -36,7 +36,9 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     addTable(parser)
     parser.add_argument("--date", type=_date, help="only this day, of UTC; without, all")
-    parser.add_argument("--min-files", dest="fileCountMin", metavar="N", type=positive, default=2, help="leave days alone whose hours have fewer files (%(default)s)")
+    parser.add_argument(
+        "--min-files", dest="fileCountMin", metavar="N", type=positive, default=2, help="leave days alone whose hours have fewer files (%(default)s)"
+    )
     addSpark(parser)
     addJson(parser)
 

@@ -41,16 +41,23 @@ def _setting(text: str) -> tuple[str, str]:
 @contextmanager
 def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     """
-    A session for a command; it ends with it.
+    A session for a command; it ends with it. A program that has one already, and calls the command, keeps it.
 
     @param name: of the application.
     @raise CommandError: there is no Spark here, or it does not start.
     """
     try:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
+
+        from pylogbroker.spark.loading.failing import reason
     except ImportError as error:
         raise CommandError(f"this needs Spark: pip install 'pylogbroker[spark]' ({error})") from error
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
+        return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would take whatever python3 they find
     builder = SparkSession.builder.appName(name).master(options.master)
     defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
@@ -58,8 +65,8 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
-        raise CommandError(f"Spark does not start: {error}") from error
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+        raise CommandError(f"Spark does not start: {reason(str(error))}") from error
     try:
         yield spark
     finally:

@@ -1,6 +1,6 @@
 """
-Offsets as lines of 0.7's Hadoop consumer (spec-0.7 tools §11): C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>}. What it wrote at the end of a run was the
-input of the next. An offset of -1 means the earliest here, and not the latest.
+Offsets as lines of 0.7's Hadoop consumer (spec-0.7 tools §11): C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>}. What it wrote at the end of a
+run was the input of the next. An offset of -1 means the earliest here, and not the latest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pylogbroker.cluster.paths import topic as topicPath
+from pylogbroker.cluster import paths
 from pylogbroker.errors import FormatError, InvalidNameError
 
 FROM_EARLIEST = -1
@@ -56,7 +56,7 @@ def _decoded(line: str, index: int) -> EtlOffset:
     if each.port > 65535 or each.offset > LONG_MAX or each.partition >= 2**31:
         raise FormatError(f"line {index + 1}: {line[:200]!r}: a number is too large", index)
     try:
-        topicPath(each.topic)
+        paths.topic(each.topic)
     except InvalidNameError as error:
         raise FormatError(f"line {index + 1}: {error}", index) from error
     return each

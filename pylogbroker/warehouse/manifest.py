@@ -2,7 +2,8 @@
 A run's manifest: what it added to a table and what it took out, how far each partition is loaded now, and what an audit wants to know.
 
 It is JSON with a version, one object, written once and never changed. What must be true: each manifest says by itself how far everything is loaded, not only
-what its own run has moved; so who loads next, or exports offsets, reads the last one alone, and a table with ten thousand runs is as quick to open as a new one.
+what its own run has moved; so who loads next, or exports offsets, reads the last one alone, and a table with ten thousand runs is as quick to open as a
+new one.
 
 Counts are per topic, window of event time, and host if the messages' envelopes name one. Rows without an event time are counted apart (C{arrivals}). Rows that
 a run has replaced stand with a minus: so sums over all manifests are what is in the table.
@@ -191,8 +192,9 @@ def _partition(text: str) -> BrokerPartition:
 
 def _check(manifest: Manifest) -> None:
     """That what is counted with are numbers, and paths stay below the folder: who can write a manifest must not choose which of our files to remove."""
-    numbers: list[Any] = [manifest.number, manifest.startedMs, manifest.windowMs, manifest.leftOutCount, *manifest.positions.values(), *manifest.arrivals.values()]
-    numbers += [number for each in manifest.ranges for number in each[2:]] + [number for each in manifest.added for number in each[2:]]
+    numbers: list[Any] = [manifest.number, manifest.startedMs, manifest.windowMs, manifest.leftOutCount]
+    numbers += [*manifest.positions.values(), *manifest.arrivals.values()]
+    numbers += [number for each in (*manifest.ranges, *manifest.added) for number in each[2:]]
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
         raise ValueError("a number is none")

@@ -12,7 +12,8 @@ Spark leaves out names that begin with an underscore, so C{spark.read.parquet(fo
 
 A run is committed by its manifest, in one step, and then published: its files get their final names. Between the two, a plain reader sees
 the table of before, or a part of the run. L{Table.files} sees all of it from the commit on: to the files with final names it adds those of the last
-manifest, staged or not, and leaves out those that it removed. Only the last one can be unpublished, since whoever commits publishes first what the one before has left.
+manifest, staged or not, and leaves out those that it removed. Only the last one can be unpublished, since whoever commits publishes first what the one
+before has left.
 
 No list of all files is kept: it would have to be rewritten, or read whole, by each run. The folder is the list.
 """

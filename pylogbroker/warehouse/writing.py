@@ -4,18 +4,19 @@ Committing to a table: rows and offsets together, whatever dies, and however man
 What must be true: after any death, at any point, the table has all rows of each run or none, and the offsets say which; the next run goes on from there without
 being told. The rule:
 
- 1. Who writes holds the lock on C{_lock}, from before it looks how far the table is until it is done. A second one is told at once, before it has read a byte. The
+ 1. Who writes holds the lock on C{_lock}, from before it looks how far the table is until it is done. A second one is told at once, before it has read a
+ byte. The
     system lets go of the lock when the process dies, so that nobody has to clean up.
  2. Files are written to C{_staging/<run id>/}, whose name no other run ever uses: what still writes for a dead run harms nobody.
  3. The staged files are synced, names and all. Then the manifest is written under another name, synced, and B{linked} to its number, which fails if that is
-    taken. This is the commit. Where the lock does not reach (some network file systems, mounted without locks), still only one of two runs from the same state wins here, and
-    the other has committed nothing.
+    taken. This is the commit. Where the lock does not reach (some network file systems, mounted without locks), still only one of two runs from the same
+    state wins here, and the other has committed nothing.
  4. The run is published: each staged file is linked to its final name, the folders are synced, the files that the manifest removes are removed, and then the
     staging folder is. All of this can be done twice; whoever takes the lock begins with it, for the last manifest, whose staging folder tells that it may be
     unfinished. All other staging folders are of runs that came to nothing, and go.
 
-Rejected: offsets in ZooKeeper beside the files (two commits, and a death between them loses or doubles); an optimistic commit with a second attempt (the loser has done
-all the work for nothing, and a paused publisher could resurrect files that a later compaction removed; with the lock it cannot).
+Rejected: offsets in ZooKeeper beside the files (two commits, and a death between them loses or doubles); an optimistic commit with a second attempt (the
+loser has done all the work for nothing, and a paused publisher could resurrect files that a later compaction removed; with the lock it cannot).
 
 The folder has to be on a local or mounted file system with POSIX semantics: exclusive links, atomic renames of names, C{fsync}, C{flock}.
 """
@@ -43,7 +44,7 @@ def localPath(text: str) -> str:
     @raise TableError: it is no path of this machine's file systems.
     """
     if _LOCATION.match(text) or not text:
-        raise TableError(repr(text), "a table lies in a folder of a local or mounted file system, given as a path; object stores and HDFS have no exclusive links")
+        raise TableError(repr(text), "a table lies in a folder of a local or mounted file system; object stores and HDFS have no exclusive links")
     return text.rstrip("/") or "/"
 
 

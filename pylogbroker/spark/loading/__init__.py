@@ -10,7 +10,7 @@ L{pylogbroker.warehouse} keeps the promise that nothing is lost or doubled; here
 """
 
 from pylogbroker.spark.loading.compacting import compact
-from pylogbroker.spark.loading.running import load
 from pylogbroker.spark.loading.reading import table
+from pylogbroker.spark.loading.running import load
 
 __all__ = ["compact", "load", "table"]

@@ -1,8 +1,8 @@
 """
 When a message was made, as columns that Spark computes by itself, without a row ever seeing Python.
 
-The rule, in this order, each where the one before knows nothing: the audit envelope's time (L{pylogbroker.audit.envelope}); the message's own timestamp, which formats of
-2011 do not have; the time of the run. Who names a column or expression has that instead of the first two.
+The rule, in this order, each where the one before knows nothing: the audit envelope's time (L{pylogbroker.audit.envelope}); the message's own timestamp,
+which formats of 2011 do not have; the time of the run. Who names a column or expression has that instead of the first two.
 
 A time before 1970, or more than a day behind the start of the run, is nobody's: it would put a file of its own into a folder that nobody looks for. Such
 rows, too, have the time of the run, and are counted with those that have none.
@@ -53,7 +53,8 @@ def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
     The time of each row, in milliseconds since the epoch; null where nobody knows it.
 
     @param rows: with the source's columns, and perhaps more.
-    @param expression: a column, its name, or an expression of SQL: a timestamp, a date, a text that is one, or a number of milliseconds; L{None}: the rule above.
+    @param expression: a column, its name, or an expression of SQL: a timestamp, a date, a text that is one, or a number of milliseconds; L{None}: the rule
+        above.
     @raise ConfigurationError: it is something else.
     """
     if expression is None:
@@ -68,7 +69,7 @@ def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
         return sql.unix_millis(sql.try_to_timestamp(column))
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):
         return sql.unix_millis(column.cast("timestamp"))
-    raise ConfigurationError(f"the event time {expression} is of type {kind.simpleString()}: a timestamp, a date, a text or a number of milliseconds would be one")
+    raise ConfigurationError(f"the event time {expression} is of type {kind.simpleString()}, and no timestamp, date, text or number of milliseconds")
 
 
 def withEventTime(rows: DataFrame, expression: str | Column | None, startedMs: int) -> DataFrame:

@@ -22,7 +22,7 @@ def reason(text: str) -> str:
     found = _OURS.findall(text)
     if found:
         return f"{found[-1][1]} ({found[-1][0]})"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" \t:") for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")]
     return (lines[0] if lines else "Spark does not say why")[:_TEXT_SIZE_MAX]
 
 

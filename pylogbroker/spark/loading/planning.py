@@ -9,11 +9,10 @@ from collections.abc import Mapping
 
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.model import EARLIEST, LATEST
-from pylogbroker.spark.asking import Brokers
+from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.ends import askBounds
 from pylogbroker.spark.offsetmaps import parseOffsets
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.ranges import findPlaces
 from pylogbroker.warehouse.manifest import Place
 from pylogbroker.warehouse.ranges import Bounds, LoadPlan, planRanges
 
@@ -41,15 +40,19 @@ def parseBeginnings(given: Beginnings, places: list[Place]) -> dict[Place, int]:
 
 def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings: Beginnings = None) -> LoadPlan:
     """
-    Ask the brokers, and plan. A partition that the table has and that nobody has now is left alone, with a note: its broker is away, and it goes on when that is back.
+    Ask the brokers, and plan. A partition that the table has and that nobody has now is left alone, with a note: its broker is away, and it goes on when
+    that is back.
 
     @raise PylogbrokerError: a broker cannot be asked, a topic is not there, or a partition cannot be loaded as it ought to be.
     """
-    with options.cluster.view() as view, Brokers(view.brokers(), options.cluster) as brokers:
-        places = [Place(*place) for place in findPlaces(view, options.selection)]
-        found = {place: askBounds(brokers, *place) for place in places}
+    expected = [place for place in positions if place.topic in options.selection.topics]
+    with Cluster(options.cluster) as cluster:
+        places = [Place(*place) for place in cluster.places(options.selection, expected)]
+        with cluster.brokers(place.partition.broker for place in places) as brokers:
+            found = {place: askBounds(brokers, *place) for place in places}
     bounds = {place: Bounds(each.earliest, each.latest) for place, each in found.items()}
     plan = planRanges(positions, bounds, parseBeginnings(beginnings, places), isLossFatal=options.failOnDataLoss)
     topics = {place.topic for place in places}
-    away = [f"{place}: nobody has this partition now; it goes on when its broker is back" for place in sorted(positions) if place.topic in topics and place not in bounds]
+    missing = [place for place in sorted(positions) if place.topic in topics and place not in bounds]
+    away = [f"{place}: nobody has this partition now; it goes on when its broker is back" for place in missing]
     return LoadPlan(plan.ranges, (*plan.notes, *away))

@@ -1,8 +1,8 @@
 """
 A table as a DataFrame, with exactly the rows of the committed runs.
 
-C{spark.read.parquet(folder)} has the same, as long as no run is just between its commit and its end; and it reads a topic called 0012 as the number 12, since Spark guesses the
-types of folders' names.
+C{spark.read.parquet(folder)} has the same, as long as no run is just between its commit and its end; and it reads a topic called 0012 as the number 12,
+since Spark guesses the types of folders' names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def tableAt(path: str | os.PathLike[str]) -> Table:
 
 def table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     """
-    All rows that are committed now. Runs that end later do not change it; a compaction that ends before it is read takes its files away, which is an error then.
+    All rows that are committed now. Runs that end later do not change it; a compaction that ends before it is read takes its files away, which is an error
+    then.
 
     @raise TableError: there is no such table, or nothing was ever loaded to it.
     """

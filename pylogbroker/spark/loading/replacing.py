@@ -1,8 +1,8 @@
 """
 Rows that go because their range is loaded again.
 
-They may lie in any file of the topic, beside others, for instance behind a compaction. The files that have some of them are taken out of the table, and what else is in these
-is written again with the new rows; all of that is one commit.
+They may lie in any file of the topic, beside others, for instance behind a compaction. The files that have some of them are taken out of the table, and
+what else is in these is written again with the new rows; all of that is one commit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Writing rows to a run's staging folder, and what then lies there.
 
-As many files as there are topics and hours, and more only where one of them is large: C{rebalance} lets Spark join small parts and split large ones by what they turned out to be, so
-that neither many small files nor one endless task comes of it.
+As many files as there are topics and hours, and more only where one of them is large: C{rebalance} lets Spark join small parts and split large ones by
+what they turned out to be, so that neither many small files nor one endless task comes of it.
 """
 
 from __future__ import annotations
