@@ -23,6 +23,9 @@ from pylogbroker.errors import ConfigurationError, TableError
 from pylogbroker.warehouse.manifest import Manifest
 from pylogbroker.warehouse.table import Table
 
+WAITING_COUNT_MAX = 500_000
+"""Windows of topics that nobody has asked for yet."""
+
 AHEAD_MS = 24 * 3_600_000
 """A row's time may be so much later than the run that has loaded it."""
 
@@ -61,7 +64,7 @@ class TableReader:
 
         @param sinceMs: what is older need not be entered.
         @return: how many messages that were.
-        @raise pylogbroker.errors.PylogbrokerError: it cannot be read, there is no table, or its windows do not fit; nothing was entered.
+        @raise pylogbroker.errors.PylogbrokerError: it cannot be read, there is no table, or its windows do not fit. What was found before counts the next time.
         """
         for manifest in reversed(await self._new(sinceMs)):
             if ledger.windowMs % manifest.windowMs:
@@ -71,7 +74,9 @@ class TableReader:
             ledger.leftOutCount += manifest.leftOutCount
             self._number = manifest.number
         chosen = [each for each in self._waiting if each.topic in topics]
-        self._waiting = [each for each in self._waiting if each.topic not in topics and each.timeMs >= sinceMs]
+        waiting = [each for each in self._waiting if each.topic not in topics and each.timeMs >= sinceMs]
+        self._waiting = waiting[-WAITING_COUNT_MAX:]
+        ledger.leftOutCount += sum(each.rowCount for each in waiting[:-WAITING_COUNT_MAX])
         for topic, timeMs, count, isArrival in chosen:
             ledger.see(self.name, topic, ledger.startOf(timeMs), count, isArrival)
         return sum(each.rowCount for each in chosen)

@@ -17,6 +17,7 @@ from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
 from pylogbroker.commitlog.files import storageError
 from pylogbroker.producer import classes
+from pylogbroker.warehouse.writing import localPath
 
 _EXAMPLES = """\
 examples:
@@ -79,6 +80,7 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
+    localPath(options.path)  # what is wrong with it is said before Spark has started
     with session(options, "pylogbroker load") as spark:
         from pylogbroker.spark import loading
 

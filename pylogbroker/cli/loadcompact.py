@@ -14,6 +14,7 @@ from pylogbroker.cli.progress import Progress
 from pylogbroker.cli.sparksession import addSpark, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
+from pylogbroker.warehouse.writing import localPath
 
 _EXAMPLES = """\
 examples:
@@ -50,6 +51,7 @@ def loadCompact(options: argparse.Namespace, streams: Streams) -> int:
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
+    localPath(options.path)  # what is wrong with it is said before Spark has started
     with session(options, "pylogbroker load compact") as spark:
         from pylogbroker.spark.loading import compact
 

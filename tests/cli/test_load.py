@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.load import load
 from pylogbroker.cli.main import parse, prepare
 from pylogbroker.cli.streams import Streams
-from pylogbroker.errors import ConfigurationError, FormatError, LoadError, StorageError
+from pylogbroker.errors import ConfigurationError, FormatError, LoadError, StorageError, TableError
 from pylogbroker.spark.loading import table
 from tests.cli.commands import Outcome
 from tests.spark.loading.cases import LoadCase
@@ -87,6 +87,8 @@ class CommandTests(LoadCase):
         Path(path).write_text("tcp://elsewhere:1\tx\t0\t0\n", encoding="utf-8")
         self.assertRaises(LoadError, self.perform, "--offsets-in", path)
         self.assertRaises(StorageError, self.perform, "--topic", self.topic, "--offsets-out", "/nonexistent/offsets")
+        options = parse(["load", "s3a://bucket/table", "--brokers", "h:1", "--topic", "x"])
+        self.assertRaises(TableError, load, options, Streams(-1, 1, io.StringIO()))
 
 
     def test_zookeeper(self) -> None:

@@ -160,7 +160,8 @@ class _Run:
             parts["endingOffsets"].setdefault(topic, {})[str(partition)] = toOffset
         assigned = {topic: list(offsets) for topic, offsets in parts["startingOffsets"].items()}
         options = {name: value for name, value in self._request.given.items() if not name.startswith("subscribe")}
-        options.setdefault("minPartitions", str(self._spark.sparkContext.defaultParallelism * 2))
+        context = getattr(self._spark, "_sc", None)  # Spark Connect has none, and does not say how many tasks it runs at a time
+        options.setdefault("minPartitions", str(2 * context.defaultParallelism if context else 1))
         options |= {"assign": json.dumps(assigned), **{name: json.dumps(value) for name, value in parts.items()}}
         rows = self._spark.read.format("pylogbroker").options(**options).load()
         return rows if self._request.transform is None else self._request.transform(rows)
