@@ -49,6 +49,7 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
         from pylogbroker.spark.loading.failing import reason
@@ -60,7 +61,10 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would take whatever python3 they find
     builder = SparkSession.builder.appName(name).master(options.master)
-    defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    # What goes wrong is said once, by the command; Spark and PySpark would say it in a hundred lines each.
+    defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).disabled = True
     for key, value in {**defaults, **dict(options.settings)}.items():
         builder = builder.config(key, value)
     try:

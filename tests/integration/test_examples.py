@@ -41,7 +41,7 @@ def examples(command: str) -> list[str]:
 class ExampleTests(CommandCase):
     """Every command."""
 
-    timeout = 300
+    timeout = 900
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.cluster: ToolCluster = await sharedCluster()
@@ -78,6 +78,7 @@ class ExampleTests(CommandCase):
             ("log1:8067", self.figures()),
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
             ("/tmp/zookeeper", "zookeeper"),
+            ("/tmp/warehouse", "warehouse"),
             ("/var/log/", ""),
             ("tail -f", "cat"),
             ("log.*", "'log.*|clicks'"),
@@ -94,7 +95,7 @@ class ExampleTests(CommandCase):
         protocol = Process()
         words = line if "|" in line.replace("'log.*|clicks'", "") else f"exec {line}"
         process = reactor.spawnProcess(
-            protocol, "/bin/sh", ["/bin/sh", "-c", words], env={**os.environ, "PYTHONPATH": str(ROOT)}, path=self.folder
+            protocol, "/bin/sh", ["/bin/sh", "-c", words], env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}, path=self.folder
         )  # fmt: skip
         process.closeStdin()
 
