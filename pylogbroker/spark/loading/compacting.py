@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.errors import ConfigurationError, LoadError
+from pylogbroker.errors import ConfigurationError, LoadError, TableError
 from pylogbroker.spark.loading.failing import sparkErrors
 from pylogbroker.spark.loading.reading import readFiles, tableAt
 from pylogbroker.spark.loading.staging import COMPRESSIONS, stagedFiles, writeStaged
@@ -83,7 +83,8 @@ def _isFull(files: list[str], fileCountMin: int) -> bool:
 def _compactDay(spark: SparkSession, writer: TableWriter, files: list[str], compression: str, report: Report | None, startedMs: int) -> CompactedDay:
     found = writer.table
     last = found.last()
-    assert last is not None
+    if last is None:
+        raise TableError(found.path, "it has files and no manifests: no load has made it")
     runId = f"{startedMs}-{uuid.uuid4().hex}"
     staging = writer.staging(runId)
     topic, date = (part.partition("=")[2] for part in files[0].split("/")[:2])

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.5
@@ -73,11 +74,15 @@ def _watch(context: Any, group: str, stage: str, report: Report, over: Event) ->
         running = [number for number in stages if number in tracker.getActiveStageIds()]
         for number in running[-1:]:
             info = tracker.getStageInfo(number)
-            if info is not None:
-                report(StageProgress(stage, info.numTasks, info.numCompletedTasks, *_written(context, number)))
+            written = _written(context, number)
+            if info is not None and written is not None:
+                report(StageProgress(stage, info.numTasks, info.numCompletedTasks, *written))
 
 
-def _written(context: Any, number: int) -> tuple[int, int]:
-    """Rows and bytes that a stage has put out: to a shuffle, or to files."""
-    found = context._jsc.sc().statusStore().lastStageAttempt(number)
+def _written(context: Any, number: int) -> tuple[int, int] | None:
+    """Rows and bytes that a stage has put out: to a shuffle, or to files. L{None}: Spark does not know it any more."""
+    try:
+        found = context._jsc.sc().statusStore().lastStageAttempt(number)
+    except Py4JError:
+        return None
     return max(found.shuffleWriteRecords(), found.outputRecords()), max(found.shuffleWriteBytes(), found.outputBytes())

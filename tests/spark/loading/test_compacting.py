@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 
+from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import ConfigurationError, LoadError, TableError
 from pylogbroker.spark.loading import compact, table
 from pylogbroker.spark.loading.reading import tableAt
 from tests.spark.loading.cases import NOW_MS, LoadCase, packed
+from tests.warehouse.tables import write
 
 DAY_MS = 24 * 3_600_000
 
@@ -37,6 +39,9 @@ class CompactingTests(LoadCase):
         self.assertEqual(compact(self.spark, self.folder), [])
         self.assertRaises(ConfigurationError, compact, self.spark, self.folder, compression="zip")
         self.assertRaises(TableError, compact, self.spark, "s3://x")
+        for name in ("a", "b"):
+            write(RealFileSystem(), f"{self.folder}/topic=x/date=2026-01-01/hour=1/{name}.parquet", b"")
+        self.assertIn("no load has made it", str(self.assertRaises(TableError, compact, self.spark, self.folder)))
 
     def test_fails(self) -> None:
         """A file that cannot be read leaves the day as it was."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 
-from pylogbroker.spark.loading.watching import StageProgress, watched
+from pylogbroker.spark.loading.watching import StageProgress, _written, watched
 from tests.spark.loading.cases import SparkCase
 
 
@@ -33,6 +33,10 @@ class WatchTests(SparkCase):
         self.assertEqual([thread.name for thread in threading.enumerate() if thread.name == "pylogbroker-load"], [])
         self.assertEqual(self.spark.sparkContext.getLocalProperty("spark.jobGroup.id"), "mine")
         self.assertEqual(self.spark.sparkContext.getLocalProperty("spark.job.description"), "my own")
+
+    def test_forgotten(self) -> None:
+        """A stage that Spark does not know any more is nothing to tell of."""
+        self.assertIsNone(_written(self.spark.sparkContext, 10**6))
 
     def test_nobody(self) -> None:
         """Without somebody to tell, and without a context to ask, nothing is watched."""
