@@ -63,6 +63,8 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName(name).master(options.master)
     # What goes wrong is said once, by the command; Spark and PySpark would say it in a hundred lines each.
     defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    # Ten seconds, its own limit, are too short for a worker to start on a busy machine.
+    defaults["spark.python.authenticate.socketTimeout"] = "120s"
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(logger).disabled = True
     for key, value in {**defaults, **dict(options.settings)}.items():

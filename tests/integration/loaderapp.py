@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pylogbroker.errors import PylogbrokerError
+from tests.integration.sparksession import startSession
 
 TOPIC = "clicks"
+FAILED = "failed.txt"
+"""In the folder: a line for each task that was made to fail."""
 
 
 def _failing(batches: Iterator[Any]) -> Iterator[Any]:
@@ -27,29 +30,14 @@ def _failing(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         yield batch
         if context.attemptNumber() == 0 and context.partitionId() % 2 == 0:
+            with open(f"{os.environ['SPARK_CONF_DIR']}/{FAILED}", "a", encoding="ascii") as file:
+                file.write("x\n")
             raise RuntimeError("this task was made to fail")
 
 
 def flaky(rows: Any) -> Any:
     """A transform whose tasks fail."""
     return rows.mapInArrow(_failing, rows.schema)
-
-
-def startSession(folder: str) -> Any:
-    """Two threads, small, and quiet."""
-    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
-    with open(f"{folder}/log4j2.properties", "w", encoding="utf-8") as file:
-        file.write("rootLogger.level=off\n")
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2,4]").appName("loaderapp")
-    settings = {
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "700m", "spark.sql.warehouse.dir": f"{folder}/warehouse",
-    }  # fmt: skip
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def main(folder: str, zookeeper: str) -> None:

@@ -30,7 +30,7 @@ from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.model import BrokerPartition
 from pylogbroker.warehouse.manifest import Manifest, Place
 from pylogbroker.warehouse.table import STAGING, Table
-from tests.integration.loaderapp import TOPIC
+from tests.integration.loaderapp import FAILED, TOPIC
 from tests.integration.sparksession import SparkCluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -52,6 +52,7 @@ class Figures(NamedTuple):
     @ivar unpublishedCount: of these, those that left files for the next run to publish.
     @ivar stagedCount: kills that left files that were not committed.
     @ivar refusedCount: loads that were told that another one writes.
+    @ivar failedCount: tasks that were made to fail.
     @ivar runCount: runs that were committed.
     @ivar rowCount: rows in the end.
     """
@@ -61,6 +62,7 @@ class Figures(NamedTuple):
     unpublishedCount: int = 0
     stagedCount: int = 0
     refusedCount: int = 0
+    failedCount: int = 0
     runCount: int = 0
     rowCount: int = 0
 
@@ -217,6 +219,7 @@ class LoadTrial:
         said = loader.said()
         if not said.get("rowCount"):
             raise LoadTrialError(f"a load with tasks that fail once said {said}")
+        self._count(failedCount=len(Path(self._folder, FAILED).read_text(encoding="ascii").splitlines()))
         self._compare(self._published())
 
     def _two(self, loader: Loader, messageCount: int) -> None:

@@ -36,4 +36,5 @@ class KillTests(SynchronousTestCase):
         trial = LoadTrial(folder, cluster, seed)
         trial.run(MESSAGE_COUNT, KILL_COUNT)
         self.assertEqual(trial.figures.killCount, KILL_COUNT)
+        self.assertGreaterEqual(trial.figures.failedCount, 3)
         self.assertEqual(trial.figures.rowCount, (KILL_COUNT + 4) * MESSAGE_COUNT, trial.figures)
