@@ -41,14 +41,15 @@ def table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     return readFiles(spark, found, files)
 
 
-def readFiles(spark: SparkSession, found: Table, files: Sequence[str]) -> DataFrame:
+def readFiles(spark: SparkSession, found: Table, files: Sequence[str], *, isOneRun: bool = False) -> DataFrame:
     """
     @param files: of this table, staged or published; absolute paths; at least one.
+    @param isOneRun: all are of one run, and have the same columns; then Spark need not look into each of them before it begins.
     """
     byRoot: dict[str, list[str]] = {}
     for file in files:
         byRoot.setdefault(_root(found, file), []).append(file)
-    parts = [_readBelow(spark, root, some) for root, some in sorted(byRoot.items())]
+    parts = [_readBelow(spark, root, some, isOneRun) for root, some in sorted(byRoot.items())]
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 
@@ -58,9 +59,9 @@ def _root(found: Table, file: str) -> str:
     return file[: file.index("/topic=", len(staging))] if file.startswith(staging) else found.path
 
 
-def _readBelow(spark: SparkSession, root: str, files: Sequence[str]) -> DataFrame:
+def _readBelow(spark: SparkSession, root: str, files: Sequence[str], isOneRun: bool) -> DataFrame:
     def reader() -> DataFrameReader:
-        return spark.read.option("basePath", root).option("mergeSchema", "true")
+        return spark.read.option("basePath", root).option("mergeSchema", str(not isOneRun).lower())
 
     guessed = reader().parquet(*files).schema
     known = StructType([StructField("topic", StringType()) if field.name == "topic" else field for field in guessed])

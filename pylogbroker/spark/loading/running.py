@@ -143,7 +143,8 @@ class _Run:
             writeStaged(rows, self._staging, self._request.compression)
         number = 1 + (last.number if last else 0)
         added = stagedFiles(self._staging, number)
-        written = readFiles(self._spark, self._writer.table, [f"{self._staging}/{each.staged}" for each in added]) if added else None
+        staged = [f"{self._staging}/{each.staged}" for each in added]
+        written = readFiles(self._spark, self._writer.table, staged, isOneRun=True) if added else None
         with watched(self._spark, self._runId, "counting", self._request.report):
             counts = self._count(written, replaced)
         windows, arrivals = difference(counts, replaced.counts)
