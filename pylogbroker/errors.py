@@ -147,6 +147,27 @@ class PartitionFailedError(StorageError):
     """The partition was taken out of service by an earlier failure, which the text repeats. The other partitions serve."""
 
 
+class TableError(PylogbrokerError):
+    """
+    The folder of a table, to which topics are loaded, is not what it ought to be. Nobody has touched what is there.
+
+    @ivar path: what is wrong.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class TableBusyError(TableError):
+    """Another run writes to the table, or has committed first. Nothing of this one was committed."""
+
+
+class LoadError(PylogbrokerError):
+    """A load came to nothing; the text says why. Nothing of it was committed, and the next run does all of it."""
+
+
 # -- what a broker answers --------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,9 @@ PACKAGE = ROOT / "pylogbroker"
 TESTS = ROOT / "tests"
 
 MEANINGLESS = ("handler", "manager", "processor", "engine", "helper", "util", "common", "misc")
-FLOORS_WITHOUT_TWISTED = {"errors", "model", "limits", "interfaces", "formats", "wire", "commitlog", "cluster", "config", "schemas", "audit", "metrics"}
+FLOORS_WITHOUT_TWISTED = {
+    "errors", "model", "limits", "interfaces", "formats", "wire", "commitlog", "cluster", "config", "schemas", "audit", "metrics", "warehouse",
+}  # fmt: skip
 ROOMS_WITHOUT_TWISTED = {"blocking", "spark"}
 NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
 """Modules that do nothing by themselves."""

@@ -4,6 +4,8 @@ One pass of an audit: read the counts, read the data, compare.
 The counts are read first. A count is published after the messages that it counts were written; so whatever has been reported when
 the data is read has been sent before, and can be there. (What was written and is not flushed yet is not visible; the grace covers that.)
 
+A table of a warehouse is a tier, too. What it has its loader has counted already (L{pylogbroker.auditor.tablereader}).
+
 A tier that could not be read whole is left out of the comparison, and said: what has not been looked for is not missing.
 """
 
@@ -18,6 +20,7 @@ from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import CountReport, decodeReport
 from pylogbroker.audit.envelope import timeIn
 from pylogbroker.audit.ledger import Ledger
+from pylogbroker.auditor.tablereader import TableReader
 from pylogbroker.auditor.tierreader import TierReader
 from pylogbroker.client.waiting import allOf
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
@@ -59,7 +62,7 @@ class Auditor:
         self._settings = settings
         self._timeOf = timeOf
         self._ledger = Ledger(settings.windowMs)
-        self._readers = [TierReader(reactor, tier, settings, zookeeper) for tier in settings.tiers]
+        self._readers = [TableReader(reactor, tier) if tier.table else TierReader(reactor, tier, settings, zookeeper) for tier in settings.tiers]
         self._foreignCount = self._futureCount = self._timeOfFailedCount = 0
 
     def nowMs(self) -> int:
@@ -84,10 +87,10 @@ class Auditor:
         comparison = self._ledger.compare(tiers, nowMs, self._settings.graceMs, topics, (*notes, *self._notes()))
         return comparison if not problems else _uncertain(comparison)
 
-    async def _eachTier(self, problems: dict[str, str], act: Callable[[TierReader], Any]) -> None:
+    async def _eachTier(self, problems: dict[str, str], act: Callable[[TierReader | TableReader], Any]) -> None:
         """All at the same time; those that have failed already are left alone."""
 
-        async def one(reader: TierReader) -> None:
+        async def one(reader: TierReader | TableReader) -> None:
             try:
                 await act(reader)
             except PylogbrokerError as error:
@@ -97,7 +100,9 @@ class Auditor:
 
     # -- counts
 
-    async def _readCounts(self, reader: TierReader, sinceMs: int) -> None:
+    async def _readCounts(self, reader: TierReader | TableReader, sinceMs: int) -> None:
+        if isinstance(reader, TableReader):
+            return
         await reader.open()
         await reader.read(self._settings.auditTopic, sinceMs, self._takeReports)
 
@@ -118,7 +123,10 @@ class Auditor:
 
     # -- data
 
-    async def _readData(self, reader: TierReader, topics: list[str], sinceMs: int) -> None:
+    async def _readData(self, reader: TierReader | TableReader, topics: list[str], sinceMs: int) -> None:
+        if isinstance(reader, TableReader):
+            self.messageCount += await reader.read(self._ledger, set(topics), sinceMs)
+            return
         for topic in topics:
             await reader.read(topic, sinceMs, lambda fetched, topic=topic: self._takeData(reader.name, topic, fetched))  # type: ignore[misc]
 

@@ -36,7 +36,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="a property over the file's; can be repeated")
     parser.add_argument(
         "--tier", dest="tiers", metavar="NAME=SERVERS", action="append", default=[],
-        help="a cluster: ZooKeeper's servers, or broker:HOST:PORT; can be repeated, and is instead of the file's",
+        help="a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by pylogbroker load; can be repeated, and is instead of the file's",
     )  # fmt: skip
     parser.add_argument("--topic", dest="topics", metavar="TOPIC", action="append", default=[], help="audit only this topic; can be repeated")
     parser.add_argument("--json", dest="isJson", action="store_true", help="one JSON document instead of the table")

@@ -34,6 +34,8 @@ from pylogbroker.cli import (
     groups,
     grouptranslate,
     groupverify,
+    load,
+    loadcompact,
     metrics,
     offsets,
     perfconsume,
@@ -79,6 +81,8 @@ _COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("groups reset", _Subject(groupoffsets.addResetArguments), "Set a group's offsets to earliest, latest, a time or a number; a dry run, unless told."),
     ("groups translate", grouptranslate, "Set a group's offsets in a mirror's target to where it stands in the source; a dry run, unless told."),
     ("groups verify", groupverify, "Say whether every partition that a group wants has an owner among its members."),
+    ("load", load, "Load what is new in topics to a table of Parquet files, so that no message is lost or there twice (needs Spark)."),
+    ("load compact", loadcompact, "Make few files of many in a table, a day at a time (needs Spark)."),
     ("replay", replay, "Copy the messages of a topic into another, from the oldest on."),
     ("topics", topics, "Print the topics of a cluster, and where the logs of their partitions begin and end."),
     ("brokers", brokers, "Print the brokers of a cluster, and whether they answer."),
@@ -141,7 +145,9 @@ _COROUTINES: dict[str, _Command] = {
     "perf simple-consume": perfconsume.perfSimpleConsume,
 }
 
-_WITHOUT_REACTOR: dict[str, Callable[[argparse.Namespace, Streams], int]] = {"dump": dump.dump, "verify": verify.verifyFiles}
+_WITHOUT_REACTOR: dict[str, Callable[[argparse.Namespace, Streams], int]] = {
+    "dump": dump.dump, "verify": verify.verifyFiles, "load": load.load, "load compact": loadcompact.loadCompact,
+}  # fmt: skip
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -175,6 +181,8 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse
         consume.check(options.parser, options)
     elif options.command == "metrics":
         metrics.check(options)
+    elif options.command == "load":
+        load.check(options.parser, options)
     return options, _COROUTINES.get(options.command)
 
 

@@ -40,19 +40,20 @@ class Progress:
         self._start = self._last = clock()
         self._isShown = False
 
-    def update(self, count: int, size: int) -> None:
+    def update(self, count: int, size: int, stage: str = "") -> None:
         """
         Show it, unless that was done a moment ago.
 
         @param count: messages done.
         @param size: bytes done.
+        @param stage: what is being done, where there are several things.
         """
         now = self._clock()
         if not self._isTerminal or now - self._last < INTERVAL_SECONDS:
             return
         self._last = now
         part = f", {100 * size / self._sizeTotal:.0f} %" if self._sizeTotal else ""
-        text = f"{count:,} messages, {amount(size)}{part}, {count / (now - self._start):,.0f} messages/s"
+        text = f"{stage + ': ' if stage else ''}{count:,} messages, {amount(size)}{part}, {count / (now - self._start):,.0f} messages/s"
         self._show("\r" + text[:_WIDTH_MAX].ljust(_WIDTH_MAX))
         self._isShown = True
 

@@ -153,10 +153,24 @@ class RealFileSystem:
         except OSError as error:
             raise storageError(old, "rename", error) from error
 
+    def link(self, old: str, new: str) -> None:
+        """A second name for a file; nothing may have it yet."""
+        try:
+            os.link(old, new)
+        except OSError as error:
+            raise storageError(new, "link", error) from error
+
     def remove(self, path: str) -> None:
         """Unlink a file."""
         try:
             os.unlink(path)
+        except OSError as error:
+            raise storageError(path, "remove", error) from error
+
+    def removeDirectory(self, path: str) -> None:
+        """One that is empty."""
+        try:
+            os.rmdir(path)
         except OSError as error:
             raise storageError(path, "remove", error) from error
 

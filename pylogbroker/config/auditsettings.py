@@ -19,6 +19,7 @@ from pylogbroker.errors import ConfigurationError
 AUDIT_TOPIC = "pylogbroker-audit"
 PREFIX = "audit."
 BROKER_PREFIX = "broker:"
+TABLE_PREFIX = "table:"
 _WEEK_MS = 7 * 24 * 3_600_000
 _WINDOW = Integer(1, _WEEK_MS)
 _POSITIVE = Integer(1)
@@ -44,8 +45,8 @@ AUDITED_ROWS: tuple[Row, ...] = (
 AUDITOR_ROWS: tuple[Row, ...] = (
     _ours(
         "tiers", "tiers", TextList(), None,
-        "What is counted, with `|` between: `NAME=SERVERS` with ZooKeeper's servers, or `NAME=broker:HOST:PORT,HOST:PORT` for brokers without it. The first is "
-        "the measure where no producer has said what it sent.",
+        "What is counted, with `|` between: `NAME=SERVERS` with ZooKeeper's servers, or `NAME=broker:HOST:PORT,HOST:PORT` for brokers without it, or "
+        "`NAME=table:FOLDER` for a table that `pylogbroker load` fills. The first is the measure where no producer has said what it sent.",
         required=True,
     ),
     _TOPIC_ROW,
@@ -79,25 +80,32 @@ AUDITOR_ROWS: tuple[Row, ...] = (
 
 class TierAddress(NamedTuple):
     """
-    One cluster.
+    One cluster, or a table.
 
     @ivar zookeeperServers: C{""} for one without.
     @ivar brokers: C{host:port} of each, without ZooKeeper.
+    @ivar table: a folder; C{""} for a cluster.
     """
 
     name: str
     zookeeperServers: str
     brokers: tuple[str, ...]
+    table: str = ""
 
 
 def parseTier(text: str) -> TierAddress:
     """
-    @raise ConfigurationError: it is neither C{NAME=SERVERS} nor C{NAME=broker:HOST:PORT,…}.
+    @raise ConfigurationError: it is none of C{NAME=SERVERS}, C{NAME=broker:HOST:PORT,…} and C{NAME=table:FOLDER}.
     """
     found = _TIER.fullmatch(text.strip())
     if found is None:
-        raise ConfigurationError(f"{text!r} is not NAME=ZOOKEEPER-SERVERS, nor NAME={BROKER_PREFIX}HOST:PORT")
+        raise ConfigurationError(f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME={BROKER_PREFIX}HOST:PORT, nor NAME={TABLE_PREFIX}FOLDER")
     name, where = found.groups()
+    if where.startswith(TABLE_PREFIX):
+        folder = where.removeprefix(TABLE_PREFIX)
+        if not folder:
+            raise ConfigurationError(f"{text!r} names no folder")
+        return TierAddress(name, "", (), folder)
     if not where.startswith(BROKER_PREFIX):
         return TierAddress(name, where, ())
     brokers = tuple(broker for broker in where.removeprefix(BROKER_PREFIX).split(",") if broker)

@@ -282,8 +282,8 @@ class PowerCutFileSystem:
         """
         Let operations fail, without effect.
 
-        @param action: C{"create"}, C{"open"}, C{"write"}, C{"read"}, C{"stat"}, C{"truncate"}, C{"fsync"}, C{"list"}, C{"rename"}, C{"remove"},
-            C{"set the time of"} or C{"lock"}: as in L{StorageError.action}.
+        @param action: C{"create"}, C{"open"}, C{"write"}, C{"read"}, C{"stat"}, C{"truncate"}, C{"fsync"}, C{"list"}, C{"rename"}, C{"link"},
+            C{"remove"}, C{"set the time of"} or C{"lock"}: as in L{StorageError.action}.
         @param pathEnd: of paths that end so.
         @param code: C{errno.EIO} …
         @param count: how often.
@@ -411,6 +411,18 @@ class PowerCutFileSystem:
                 raise _error(old, "rename", errno.EXDEV)
             parent.change(self.clock(), oldName, newName)
 
+    def link(self, old: str, new: str) -> None:
+        """A second name for a file. What of it was not synced may survive under the one and not under the other."""
+        with self._lock:
+            self._enter("link", new)
+            node = self._find(old)
+            parent, name = self._parent(new, "link")
+            if not isinstance(node, _FileNode):
+                raise _error(new, "link", errno.ENOENT if node is None else errno.EPERM)
+            if name in parent.entries:
+                raise _error(new, "link", errno.EEXIST)
+            parent.change(self.clock(), name, node)
+
     def remove(self, path: str) -> None:
         """Unlink a file."""
         with self._lock:
@@ -419,6 +431,16 @@ class PowerCutFileSystem:
             node = parent.entries.get(name)
             if not isinstance(node, _FileNode):
                 raise _error(path, "remove", errno.ENOENT if node is None else errno.EISDIR)
+            parent.change(self.clock(), name, None)
+
+    def removeDirectory(self, path: str) -> None:
+        """One that is empty."""
+        with self._lock:
+            self._enter("remove", path)
+            parent, name = self._parent(path, "remove")
+            node = self._directory(path, "remove")
+            if node.entries:
+                raise _error(path, "remove", errno.ENOTEMPTY)
             parent.change(self.clock(), name, None)
 
     def setModified(self, path: str, modifiedMs: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.auditor.auditor import FUTURE_MS_MAX, Auditor
+from pylogbroker.auditor.tierreader import TierReader
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, packed, report
 from tests.cli.commands import reactor
@@ -124,6 +125,7 @@ class AuditorTests(AuditCase):
         self.addCleanup(auditor.close)
         await auditor.audit()
         reader = auditor._readers[0]
+        assert isinstance(reader, TierReader)
         reader._positions = dict.fromkeys(reader._positions, 10**6)
         comparison = await auditor.audit()
         self.assertIn("live: 2 times data was deleted", comparison.notes[0])

@@ -43,6 +43,14 @@ class ProgressTests(SynchronousTestCase):
         progress.clear()
         self.assertEqual(errors.getvalue(), "\r" + line + "\r" + " " * 79 + "\r")
 
+    def test_stages(self) -> None:
+        """Where there are several things to do, it says which is being done."""
+        errors = Terminal()
+        progress = Progress(errors, self.clock.seconds)
+        self.clock.advance(2)
+        progress.update(5000, 1_000_000, "reading, 1 of 4 tasks")
+        self.assertIn("\rreading, 1 of 4 tasks: 5,000 messages, 1.0 MB, 2,500 messages/s", errors.getvalue())
+
     def test_unknownSize(self) -> None:
         """Without a size there is no share."""
         errors = Terminal()

@@ -49,10 +49,11 @@ class AuditorSettingsTests(SynchronousTestCase):
         settings = self.settings(tiers="live=zk1:2181,zk2:2181/kafka | mirror=broker:log1:9092,log2:9092")
         self.assertEqual(settings.tiers[1], TierAddress("mirror", "", ("log1:9092", "log2:9092")))
         self.assertEqual(settings.tiers[0].zookeeperServers, "zk1:2181,zk2:2181/kafka")
+        self.assertEqual(parseTier("warehouse=table:/data/clicks"), TierAddress("warehouse", "", (), "/data/clicks"))
 
     def test_wrongTiers(self) -> None:
         """None, two of one name, and what is no tier, are refused."""
-        for wrong in ("", "|", "live", "live=", "=zk:2181", "a=zk:1 | a=zk:2", "a=broker:", "a b=zk:1"):
+        for wrong in ("", "|", "live", "live=", "=zk:2181", "a=zk:1 | a=zk:2", "a=broker:", "a=table:", "a b=zk:1"):
             self.assertRaises(ConfigurationError, self.settings, tiers=wrong)
         self.assertRaises(ConfigurationError, AuditorSettings.fromProperties, {}, self.fail)
         self.assertRaises(ConfigurationError, parseTier, "live=zk1 zk2")

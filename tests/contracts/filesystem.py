@@ -154,6 +154,31 @@ class FileSystemContract(SynchronousTestCase):
         again.close()
         self.fails("rename", errno.ENOENT, self.fileSystem.rename, path, self.at("c"))
 
+    def test_link(self) -> None:
+        """A second name for a file, in another directory, too; of two that want it one gets it; the first name may go."""
+        path = self.make("a", b"1")
+        self.fileSystem.makeDirectories(self.at("d"))
+        self.fileSystem.link(path, self.at("d/b"))
+        self.fails("link", errno.EEXIST, self.fileSystem.link, path, self.at("d/b"))
+        self.fileSystem.remove(path)
+        file = self.fileSystem.open(self.at("d/b"), write=False)
+        self.assertEqual(file.readAt(0, 9), b"1")
+        file.close()
+        self.fails("link", errno.ENOENT, self.fileSystem.link, path, self.at("c"))
+        self.fails("link", errno.ENOENT, self.fileSystem.link, self.at("d/b"), self.at("none/c"))
+        self.fails("link", errno.EPERM, self.fileSystem.link, self.at("d"), self.at("e"))
+
+    def test_removeDirectory(self) -> None:
+        """An empty directory goes; one with a file, a file, and what is missing are refused."""
+        self.fileSystem.makeDirectories(self.at("d"))
+        path = self.make("d/a")
+        self.fails("remove", errno.ENOTEMPTY, self.fileSystem.removeDirectory, self.at("d"))
+        self.fails("remove", errno.ENOTDIR, self.fileSystem.removeDirectory, path)
+        self.fileSystem.remove(path)
+        self.fileSystem.removeDirectory(self.at("d"))
+        self.assertEqual(self.fileSystem.list(self.root), [])
+        self.fails("remove", errno.ENOENT, self.fileSystem.removeDirectory, self.at("d"))
+
     def test_remove(self) -> None:
         """A removed file has no name; who has it open reads on."""
         path = self.make("a", b"1")

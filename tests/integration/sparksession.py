@@ -36,27 +36,34 @@ _session: list[Any] = []
 _numbers = count()
 
 
+def startSession(folder: str) -> Any:
+    """
+    Two cores; a task is tried three times. The workers import this tree, and what there is to write goes to the folder.
+    """
+    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
+    Path(folder, "sitecustomize.py").write_text(QUICK_START, encoding="utf-8")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, str(ROOT), os.environ.get("PYTHONPATH"))))
+    Path(folder, "log4j2.properties").write_text("rootLogger.level=off\n", encoding="utf-8")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,3]").appName("pylogbroker")
+    settings = {
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.driver.memory": "1g",
+        "spark.python.authenticate.socketTimeout": "120s",
+    }  # fmt: skip
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
 def sharedSession() -> Any:
     """
-    Two cores; a task is tried three times. The workers import this tree.
+    One for all tests of this process; it goes when the process ends.
     """
     if not _session:
         folder = tempfile.mkdtemp(prefix="pylogbroker-spark-")
-        os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
-        Path(folder, "sitecustomize.py").write_text(QUICK_START, encoding="utf-8")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, str(ROOT), os.environ.get("PYTHONPATH"))))
-        Path(folder, "log4j2.properties").write_text("rootLogger.level=off\n", encoding="utf-8")
-        from pyspark.sql import SparkSession
-
-        builder = SparkSession.builder.master("local[2,3]").appName("pylogbroker")
-        settings = {
-            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.driver.memory": "1g",
-            "spark.python.authenticate.socketTimeout": "120s",
-        }  # fmt: skip
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        session = startSession(folder)
         _session.append(session)
 
         def end() -> None:

@@ -39,7 +39,7 @@ def examples(command: str) -> list[str]:
 class ExampleTests(CommandCase):
     """Every command."""
 
-    timeout = 300
+    timeout = 900
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.cluster: ToolCluster = await sharedCluster()
@@ -70,6 +70,7 @@ class ExampleTests(CommandCase):
             ("log1:8067", f"127.0.0.1:{self.cluster.figuresPort(0)}"),
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
             ("/tmp/zookeeper", "zookeeper"),
+            ("/tmp/warehouse", "warehouse"),
             ("/var/log/", ""),
             ("tail -f", "cat"),
             ("log.*", "'log.*|clicks'"),
@@ -86,7 +87,7 @@ class ExampleTests(CommandCase):
         protocol = Process()
         words = line if "|" in line.replace("'log.*|clicks'", "") else f"exec {line}"
         process = reactor.spawnProcess(
-            protocol, "/bin/sh", ["/bin/sh", "-c", words], env={**os.environ, "PYTHONPATH": str(ROOT)}, path=self.folder
+            protocol, "/bin/sh", ["/bin/sh", "-c", words], env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}, path=self.folder
         )  # fmt: skip
         process.closeStdin()
 
@@ -150,7 +151,8 @@ class PageTests(SynchronousTestCase):
 
     def test_commands(self) -> None:
         """Every command is on it, and what it calls a command is one."""
-        found = set(re.findall(r"pylogbroker ((?:groups|perf) (?:export|import|reset|verify|translate|produce|consume|simple-consume)|[a-z]+)", self.PAGE))
+        seconds = "export|import|reset|verify|translate|produce|consume|simple-consume|compact"
+        found = set(re.findall(rf"pylogbroker ((?:groups|perf|load) (?:{seconds})|[a-z]+)", self.PAGE))
         self.assertEqual((set(commands()) - found, found - set(commands()) - self.COMING), (set(), set()))
 
     def test_lines(self) -> None:

@@ -1,0 +1,95 @@
+"""
+A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs (L{pylogbroker.warehouse.manifest}), is entered into the books.
+No row is read.
+
+A manifest counts as a whole or not at all, and once: which was the last one is remembered, in memory, with what was entered. Rows that a later run has
+replaced stand there with a minus.
+
+Topics are chosen by those who ask, and may become more from pass to pass, so all topics of a manifest are kept as counts, within the horizon.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+
+from pylogbroker.audit.ledger import Ledger
+from pylogbroker.commitlog.files import RealFileSystem
+from pylogbroker.config.auditsettings import TierAddress
+from pylogbroker.errors import ConfigurationError, TableError
+from pylogbroker.warehouse.manifest import Manifest
+from pylogbroker.warehouse.table import Table
+
+WAITING_COUNT_MAX = 500_000
+"""Windows of topics that nobody has asked for yet."""
+
+AHEAD_MS = 24 * 3_600_000
+"""A row's time may be so much later than the run that has loaded it."""
+
+
+class _Seen(NamedTuple):
+    """Rows of a topic."""
+
+    topic: str
+    timeMs: int
+    rowCount: int
+    isArrival: bool
+
+
+class TableReader:
+    """
+    One table.
+
+    @ivar name: of the tier.
+    @ivar skippedCount: as of L{pylogbroker.auditor.tierreader.TierReader}; nothing is ever skipped here.
+    """
+
+    def __init__(self, reactor: Any, address: TierAddress) -> None:
+        """
+        @param reactor: whose threads read the files.
+        """
+        self.name = address.name
+        self.skippedCount = 0
+        self._reactor = reactor
+        self._table = Table(os.path.abspath(address.table), RealFileSystem())
+        self._number = 0
+        self._waiting: list[_Seen] = []
+
+    async def read(self, ledger: Ledger, topics: set[str], sinceMs: int) -> int:
+        """
+        Enter what was loaded since the last time.
+
+        @param sinceMs: what is older need not be entered.
+        @return: how many messages that were.
+        @raise pylogbroker.errors.PylogbrokerError: it cannot be read, there is no table, or its windows do not fit. What was found before counts the next time.
+        """
+        for manifest in reversed(await self._new(sinceMs)):
+            if ledger.windowMs % manifest.windowMs:
+                raise ConfigurationError(f"run {manifest.number} has counted in windows of {manifest.windowMs} ms, which do not divide {ledger.windowMs} ms")
+            self._waiting += [_Seen(each.topic, each.startMs, each.rowCount, False) for each in manifest.windows]
+            self._waiting += [_Seen(topic, manifest.startedMs, count, True) for topic, count in manifest.arrivals.items()]
+            ledger.leftOutCount += manifest.leftOutCount
+            self._number = manifest.number
+        chosen = [each for each in self._waiting if each.topic in topics]
+        waiting = [each for each in self._waiting if each.topic not in topics and each.timeMs >= sinceMs]
+        self._waiting = waiting[-WAITING_COUNT_MAX:]
+        ledger.leftOutCount += sum(each.rowCount for each in waiting[:-WAITING_COUNT_MAX])
+        for topic, timeMs, count, isArrival in chosen:
+            ledger.see(self.name, topic, ledger.startOf(timeMs), count, isArrival)
+        return sum(each.rowCount for each in chosen)
+
+    def _new(self, sinceMs: int) -> Deferred[list[Manifest]]:
+        """The latest first."""
+
+        def find() -> list[Manifest]:
+            if not self._table.manifestCount():
+                raise TableError(self._table.path, "there is no table, or nothing was ever loaded to it")
+            return list(self._table.since(sinceMs - AHEAD_MS, self._number))
+
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), find)
+
+    async def close(self) -> None:
+        """Nothing is held."""

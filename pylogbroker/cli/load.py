@@ -1,0 +1,169 @@
+"""
+C{pylogbroker load}: topics into a table of Parquet files, what is new each time (the Hadoop consumer of 0.7, spec-0.7 tools §11, on Spark).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pylogbroker.cli.arguments import addJson, addZookeeper, topic
+from pylogbroker.cli.progress import Progress, amount
+from pylogbroker.cli.sparksession import addSpark, session
+from pylogbroker.cli.streams import Streams, writeAtOnce
+from pylogbroker.cli.tables import asJson, table
+from pylogbroker.commitlog.files import storageError
+from pylogbroker.producer import classes
+from pylogbroker.warehouse.writing import localPath
+
+_EXAMPLES = """\
+examples:
+  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks
+  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
+
+Each run goes on where the last one was committed, up to where the logs end when it begins; one that died is repeated by the next, and no row is lost
+or there twice. --from loads again, and replaces. Exit status: 0, all is loaded; 1, nothing was committed, and the reason is on standard error.
+"""
+
+_HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
+
+
+def addTable(parser: argparse.ArgumentParser) -> None:
+    """Which table, and how its files are written."""
+    parser.add_argument("path", metavar="FOLDER", help="the table's folder, on a local or mounted file system")
+    parser.add_argument("--compression", metavar="NAME", default="zstd", help="of the files: zstd, snappy, gzip, lz4, none (%(default)s)")
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.epilog = _EXAMPLES
+    addTable(parser)
+    cluster = parser.add_mutually_exclusive_group(required=True)
+    addZookeeper(cluster, False)
+    cluster.add_argument("--brokers", metavar="ID:HOST:PORT,…", help="the brokers of a cluster without ZooKeeper")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="load this topic; can be repeated")
+    what.add_argument("--whitelist", metavar="PATTERN", help="load all topics whose names match")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
+        "--from", dest="beginnings", metavar="earliest|JSON",
+        help='begin here, and replace what the table has from there on: earliest, latest, or {"TOPIC": {"BROKER-PARTITION": OFFSET}}',
+    )  # fmt: skip
+    begin.add_argument(
+        "--offsets-in", dest="offsetsIn", metavar="FILE", help="begin at the offsets of these lines: uri, topic, partition and offset, with tabs between"
+    )
+    parser.add_argument("--offsets-out", dest="offsetsOut", metavar="FILE", help="write such lines of where the table ends, for the next run of such a tool")
+    parser.add_argument(
+        "--event-time", dest="eventTime", metavar="EXPRESSION", help="in SQL, when a message was made (the audit envelope's time, else that of the run)"
+    )
+    parser.add_argument("--transform", metavar="MODULE.FUNCTION", help="adds columns: a function of a DataFrame to one that has a row for each row")
+    parser.add_argument(
+        "--skip-lost", dest="isLossSkipped", action="store_true", help="go on where messages were deleted before they were loaded; without, that is an error"
+    )
+    addSpark(parser)
+    addJson(parser)
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Exit when the options do not say what to load."""
+    if not (options.topics or options.whitelist or options.offsetsIn):
+        parser.error("one of --topic, --whitelist and --offsets-in says what to load")
+
+
+def load(options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Load.
+
+    @return: the exit code.
+    @raise PylogbrokerError: it did not work out.
+    """
+    localPath(options.path)  # what is wrong with it is said before Spark has started
+    with session(options, "pylogbroker load") as spark:
+        from pylogbroker.spark import loading
+
+        beginnings, topics = _beginnings(options)
+        source = _source(options, topics)
+        transform = None if options.transform is None else classes.load("transform", options.transform, {}, "transform")
+        progress = Progress(streams.errors, time.monotonic)
+        try:
+            result = loading.load(
+                spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
+                report=lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"), **source,
+            )  # fmt: skip
+        finally:
+            progress.clear()
+    _writeOffsets(options)
+    _tell(options, streams, result)
+    return 0
+
+
+def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
+    """The data source's options."""
+    source: dict[str, Any] = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    source |= {"subscribePattern": options.whitelist} if options.whitelist else {"subscribe": ",".join(topics)}
+    return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
+
+
+def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
+    """The addresses, by number."""
+    from pylogbroker.blocking.clusterview import StaticView, ZookeeperView, parseBrokers
+
+    with ZookeeperView(options.zookeeper) if options.zookeeper else StaticView(parseBrokers(options.brokers)) as view:
+        return view.brokers()
+
+
+def _beginnings(options: argparse.Namespace) -> tuple[Any, list[str]]:
+    """Where to begin, and the topics that are meant."""
+    if options.offsetsIn is None:
+        return options.beginnings, options.topics or []
+    from pylogbroker.spark.loading.etloffsets import beginningsOf
+
+    try:
+        with open(options.offsetsIn, encoding="utf-8") as file:
+            found = beginningsOf(file.read().split("\n"), _brokers(options))
+    except OSError as error:
+        raise storageError(options.offsetsIn, "read", error) from error
+    return found, options.topics or sorted(found)
+
+
+def _writeOffsets(options: argparse.Namespace) -> None:
+    """Only whole: the next tool must not begin at half of the lines."""
+    if options.offsetsOut is None:
+        return
+    from pylogbroker.spark.loading.etloffsets import linesOf
+    from pylogbroker.spark.loading.reading import tableAt
+
+    last = tableAt(options.path).last()
+    lines = linesOf(last.positions if last else {}, _brokers(options))
+    try:
+        with open(f"{options.offsetsOut}.new", "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{options.offsetsOut}.new", options.offsetsOut)
+    except OSError as error:
+        raise storageError(options.offsetsOut, "write", error) from error
+
+
+def _tell(options: argparse.Namespace, streams: Streams, result: Any) -> None:
+    manifest = result.manifest
+    if options.isJson:
+        text = asJson({"notes": list(result.notes), "run": None if manifest is None else manifest.asDocument()})
+    elif manifest is not None:
+        text = table(_HEADINGS, [(each.topic, each.partition, *each[2:]) for each in manifest.ranges])
+    else:
+        text = ""
+    writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
+    for note in result.notes:
+        streams.say(f"pylogbroker: {note}")
+    if manifest is None:
+        streams.say("nothing is new; the table is as it was")
+        return
+    written = f"{len(manifest.added)} files of {amount(manifest.size)}"
+    streams.say(f"run {manifest.number}: {manifest.rowCount:,} rows of {amount(manifest.logSize)} of log, in {written}")
+    streams.say(f"event time: {manifest.eventTime}")
+    for name, count in manifest.arrivals.items():
+        streams.say(f"{name}: {count:,} rows have none, and stand under the time of the run")

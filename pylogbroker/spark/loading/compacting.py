@@ -1,0 +1,107 @@
+"""
+Making few files of many, a day at a time: each run of the loader adds files, and a query over a year of hourly runs opens them all.
+
+A day of a topic is one commit: the new files come in, the old ones go. No row changes; that they are as many as before is looked at before the commit.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from time import time  # noqa: TID251 - who does not care has the real clock
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from pylogbroker.commitlog.files import RealFileSystem
+from pylogbroker.errors import ConfigurationError, LoadError, TableError
+from pylogbroker.spark.loading.failing import sparkErrors
+from pylogbroker.spark.loading.reading import readFiles, tableAt
+from pylogbroker.spark.loading.staging import COMPRESSIONS, stagedFiles, writeStaged
+from pylogbroker.spark.loading.watching import Report, watched
+from pylogbroker.warehouse.manifest import COMPACTION
+from pylogbroker.warehouse.writing import TableWriter
+
+FILE_COUNT_MIN = 2
+
+
+class CompactedDay(NamedTuple):
+    """
+    What became of a topic's day.
+
+    @ivar topic: as it stands in the name of the folder.
+    """
+
+    topic: str
+    date: str
+    fileCountBefore: int
+    fileCount: int
+    rowCount: int
+    size: int
+
+
+def compact(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    date: str | None = None,
+    fileCountMin: int = FILE_COUNT_MIN,
+    compression: str = "zstd",
+    report: Report | None = None,
+    nowMs: Callable[[], int] = lambda: int(time() * 1000),
+) -> list[CompactedDay]:
+    """
+    Rewrite the days in which an hour has many files.
+
+    @param date: only this day, C{2026-01-31}; L{None}: all of them.
+    @param fileCountMin: an hour with fewer files is good as it is.
+    @return: what was done, a line for each topic and day; each was committed by itself.
+    @raise ConfigurationError: an option is wrong.
+    @raise pylogbroker.errors.TableBusyError: another run writes to the table.
+    @raise LoadError: it came to nothing, and why; days that were done before stay so.
+    """
+    if compression not in COMPRESSIONS:
+        raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
+    found = tableAt(path)
+    done = []
+    with TableWriter(found, RealFileSystem()) as writer:
+        for topic, day in list(found.days()):
+            files = list(found.day(topic, day))
+            if date in (None, day) and _isFull(files, fileCountMin):
+                done.append(_compactDay(spark, writer, files, compression, report, nowMs()))
+    return done
+
+
+def _isFull(files: list[str], fileCountMin: int) -> bool:
+    """Whether one of the hours has as many files."""
+    folders = [path.rpartition("/")[0] for path in files]
+    return any(folders.count(folder) >= fileCountMin for folder in set(folders))
+
+
+def _compactDay(spark: SparkSession, writer: TableWriter, files: list[str], compression: str, report: Report | None, startedMs: int) -> CompactedDay:
+    found = writer.table
+    last = found.last()
+    if last is None:
+        raise TableError(found.path, "it has files and no manifests: no load has made it")
+    runId = f"{startedMs}-{uuid.uuid4().hex}"
+    staging = writer.staging(runId)
+    topic, date = (part.partition("=")[2] for part in files[0].split("/")[:2])
+    try:
+        with sparkErrors(), watched(spark, runId, f"compacting {topic} {date}", report):
+            rows = readFiles(spark, found, [found.at(path) for path in files])
+            rowCount = rows.count()
+            writeStaged(rows, staging, compression)
+        added = stagedFiles(staging, last.number + 1)
+        if sum(each.rowCount for each in added) != rowCount:
+            raise LoadError(f"{topic} {date}: {rowCount} rows became {sum(each.rowCount for each in added)}; nothing was committed")
+    except BaseException:
+        writer.discard(runId)
+        raise
+    manifest = replace(
+        last, number=last.number + 1, runId=runId, kind=COMPACTION, startedMs=startedMs, eventTime="", ranges=(), added=added, removed=tuple(files),
+        windows=(), arrivals={}, leftOutCount=0,
+    )  # fmt: skip
+    writer.commit(manifest)
+    return CompactedDay(topic, date, len(files), len(added), rowCount, manifest.size)

@@ -1,0 +1,58 @@
+"""
+What a run will load, from what the brokers say now and how far the table is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.spark.cluster import Cluster
+from pylogbroker.spark.ends import askBounds
+from pylogbroker.spark.offsetmaps import parseOffsets
+from pylogbroker.spark.options import SourceOptions
+from pylogbroker.warehouse.manifest import Place
+from pylogbroker.warehouse.ranges import Bounds, LoadPlan, planRanges
+
+Beginnings = str | Mapping[str, Mapping[str, int]] | None
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def parseBeginnings(given: Beginnings, places: list[Place]) -> dict[Place, int]:
+    """
+    @param given: C{"earliest"}, C{"latest"}, or offsets by topic and partition, as JSON or as values.
+    @param places: what is to be loaded, which the words mean.
+    @raise ConfigurationError: it is something else.
+    """
+    if not given:
+        return {}
+    if isinstance(given, str) and given.lower() in _WORDS:
+        return dict.fromkeys(places, _WORDS[given.lower()])
+    try:
+        text = given if isinstance(given, str) else json.dumps(given)
+    except TypeError as error:
+        raise ConfigurationError(f"beginnings={given!r}: {error}") from error
+    found = parseOffsets("beginnings", text)
+    return {Place(topic, partition): offset for topic, offsets in found.items() for partition, offset in offsets.items()}
+
+
+def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings: Beginnings = None) -> LoadPlan:
+    """
+    Ask the brokers, and plan. A partition that the table has and that nobody has now is left alone, with a note: its broker is away, and it goes on when
+    that is back.
+
+    @raise PylogbrokerError: a broker cannot be asked, a topic is not there, or a partition cannot be loaded as it ought to be.
+    """
+    expected = [place for place in positions if place.topic in options.selection.topics]
+    with Cluster(options.cluster) as cluster:
+        places = [Place(*place) for place in cluster.places(options.selection, expected)]
+        with cluster.brokers(place.partition.broker for place in places) as brokers:
+            found = {place: askBounds(brokers, *place) for place in places}
+    bounds = {place: Bounds(each.earliest, each.latest) for place, each in found.items()}
+    plan = planRanges(positions, bounds, parseBeginnings(beginnings, places), isLossFatal=options.failOnDataLoss)
+    topics = {place.topic for place in places}
+    missing = [place for place in sorted(positions) if place.topic in topics and place not in bounds]
+    away = [f"{place}: nobody has this partition now; it goes on when its broker is back" for place in missing]
+    return LoadPlan(plan.ranges, (*plan.notes, *away))

@@ -1,0 +1,184 @@
+"""
+One run of the loader: see how far the table is and where the logs end, read what lies between, write it, count it, commit it.
+
+The ends are asked for once, at the start; so the run ends also while others publish, and how much it does is known before it begins. Memory is bounded by
+what Spark's own operators need, which spill: the driver holds counts, never rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from time import time  # noqa: TID251 - who does not care has the real clock
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from pylogbroker.commitlog.files import RealFileSystem
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.spark.loading.counting import Counts, countRows, difference, within
+from pylogbroker.spark.loading.eventtime import DEFAULT_RULE, withEventTime
+from pylogbroker.spark.loading.failing import sparkErrors
+from pylogbroker.spark.loading.planning import Beginnings, planLoad
+from pylogbroker.spark.loading.reading import readFiles, tableAt
+from pylogbroker.spark.loading.replacing import Replaced, findReplaced
+from pylogbroker.spark.loading.staging import COMPRESSIONS, stagedFiles, writeStaged
+from pylogbroker.spark.loading.watching import Report, watched
+from pylogbroker.spark.options import SourceOptions, sourceOptions
+from pylogbroker.warehouse.manifest import LOAD, LoadedRange, Manifest
+from pylogbroker.warehouse.ranges import LoadPlan, advanced
+from pylogbroker.warehouse.writing import TableWriter
+
+WINDOW_MS = 60_000
+Transform = Callable[[DataFrame], DataFrame]
+_OURS = ("startingOffsets", "endingOffsets", "startingTimestamp", "assign")
+
+
+class LoadResult(NamedTuple):
+    """
+    What came of a run.
+
+    @ivar manifest: of what was committed; L{None} if there was nothing new.
+    @ivar notes: what somebody should know, a sentence each.
+    """
+
+    manifest: Manifest | None
+    notes: tuple[str, ...]
+
+
+class LoadRequest(NamedTuple):
+    """
+    What to load and how; see L{load}.
+    """
+
+    source: SourceOptions
+    given: Mapping[str, str]
+    beginnings: Beginnings
+    eventTime: str | Column | None
+    transform: Transform | None
+    compression: str
+    windowMs: int
+    report: Report | None
+
+
+def load(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    beginnings: Beginnings = None,
+    eventTime: str | Column | None = None,
+    transform: Transform | None = None,
+    compression: str = "zstd",
+    windowMs: int = WINDOW_MS,
+    report: Report | None = None,
+    nowMs: Callable[[], int] = lambda: int(time() * 1000),
+    **source: str,
+) -> LoadResult:
+    """
+    Load what is new. Whatever happens, the next call goes on from what was committed; nothing is lost, and nothing is there twice.
+
+    @param path: the table's folder, on a local or mounted file system; it is made, if need be.
+    @param beginnings: where to begin instead of where the table ends: C{"earliest"}, or offsets by topic and partition, C{{"clicks": {"0-0": 4711}}}, of -1 for
+        the latest and -2 for the earliest. What the table already has from there on is loaded again and replaced.
+    @param eventTime: a column or an expression that says when a message was made; see L{pylogbroker.spark.loading.eventtime}.
+    @param transform: adds columns to the source's. It must give a row for each row.
+    @param compression: of the files, one of L{COMPRESSIONS}.
+    @param windowMs: of the counts in the manifest; an auditor's windows must be a multiple of it.
+    @param report: is told, on another thread, how far the run is.
+    @param nowMs: milliseconds since the epoch.
+    @param source: the data source's options: C{zookeeper} or C{brokers}, C{subscribe} or C{subscribePattern}, C{failOnDataLoss} …
+    @return: what was done; with nothing new, no run is committed.
+    @raise ConfigurationError: an option is wrong.
+    @raise pylogbroker.errors.TableBusyError: another run writes to the table.
+    @raise pylogbroker.errors.LoadError: it came to nothing, and why.
+    @raise pylogbroker.errors.PylogbrokerError: the cluster or the table cannot be read. Nothing was committed.
+    """
+    if compression not in COMPRESSIONS:
+        raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
+    for name in source:
+        if name in _OURS:
+            raise ConfigurationError(f"{name}: the table knows how far it is loaded; beginnings says where to begin instead, subscribe what to load")
+    request = LoadRequest(sourceOptions(source), source, beginnings, eventTime, transform, compression, windowMs, report)
+    found = tableAt(path)
+    with TableWriter(found, RealFileSystem()) as writer:
+        last = found.last()
+        plan = planLoad(request.source, last.positions if last else {}, beginnings)
+        if not plan.ranges:
+            return LoadResult(None, plan.notes)
+        run = _Run(spark, writer, request, plan, nowMs())
+        return LoadResult(run.carryOut(last), plan.notes)
+
+
+class _Run:
+    """One that has something to do."""
+
+    def __init__(self, spark: SparkSession, writer: TableWriter, request: LoadRequest, plan: LoadPlan, startedMs: int) -> None:
+        self._spark = spark
+        self._writer = writer
+        self._request = request
+        self._plan = plan
+        self._startedMs = startedMs
+        self._runId = f"{startedMs}-{uuid.uuid4().hex}"
+        self._staging = writer.staging(self._runId)
+
+    def carryOut(self, last: Manifest | None) -> Manifest:
+        """Read, write, count, commit."""
+        try:
+            with sparkErrors():
+                manifest = self._stage(last)
+        except BaseException:
+            self._writer.discard(self._runId)
+            raise
+        self._writer.commit(manifest)
+        return manifest
+
+    def _stage(self, last: Manifest | None) -> Manifest:
+        rows = withEventTime(self._read(), self._request.eventTime, self._startedMs)
+        replaced = findReplaced(self._spark, self._writer.table, self._plan, self._request.windowMs)
+        if replaced.kept is not None:
+            rows = rows.unionByName(replaced.kept, allowMissingColumns=True)
+        with watched(self._spark, self._runId, "reading and writing", self._request.report):
+            writeStaged(rows, self._staging, self._request.compression)
+        number = 1 + (last.number if last else 0)
+        added = stagedFiles(self._staging, number)
+        staged = [f"{self._staging}/{each.staged}" for each in added]
+        written = readFiles(self._spark, self._writer.table, staged, isOneRun=True) if added else None
+        with watched(self._spark, self._runId, "counting", self._request.report):
+            counts = self._count(written, replaced)
+        windows, arrivals = difference(counts, replaced.counts)
+        return Manifest(
+            number, self._runId, LOAD, self._startedMs, _ruleText(self._request.eventTime), self._ranges(counts, replaced),
+            advanced(last.positions if last else {}, self._plan), added, replaced.files, self._request.windowMs, windows, arrivals, counts.leftOutCount,
+        )  # fmt: skip
+
+    def _read(self) -> DataFrame:
+        """The rows of the plan, from the data source."""
+        parts: dict[str, dict[str, dict[str, int]]] = {"startingOffsets": {}, "endingOffsets": {}}
+        for (topic, partition), fromOffset, toOffset, _again in self._plan.ranges:
+            parts["startingOffsets"].setdefault(topic, {})[str(partition)] = fromOffset
+            parts["endingOffsets"].setdefault(topic, {})[str(partition)] = toOffset
+        assigned = {topic: list(offsets) for topic, offsets in parts["startingOffsets"].items()}
+        options = {name: value for name, value in self._request.given.items() if not name.startswith("subscribe")}
+        context = getattr(self._spark, "_sc", None)  # Spark Connect has none, and does not say how many tasks it runs at a time
+        options.setdefault("minPartitions", str(2 * context.defaultParallelism if context else 1))
+        options |= {"assign": json.dumps(assigned), **{name: json.dumps(value) for name, value in parts.items()}}
+        rows = self._spark.read.format("pylogbroker").options(**options).load()
+        return rows if self._request.transform is None else self._request.transform(rows)
+
+    def _count(self, written: DataFrame | None, replaced: Replaced) -> Counts:
+        if written is None:
+            return Counts({}, (), {})
+        fresh = written if replaced.kept is None else written.where(within(self._plan.ranges))
+        return countRows(fresh, {each.place: each for each in self._plan.ranges}, self._request.windowMs)
+
+    def _ranges(self, counts: Counts, replaced: Replaced) -> tuple[LoadedRange, ...]:
+        return tuple(
+            LoadedRange(*place, fromOffset, toOffset, counts.rows.get(place, 0), replaced.counts.rows.get(place, 0))
+            for place, fromOffset, toOffset, _again in self._plan.ranges
+        )
+
+
+def _ruleText(eventTime: str | Column | None) -> str:
+    return DEFAULT_RULE if eventTime is None else f"{eventTime}, else the time of the run"

@@ -1,0 +1,198 @@
+"""
+Committing to a table: rows and offsets together, whatever dies, and however many try.
+
+What must be true: after any death, at any point, the table has all rows of each run or none, and the offsets say which; the next run goes on from there without
+being told. The rule:
+
+ 1. Who writes holds the lock on C{_lock}, from before it looks how far the table is until it is done. A second one is told at once, before it has read a
+ byte. The
+    system lets go of the lock when the process dies, so that nobody has to clean up.
+ 2. Files are written to C{_staging/<run id>/}, whose name no other run ever uses: what still writes for a dead run harms nobody.
+ 3. The staged files are synced, names and all. Then the manifest is written under another name, synced, and B{linked} to its number, which fails if that is
+    taken. This is the commit. Where the lock does not reach (some network file systems, mounted without locks), still only one of two runs from the same
+    state wins here, and the other has committed nothing.
+ 4. The run is published: each staged file is linked to its final name, the folders are synced, the files that the manifest removes are removed, and then the
+    staging folder is. All of this can be done twice; whoever takes the lock begins with it, for the last manifest, whose staging folder tells that it may be
+    unfinished. All other staging folders are of runs that came to nothing, and go.
+
+Rejected: offsets in ZooKeeper beside the files (two commits, and a death between them loses or doubles); an optimistic commit with a second attempt (the
+loser has done all the work for nothing, and a paused publisher could resurrect files that a later compaction removed; with the lock it cannot).
+
+The folder has to be on a local or mounted file system with POSIX semantics: exclusive links, atomic renames of names, C{fsync}, C{flock}.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from pylogbroker.errors import DirectoryLockedError, StorageError, TableBusyError, TableError
+from pylogbroker.interfaces import IFileSystem
+from pylogbroker.warehouse.manifest import Manifest
+from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, manifestName
+
+_TEMPORARY = "_next-"
+_LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def localPath(text: str) -> str:
+    """
+    What somebody calls a table's folder.
+
+    @raise TableError: it is no path of this machine's file systems.
+    """
+    if _LOCATION.match(text) or not text:
+        raise TableError(repr(text), "a table lies in a folder of a local or mounted file system; object stores and HDFS have no exclusive links")
+    return text.rstrip("/") or "/"
+
+
+class TableWriter:
+    """
+    The one that may write to a table, as a context manager: what was left unfinished is finished first.
+
+    @ivar table: it.
+    """
+
+    def __init__(self, table: Table, fileSystem: IFileSystem) -> None:
+        self.table = table
+        self._files = fileSystem
+        self._release: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> TableWriter:
+        """
+        @raise TableBusyError: somebody else writes.
+        @raise TableError: the table is not what it ought to be.
+        """
+        for folder in (MANIFESTS, STAGING):
+            self._files.makeDirectories(self.table.at(folder))
+        try:
+            self._release = self._files.lock(self.table.at(LOCK))
+        except DirectoryLockedError as error:
+            raise TableBusyError(self.table.path, "another run writes to this table; nothing was loaded. It is free again when that one has ended") from error
+        try:
+            self._recover()
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._release()
+
+    def staging(self, runId: str) -> str:
+        """Where a run writes its files; the folder is not there yet."""
+        return self.table.at(STAGING, runId)
+
+    def discard(self, runId: str) -> None:
+        """A run has come to nothing. What cannot be removed now, since a task still writes there, goes with the next run."""
+        self._sweep(self.staging(runId))
+
+    # -- committing
+
+    def commit(self, manifest: Manifest) -> None:
+        """
+        Commit and publish a run.
+
+        @param manifest: with the number that comes next.
+        @raise TableBusyError: another run has that number. Nothing was committed, and the staged files are gone.
+        @raise StorageError: if the manifest is there nevertheless, the run is committed, and will be published by the next one.
+        """
+        self._syncStaged(manifest)
+        temporary = self.table.at(MANIFESTS, _TEMPORARY + manifest.runId)
+        self._write(temporary, manifest.encode())
+        final = self.table.at(MANIFESTS, manifestName(manifest.number))
+        try:
+            self._files.link(temporary, final)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            self._files.remove(temporary)
+            self.discard(manifest.runId)
+            raise TableBusyError(final, "another run has committed under this number; nothing of this one was") from error
+        self._files.syncDirectory(self.table.at(MANIFESTS))
+        self._files.remove(temporary)
+        self._publish(manifest)
+
+    def _write(self, path: str, data: bytes) -> None:
+        file = self._files.open(path, create=True)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[file.writeAt(len(data) - len(view), [bytes(view)]) :]
+            file.sync()
+        finally:
+            file.close()
+
+    def _syncStaged(self, manifest: Manifest) -> None:
+        paths = [f"{self.staging(manifest.runId)}/{each.staged}" for each in manifest.added]
+        for path in paths:
+            file = self._files.open(path, write=False)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        self._syncUp([path.rpartition("/")[0] for path in paths])
+
+    def _syncUp(self, folders: Iterable[str]) -> None:
+        """Sync folders and those above, up to the one that has the table, the lowest first: the names of files, and the names of the folders themselves."""
+        found = {self.table.path.rpartition("/")[0] or "/"}
+        for folder in folders:
+            while len(folder) >= len(self.table.path):
+                found.add(folder)
+                folder = folder.rpartition("/")[0]
+        for folder in sorted(found, key=len, reverse=True):
+            self._files.syncDirectory(folder)
+
+    # -- publishing
+
+    def _publish(self, manifest: Manifest) -> None:
+        """Twice, or the half of it once and then all, is the same as once."""
+        finals = [self.table.at(each.path) for each in manifest.added]
+        for folder in sorted({path.rpartition("/")[0] for path in finals}):
+            self._files.makeDirectories(folder)
+        for each, final in zip(manifest.added, finals, strict=True):
+            if self._files.status(final) is None:
+                self._linkStaged(manifest, each.staged, final)
+        self._syncUp([path.rpartition("/")[0] for path in finals])
+        removed = [path for path in map(self.table.at, manifest.removed) if self._files.status(path) is not None]
+        for path in removed:
+            self._files.remove(path)
+        self._syncUp([path.rpartition("/")[0] for path in removed])
+        self._sweep(self.staging(manifest.runId))
+
+    def _linkStaged(self, manifest: Manifest, staged: str, final: str) -> None:
+        try:
+            self._files.link(f"{self.staging(manifest.runId)}/{staged}", final)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                raise TableError(final, f"run {manifest.number} has committed this file, and it is neither there nor staged in {manifest.runId}") from error
+            raise
+
+    def _recover(self) -> None:
+        # The manifest of a run that died just behind its commit may not be on the disk yet; its files must not be there before it.
+        self._syncUp([self.table.at(MANIFESTS), self.table.at(STAGING)])
+        last = self.table.last()
+        if last is not None and self._files.status(self.staging(last.runId)) is not None:
+            self._publish(last)
+        for name in self._files.list(self.table.at(STAGING)):
+            self.discard(name)
+        for name in self._files.list(self.table.at(MANIFESTS)):
+            if name.startswith(_TEMPORARY):
+                self._files.remove(self.table.at(MANIFESTS, name))
+
+    def _sweep(self, path: str) -> None:
+        """Remove a folder with all that is in it, as far as can be."""
+        try:
+            status = self._files.status(path)
+            if status is None:
+                return
+            if not status.isDirectory:
+                self._files.remove(path)
+                return
+            for name in self._files.list(path):
+                self._sweep(f"{path}/{name}")
+            self._files.removeDirectory(path)
+        except StorageError:  # a task of a dead run still writes there
+            return

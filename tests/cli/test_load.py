@@ -1,0 +1,122 @@
+"""
+Tests for L{pylogbroker.cli.load}: as a person at a terminal sees it. What a load does is tested in L{tests.spark.loading}.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.functions import lit
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cli.load import load
+from pylogbroker.cli.main import parse, prepare
+from pylogbroker.cli.streams import Streams
+from pylogbroker.errors import ConfigurationError, FormatError, LoadError, StorageError, TableError
+from pylogbroker.spark.loading import table
+from tests.cli.commands import Outcome
+from tests.spark.loading.cases import LoadCase
+
+
+def marked(rows: Any) -> Any:
+    """A transform."""
+    return rows.withColumn("mark", lit(7))
+
+
+class CommandTests(LoadCase):
+    """One run after the other."""
+
+    def perform(self, *arguments: str) -> Outcome:
+        """Load the topic."""
+        errors = io.StringIO()
+        options = parse(["load", self.folder, "--brokers", self.cluster.listed, *arguments])
+        path = self.mktemp()
+        with open(path, "wb") as file:
+            code = load(options, Streams(-1, file.fileno(), errors))
+        return Outcome(code, Path(path).read_bytes(), errors.getvalue())
+
+    def test_table(self) -> None:
+        """The ranges as a table, and what else there is to say; with nothing new there is no table."""
+        self.write(b"a", b"b")
+        end = self.end()
+        outcome = self.perform("--topic", self.topic)
+        self.assertEqual(outcome.code, 0)
+        head, row = (line.split() for line in outcome.output.decode().splitlines())
+        self.assertEqual((head[0], row), ("TOPIC", [self.topic, "0-0", "0", str(end), "2", "0"]))
+        self.assertIn("run 1: 2 rows of", outcome.errors)
+        self.assertIn(f"{self.topic}: 2 rows have none", outcome.errors)
+        self.assertEqual(self.perform("--topic", self.topic), Outcome(0, b"", "nothing is new; the table is as it was\n"))
+
+    def test_json(self) -> None:
+        """One document with the run's manifest, or without a run."""
+        self.write(b"7200000")
+        outcome = self.perform("--topic", self.topic, "--json", "--event-time", "mark", "--transform", "tests.cli.test_load.marked", "--skip-lost")
+        run = json.loads(outcome.output)["run"]
+        self.assertEqual((run["number"], run["rowCount"], run["arrivals"], run["eventTime"]), (1, 1, {}, "mark, else the time of the run"))
+        self.assertEqual([row["mark"] for row in table(self.spark, self.folder).collect()], [7])
+        self.assertEqual(json.loads(self.perform("--topic", self.topic, "--json").output), {"notes": [], "run": None})
+        self.assertRaises(ConfigurationError, self.perform, "--topic", self.topic, "--transform", "no.such.function")
+
+    def test_offsetLines(self) -> None:
+        """Lines of 0.7's Hadoop consumer say where to begin, and are written where the table ends."""
+        self.write(b"a", b"b")
+        middle = self.end()
+        self.write(b"c")
+        address = f"tcp://127.0.0.1:{self.cluster.brokers[0].port}"
+        lines, out = self.mktemp(), self.mktemp()
+        Path(lines).write_text(f"{address}\t{self.topic}\t0\t{middle}\n\n", encoding="utf-8")
+        outcome = self.perform("--offsets-in", lines, "--offsets-out", out)
+        self.assertIn("1 rows of", outcome.errors)
+        self.assertEqual(Path(out).read_text(encoding="utf-8"), f"{address}\t{self.topic}\t0\t{self.end()}\n")
+        Path(lines).write_text(f"{address}\t{self.topic}\t0\t-1\n", encoding="utf-8")
+        outcome = self.perform("--offsets-in", lines)
+        self.assertEqual(outcome.output.decode().splitlines()[1].split()[-2:], ["3", "1"])
+        self.assertEqual(table(self.spark, self.folder).count(), 3)
+
+    def test_wrongLines(self) -> None:
+        """A file that is not there or not writable, lines that are none, and brokers that nobody knows are errors."""
+        self.write(b"a")
+        path = self.mktemp()
+        self.assertRaises(StorageError, self.perform, "--offsets-in", path)
+        Path(path).write_text("x\n", encoding="utf-8")
+        self.assertRaises(FormatError, self.perform, "--offsets-in", path)
+        Path(path).write_text("tcp://elsewhere:1\tx\t0\t0\n", encoding="utf-8")
+        self.assertRaises(LoadError, self.perform, "--offsets-in", path)
+        self.assertRaises(StorageError, self.perform, "--topic", self.topic, "--offsets-out", "/nonexistent/offsets")
+        options = parse(["load", "s3a://bucket/table", "--brokers", "h:1", "--topic", "x"])
+        self.assertRaises(TableError, load, options, Streams(-1, 1, io.StringIO()))
+
+
+    def test_zookeeper(self) -> None:
+        """Brokers and topics are found in ZooKeeper; notes are said."""
+        self.write(b"a")
+        out = self.mktemp()
+        options = ["load", self.folder, "--zookeeper", self.cluster.zookeeper, "--whitelist", self.topic, "--offsets-out", out]
+        begin = ["--from", json.dumps({self.topic: {"0-0": 0, "0-1": 0}})]
+        errors = io.StringIO()
+        with open(self.mktemp(), "wb") as file:
+            self.assertEqual(load(parse([*options, *begin]), Streams(-1, file.fileno(), errors)), 0)
+        self.assertIn(f"\t{self.topic}\t0\t{self.end()}\n", Path(out).read_text(encoding="utf-8"))
+
+
+class ArgumentTests(SynchronousTestCase):
+    """What does not belong together."""
+
+    def test_nothingToLoad(self) -> None:
+        """Something has to be chosen, and only in one way."""
+        for arguments, reason in (
+            ((), "says what to load"),
+            (("--topic", "x", "--whitelist", "y"), "not allowed with"),
+            (("--topic", "x", "--from", "earliest", "--offsets-in", "f"), "not allowed with"),
+            (("--topic", "x", "--zookeeper", "z"), "not allowed with"),
+            (("--topic", "a/b"), "a/b"),
+        ):
+            errors = io.StringIO()
+            with redirect_stderr(errors):
+                ended = self.assertRaises(SystemExit, prepare, ["load", "/t", "--brokers", "h:1", *arguments], Streams(-1, 1, errors))
+            self.assertEqual(ended.code, 2)
+            self.assertIn(reason, errors.getvalue())

@@ -1,0 +1,62 @@
+"""
+Tests for L{pylogbroker.cli.sparksession}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import sys
+from contextlib import redirect_stderr
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cli.sparksession import DEFAULT_MASTER, addSpark, session
+from tests.cli.commands import ROOT
+from tests.integration.sparksession import sharedSession
+
+
+class OptionTests(SynchronousTestCase):
+    """What people say of Spark."""
+
+    def parse(self, *arguments: str) -> argparse.Namespace:
+        parser = argparse.ArgumentParser()
+        addSpark(parser)
+        with redirect_stderr(io.StringIO()):
+            return parser.parse_args(arguments)
+
+    def test_settings(self) -> None:
+        """Settings are Spark's, and may have signs in their values; anything else is refused."""
+        options = self.parse("--conf", "spark.a=b=c", "--conf", "spark.driver.memory=4g")
+        self.assertEqual((options.master, options.settings), (DEFAULT_MASTER, [("spark.a", "b=c"), ("spark.driver.memory", "4g")]))
+        for wrong in ("spark.a", "driver.memory=4g"):
+            self.assertRaises(SystemExit, self.parse, "--conf", wrong)
+
+
+class SessionTests(SynchronousTestCase):
+    """A session."""
+
+    def test_kept(self) -> None:
+        """A program that has a session keeps it."""
+        spark = sharedSession()
+        with session(argparse.Namespace(master="local[1]", settings=[]), "a command") as found:
+            self.assertIs(found, spark)
+        self.assertEqual(spark.range(3).count(), 3)
+
+    def fails(self, before: str, *arguments: str) -> str:
+        """A command, in a process that has done something before; what it says."""
+        code = f"import sys; {before}\nfrom pylogbroker.cli.main import main\nsys.exit(main())"
+        words = ["load", "/nonexistent/table", "--brokers", "h:1", "--topic", "x", *arguments]
+        outcome = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        self.assertEqual((outcome.returncode, outcome.stdout), (1, ""), outcome.stderr)
+        self.assertNotIn("Traceback", outcome.stderr)
+        return outcome.stderr
+
+    def test_withoutSpark(self) -> None:
+        """Where Spark is not installed, the command says how to get it."""
+        self.assertIn("pip install 'pylogbroker[spark]'", self.fails("sys.modules['pyspark.sql'] = None"))
+
+    def test_doesNotStart(self) -> None:
+        """A Spark that does not start is an error of a line."""
+        self.assertIn("pylogbroker: Spark does not start: ", self.fails("", "--master", "nonsense"))

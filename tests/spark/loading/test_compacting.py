@@ -1,0 +1,55 @@
+"""
+Tests for L{pylogbroker.spark.loading.compacting}.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pylogbroker.commitlog.files import RealFileSystem
+from pylogbroker.errors import ConfigurationError, LoadError, TableError
+from pylogbroker.spark.loading import compact, table
+from pylogbroker.spark.loading.reading import tableAt
+from tests.spark.loading.cases import NOW_MS, LoadCase, packed
+from tests.warehouse.tables import write
+
+DAY_MS = 24 * 3_600_000
+
+
+class CompactingTests(LoadCase):
+    """Few files of many."""
+
+    def test_days(self) -> None:
+        """A day with small files becomes one with few; others stay as they are; no row changes; the next load goes on."""
+        for number in range(3):
+            self.write(packed(NOW_MS, b"%d" % number), *([packed(NOW_MS - DAY_MS, b"old")] if number == 0 else []))
+            self.loaded()
+        rows = sorted(map(tuple, table(self.spark, self.folder).select("value", "offset", "eventTime").collect()))
+        self.assertEqual(compact(self.spark, self.folder, date="2025-12-31"), [])
+        [day] = compact(self.spark, self.folder)
+        self.assertEqual(day[:5], (self.topic, "2026-01-01", 3, 1, 3))
+        self.assertEqual(sorted(map(tuple, table(self.spark, self.folder).select("value", "offset", "eventTime").collect())), rows)
+        self.assertEqual((self.spark.read.parquet(self.folder).count(), len(list(tableAt(self.folder).published()))), (4, 2))
+        self.assertEqual(compact(self.spark, self.folder), [])
+        self.write(b"more")
+        self.assertEqual(self.loaded().rowCount, 1)
+
+    def test_nothing(self) -> None:
+        """An empty table has nothing to compact; a wrong option is refused."""
+        self.assertEqual(compact(self.spark, self.folder), [])
+        self.assertRaises(ConfigurationError, compact, self.spark, self.folder, compression="zip")
+        self.assertRaises(TableError, compact, self.spark, "s3://x")
+        for name in ("a", "b"):
+            write(RealFileSystem(), f"{self.folder}/topic=x/date=2026-01-01/hour=1/{name}.parquet", b"")
+        self.assertIn("no load has made it", str(self.assertRaises(TableError, compact, self.spark, self.folder)))
+
+    def test_fails(self) -> None:
+        """A file that cannot be read leaves the day as it was."""
+        for value in (b"a", b"b"):
+            self.write(value)
+            self.loaded()
+        [path, *_more] = tableAt(self.folder).files()
+        with open(path, "wb") as file:
+            file.write(b"no Parquet")
+        self.assertRaises(LoadError, compact, self.spark, self.folder)
+        self.assertEqual((tableAt(self.folder).manifestCount(), os.listdir(f"{self.folder}/_staging")), (2, []))

@@ -1,0 +1,236 @@
+"""
+Tests for L{pylogbroker.warehouse.writing}: every death that there can be.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import StorageError, TableBusyError, TableError
+from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
+from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table
+from pylogbroker.warehouse.writing import TableWriter, localPath
+from tests.warehouse.tables import HOUR, PATH, PLACE, compact, load, manifest, plainRows, rows, write
+
+RANDOM_COUNT = 5
+
+
+class TableCase(SynchronousTestCase):
+    """A machine with a table of two runs and a compaction."""
+
+    def setUp(self) -> None:
+        self.files = self.machine()
+
+    def machine(self) -> PowerCutFileSystem:
+        files = PowerCutFileSystem()
+        files.makeDirectories("/data")
+        files.syncDirectory("/")
+        return files
+
+    def filled(self) -> PowerCutFileSystem:
+        files = self.machine()
+        load(files, "first")
+        load(files, "second")
+        compact(files, "third")
+        return files
+
+    def assertWhole(self, files: PowerCutFileSystem, count: int) -> None:
+        """So many rows are there, each once, for every reader, and the offsets say so."""
+        last = Table(PATH, files).last()
+        assert last is not None
+        self.assertEqual(rows(files), list(range(count)))
+        self.assertEqual(plainRows(files), list(range(count)))
+        self.assertEqual(last.positions, {PLACE: count})
+
+
+class CommitTests(TableCase):
+    """What a commit leaves."""
+
+    def test_runs(self) -> None:
+        """Each run goes on where the one before ended; a compaction changes no row; nothing is left in the staging folder."""
+        files = self.filled()
+        self.assertWhole(files, 20)
+        self.assertEqual(files.list(f"{PATH}/{STAGING}"), [])
+        self.assertEqual(sorted(files.list(f"{PATH}/{MANIFESTS}")), [f"{number:012d}.json" for number in (1, 2, 3)])
+        self.assertEqual(len(files.list(f"{PATH}/{HOUR}1")), 1)
+
+    def test_durable(self) -> None:
+        """What was committed survives a power cut right behind it, synced or not."""
+        for seed in range(RANDOM_COUNT):
+            files = self.filled()
+            files.cutPower(Random(seed) if seed else None)
+            self.assertWhole(files, 20)
+
+    def test_numberIsTaken(self) -> None:
+        """Where locks do not reach, of two runs from the same state one is committed; the other has left nothing."""
+        load(self.files, "first")
+        table = Table(PATH, self.files)
+        with TableWriter(table, self.files) as writer:
+            write(self.files, f"{writer.staging('other')}/x/y", b"99\n")
+            error = self.assertRaises(TableBusyError, writer.commit, manifest(1, "other", added=()))
+        self.assertIn("000000000001.json", str(error))
+        self.assertWhole(self.files, 10)
+        self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), [])
+        self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
+
+    def test_linkFails(self) -> None:
+        """A commit that fails is an error of the file, nothing is committed, and the next run does it all."""
+        self.files.makeDirectories(PATH)
+        self.files.fail("link", "000000000001.json", errno.EIO)
+        error = self.assertRaises(StorageError, load, self.files, "first")
+        self.assertEqual((error.action, error.errno), ("link", errno.EIO))
+        self.assertEqual(Table(PATH, self.files).manifestCount(), 0)
+        load(self.files, "second")
+        self.assertWhole(self.files, 10)
+        self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
+
+    def test_publishingFails(self) -> None:
+        """A run that was committed and could not be published is seen whole, and the next run publishes it."""
+        self.files.makeDirectories(PATH)
+        self.files.fail("link", ".parquet", errno.ENOSPC)
+        self.assertRaises(StorageError, load, self.files, "first")
+        self.assertEqual(rows(self.files), list(range(10)))
+        self.assertEqual(plainRows(self.files), [])
+        load(self.files, "second")
+        self.assertWhole(self.files, 20)
+
+    def test_cannotBeSwept(self) -> None:
+        """What a dead run's task still writes is no trouble, and goes with a later run."""
+        self.files.makeDirectories(PATH)
+        write(self.files, f"{PATH}/{STAGING}/dead/a/b", b"1\n")
+        self.files.fail("remove", "/b", errno.EBUSY)
+        load(self.files, "first")
+        self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), ["dead"])
+        load(self.files, "second")
+        self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), [])
+        self.assertWhole(self.files, 20)
+
+    def test_stagedFileIsGone(self) -> None:
+        """A committed file that is neither there nor staged stops the next run, which names it."""
+        self.files.makeDirectories(PATH)
+        self.files.fail("link", ".parquet", errno.EIO)
+        self.assertRaises(StorageError, load, self.files, "first")
+        self.files.remove(f"{PATH}/{STAGING}/first/{HOUR}0/part-0.snappy.parquet")
+        error = self.assertRaises(TableError, load, self.files, "second")
+        self.assertIn("run 1 has committed this file", str(error))
+        again = self.assertRaises(TableError, load, self.files, "third")
+        self.assertEqual(str(again), str(error))
+
+
+class LockTests(TableCase):
+    """One at a time."""
+
+    def test_second(self) -> None:
+        """A second run is told at once, and changes nothing; when the first has ended, or died, it may."""
+        load(self.files, "first")
+        with TableWriter(Table(PATH, self.files), self.files):
+            self.assertRaises(TableBusyError, load, self.files, "second")
+        with TableWriter(Table(PATH, self.files), self.files):
+            self.files.kill()
+        load(self.files, "third")
+        self.assertWhole(self.files, 20)
+
+    def test_letGoWhenRecoveryFails(self) -> None:
+        """A table that cannot be opened is not locked."""
+        load(self.files, "first")
+        load(self.files, "second")
+        self.files.remove(f"{PATH}/{MANIFESTS}/000000000001.json")
+        error = self.assertRaises(TableError, load, self.files, "third")
+        self.assertIn("000000000001.json: it is missing", str(error))
+        self.files.lock(f"{PATH}/{LOCK}")()
+
+
+class DeathTests(TableCase):
+    """A run dies before each of its file operations, and another follows."""
+
+    def deaths(self, act: Callable[[PowerCutFileSystem], None], after: Callable[[PowerCutFileSystem, Random | None], None], chances: int) -> int:
+        """
+        Let it die at each point, several times where chance plays a part.
+
+        @return: how many points there were.
+        """
+        point = 0
+        while True:
+            for seed in range(chances):
+                files = self.filled()
+                files.cutAt = files.operationCount + point
+                try:
+                    act(files)
+                except PowerLostError:
+                    after(files, Random(seed) if seed else None)
+                else:
+                    return point
+                try:
+                    committed = Table(PATH, files).last()
+                    assert committed is not None
+                    self.assertEqual(rows(files), list(range(committed.positions[PLACE])))
+                    load(files, "again")
+                except Exception as error:
+                    raise AssertionError(f"died at {point}, seed {seed}") from error  # which of the hundreds it was
+                self.assertWhole(files, committed.positions[PLACE] + 10)
+            point += 1
+
+    @staticmethod
+    def kill(files: PowerCutFileSystem, _random: Random | None) -> None:
+        files.kill()
+
+    @staticmethod
+    def cut(files: PowerCutFileSystem, random: Random | None) -> None:
+        files.cutPower(random)
+
+    def test_killedLoading(self) -> None:
+        """C{kill -9} of a load: no row is lost or doubled, whatever reader looks."""
+        self.assertGreater(self.deaths(lambda files: load(files, "dying"), self.kill, 1), 20)
+
+    def test_killedCompacting(self) -> None:
+        """C{kill -9} of a compaction: the rows stay as they are."""
+
+        def act(files: PowerCutFileSystem) -> None:
+            compact(files, "dying")
+
+        self.assertGreater(self.deaths(act, self.kill, 1), 20)
+
+    def test_powerCutLoading(self) -> None:
+        """The same with the power cut, and what was not synced lost, or some of it."""
+        self.assertGreater(self.deaths(lambda files: load(files, "dying"), self.cut, RANDOM_COUNT), 20)
+
+    def test_powerCutCompacting(self) -> None:
+        """A compaction that loses power loses no row and doubles none."""
+        self.assertGreater(self.deaths(lambda files: compact(files, "dying"), self.cut, RANDOM_COUNT), 20)
+
+    def test_diesTwice(self) -> None:
+        """A kill behind the commit, and a power cut in the run that finishes it, wherever: the run is there once."""
+
+        def act(files: PowerCutFileSystem) -> None:
+            point, files.cutAt = files.cutAt, None
+            files.fail("link", ".parquet", errno.EIO)
+            self.assertRaises(StorageError, load, files, "unpublished")
+            files.kill()
+            assert point is not None
+            files.cutAt = files.operationCount + point - started
+            load(files, "dying")
+
+        started = self.filled().operationCount
+        self.assertGreater(self.deaths(act, self.cut, RANDOM_COUNT), 30)
+
+    def test_withoutSyncs(self) -> None:
+        """The test sees what it ought to see: without C{fsync}, rows are lost to a power cut."""
+        files = self.filled()
+        files.syncs = False
+        load(files, "unsynced")
+        files.cutPower()
+        self.assertEqual(rows(files), list(range(20)))
+
+
+class PathTests(SynchronousTestCase):
+    """Where a table can be."""
+
+    def test_paths(self) -> None:
+        """Paths are taken, places that are reached by a protocol are refused."""
+        self.assertEqual([localPath(each) for each in ("/data/clicks/", "clicks", "/", "../a:b")], ["/data/clicks", "clicks", "/", "../a:b"])
+        for text in ("s3a://bucket/table", "hdfs://name/table", "file:/data/table", ""):
+            self.assertIn("local or mounted file system", str(self.assertRaises(TableError, localPath, text)))
