@@ -56,6 +56,7 @@ class TopicLog:
         self._fetchSize = FETCH_SIZE
         self._resting: Deferred[None] | None = None
         self._asking: list[Deferred[None]] = []
+        self._isClosed = False
 
     # -- reading
 
@@ -65,14 +66,14 @@ class TopicLog:
 
         @param apply: called with each payload and its offset; raises L{UnusableLogError} if this is no registry's log.
         @param caughtUp: called when what was there at the start has been read.
-        @return: never fires. Fails with L{UnusableLogError}; until it is cancelled.
+        @return: fires when this was closed; fails with L{UnusableLogError}. Can be cancelled.
         """
         return Deferred.fromCoroutine(self._follow(apply, caughtUp))
 
     async def _follow(self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]) -> None:
         end: int | None = None
         isCaughtUp = False
-        while True:
+        while not self._isClosed:
             try:
                 if self._clock.seconds() >= self._checkAt:
                     found = await self._checkEnds()
@@ -101,7 +102,7 @@ class TopicLog:
                 self._asking += asking
                 continue
             for each in asking:
-                each.callback(None)
+                self._clock.callLater(0, each.callback, None)  # not from in here: who is called may close this
             if not self._asking:
                 await self._rest(self._pollSeconds)
 
@@ -164,7 +165,7 @@ class TopicLog:
 
         @return: fires when it was read; not before it can be. Can be cancelled.
         """
-        asking: Deferred[None] = Deferred(lambda asking: self._asking.remove(asking) if asking in self._asking else None)
+        asking: Deferred[None] = Deferred()
         self._asking.append(asking)
         self._wake()
         return asking
@@ -195,6 +196,8 @@ class TopicLog:
         return Deferred.fromCoroutine(self._close())
 
     async def _close(self) -> None:
+        self._isClosed = True
+        self._wake()
         await self._consumer.close()
         try:
             await self._producer.close()

@@ -31,15 +31,18 @@ class _Checker(ReaderWriterCompatibilityChecker):
         self._leftCount = STEP_COUNT_MAX
         self._known: dict[tuple[int, int], Any] = {}
 
-    def get_compatibility(self, reader: Any, writer: Any, reference_token: str = "/", location: list[str] | None = None) -> Any:
+    def compare(self, reader: Any, writer: Any, token: str = "/", location: list[str] | None = None) -> Any:
+        """The library's C{get_compatibility}, which calls itself by that name."""
         pair = id(reader), id(writer)  # of trees that are held by who asks
         if pair not in self._known:
             self._leftCount -= 1
             if self._leftCount < 0:
                 raise InvalidSchemaError("schemas that are too complicated to be compared")
             self._known[pair] = CompatibleResult  # what is under way is not what will speak against it
-            self._known[pair] = self.calculate_compatibility(reader, writer, [*(location or []), reference_token])
+            self._known[pair] = self.calculate_compatibility(reader, writer, [*(location or []), token])
         return self._known[pair]
+
+    get_compatibility = compare  # type: ignore[assignment] # its names are not ours
 
 
 def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str) -> list[str]:
@@ -67,7 +70,7 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
 
 def _whyNot(checker: _Checker, reader: Parsed, writer: Parsed) -> list[str]:
     try:
-        result = checker.get_compatibility(reader.tree, writer.tree)
+        result = checker.compare(reader.tree, writer.tree)
     except InvalidSchemaError:
         raise
     except Exception as error:  # a type that it does not know, or RecursionError

@@ -12,6 +12,7 @@ from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
 from pylogbroker.config.consumersettings import CONSUMER_ROWS
 from pylogbroker.config.page import settingsPage
 from pylogbroker.config.producersettings import PRODUCER_ROWS
+from pylogbroker.config.registrysettings import REGISTRY_ROWS
 from pylogbroker.config.settings import BROKER_ROWS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,6 +30,6 @@ class PageTests(SynchronousTestCase):
     def test_everyKey(self) -> None:
         """Every key of every role is in its part, once."""
         parts = settingsPage().split("\n## ")[1:]
-        for part, rows in zip(parts, (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS), strict=True):
+        for part, rows in zip(parts, (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS, REGISTRY_ROWS), strict=True):
             for row in rows:
                 self.assertEqual(part.count(f"\n| `{row.key}` |"), 1, row.key)

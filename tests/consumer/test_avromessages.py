@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.consumer.avromessages import AvroMessages, toTopic
+from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import BrokenPayloadError, PylogbrokerError, RegistryError, SchemaError, UnknownSchemaError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
@@ -19,7 +20,7 @@ from pylogbroker.model import BrokerPartition
 from pylogbroker.schemas.avro import AvroEncoder
 from tests.blocking.registryend import RegistryEnd
 
-PLACE = ("clicks", BrokerPartition(0, 0))
+PLACE = Place("clicks", BrokerPartition(0, 0))
 LONG = AvroEncoder(1, '"long"')
 TEXT = AvroEncoder(2, '"string"')
 

@@ -35,10 +35,14 @@ class RegistryProcess(BrokerProcess):
         return self
 
     def launch(self) -> None:
-        """Start it and wait for nothing but its port, if it comes to that."""
+        """Start it and wait for nothing but its port."""
+        self.launchOnly()
+        self.port = int(self.waitForLine(_PORT, START_SECONDS_MAX).group(1))
+
+    def launchOnly(self) -> None:
+        """Start it and wait for nothing."""
         assert self._config is not None
         self._spawn(["pylogbroker-registry", "--config", self._config], self.directory)
-        self.port = int(self.waitForLine(_PORT, START_SECONDS_MAX).group(1))
 
     @property
     def url(self) -> str:

@@ -26,6 +26,7 @@ from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS, PREFIX,
 from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
 from pylogbroker.config.properties import readProperties
+from pylogbroker.config.registrysettings import REGISTRY_ROWS, RegistrySettings
 from pylogbroker.config.table import Row
 from pylogbroker.loglevels import readLevels
 from tests.integration.brokerprocess import twistd
@@ -69,6 +70,10 @@ class PropertyTests(SynchronousTestCase):
     def test_auditor(self) -> None:
         """C{auditor.properties} is valid as it is."""
         self.assertEqual(AuditorSettings.fromProperties(self.check("auditor.properties", AUDITOR_ROWS), self.fail).tiers[0].name, "live")
+
+    def test_registry(self) -> None:
+        """C{registry.properties} is valid as it is."""
+        self.assertEqual(RegistrySettings.fromProperties(self.check("registry.properties", REGISTRY_ROWS), self.fail).topic, "_schemas")
 
     def test_allowList(self) -> None:
         """C{allow.txt} is valid as it is."""

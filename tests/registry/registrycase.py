@@ -81,8 +81,10 @@ class RegistryCase(TestCase):
     async def produce(self, topic: str, *payloads: bytes) -> None:
         """Messages that are visible."""
         producer = SyncProducer(reactor, self.broker.endpoint)
+        before = await producer.confirm(topic, 0)
         await producer.send(topic, 0, payloads)
-        await producer.confirm(topic, 0)
+        while await producer.confirm(topic, 0) == before:  # it is flushed on a worker
+            await deferLater(reactor, 0.01)
         await producer.close()
 
     async def eventually(self, condition: Callable[[], Any]) -> None:

@@ -4,7 +4,7 @@ Tests for L{pylogbroker.registry.topiclog}, over a real broker.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
@@ -95,7 +95,7 @@ class TopicLogTests(RegistryCase):
         await self.broker.stop()
         self.cut("log")
         await self.startBroker()
-        error = await self.assertFailure(following, UnusableLogError)
+        error: Any = await self.assertFailure(cast("Deferred[Any]", following), UnusableLogError)
         self.assertRegex(str(error), r"log begins at \d+, not at 0: .* topic\.log\.retention\.hours=log:2147483647")
         _, _, again = self.follow(self.makeLog())
         await self.assertFailure(again, UnusableLogError)
@@ -110,7 +110,7 @@ class TopicLogTests(RegistryCase):
         self.cut("log")
         await self.startBroker()
         await self.produce("log", b"y")
-        error = await self.assertFailure(following, UnusableLogError)
+        error: Any = await self.assertFailure(cast("Deferred[Any]", following), UnusableLogError)
         self.assertIn("up to", str(error))
 
     async def test_closed(self) -> None:

@@ -23,7 +23,7 @@ from pylogbroker.schemas.entries import (
     encodeEntry,
 )
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 NUMBER = st.integers(0, 2**31)
 CHANGES = st.one_of(
     st.just(Begin()),

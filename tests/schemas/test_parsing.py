@@ -63,8 +63,8 @@ class ParseTests(SynchronousTestCase):
         empty = {"type": "record", "name": "E", "fields": [field("n", "null")]}
         for items in ("null", empty, {"type": "record", "name": "F", "fields": [field("e", empty), field("f", "E")]}):
             self.assertIn("take no bytes", self.refused(json.dumps({"type": "array", "items": items})))
-        for items in (["null"], {"type": "record", "name": "E", "fields": [field("n", "null"), field("i", "int")]}, {"type": "map", "values": "null"}):
-            parseSchema(json.dumps({"type": "array", "items": items}))
+        for good in (["null"], {"type": "record", "name": "E", "fields": [field("n", "null"), field("i", "int")]}, {"type": "map", "values": "null"}):
+            parseSchema(json.dumps({"type": "array", "items": good}))
 
     def test_aliases(self) -> None:
         """An alias without a namespace is in that of its schema."""
