@@ -25,7 +25,7 @@ from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.web.listening import listenNow, listenerDescription
+from pylogbroker.web.listening import listenerDescription, listenNow
 from pylogbroker.web.site import Query, Reply, Web, textReply
 
 LOGGED_COUNT_MAX = 1_000

@@ -115,7 +115,8 @@ class ServiceTests(AuditCase):
                 except ConnectionResetError:
                     return b""
 
-        for more in (b"Content-Length: 1000000000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n"):
+        sizes = [b"Content-Length: %b\r\n\r\n" % size for size in (b"1000000000000", b"9" * 5000)]
+        for more in (*sizes, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"):
             self.assertTrue((await deferToThread(send, more)).startswith(b"HTTP/1.1 413 "))
         self.assertEqual(self.flushLoggedErrors(), [])
 
