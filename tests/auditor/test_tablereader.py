@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from pylogbroker.audit.ledger import Comparison
+from pylogbroker.audit.comparison import Comparison
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
