@@ -45,18 +45,7 @@ class SendingTests(SourceCase):
         for number in range(60):
             key = (f"key{number}", b"key%d" % number, number)[number % 3]
             sending.add("clicks", key, f"value {number}")
-            sending.add("clicks", key, f"value {number}")
             wanted[defaultPartitioner(key, 3)].append(b"value %d" % number)
-        self.assertEqual(sending.sentCount, 60)
-        self.assertEqual([self.taken(self.broker), self.taken(self.other), self.taken(self.other, 1)], [wanted[index] for index in range(3)])
-
-    def test_withoutKey(self) -> None:
-        """Rows without a key go to a partition by chance, and to another when a set is full."""
-        self.chances = iter([0.99, 0.0])
-        sending = self.sending(batchSize=24)
-        for number in range(4):
-            sending.add("clicks", None, b"%d" % number)
-        self.assertEqual(sending.sentCount, 3)
         sending.close()
         self.assertEqual((self.taken(self.other, 1), self.taken(self.broker)), ([b"0", b"1", b"2"], [b"3"]))
 
