@@ -47,6 +47,17 @@ class SendingTests(SourceCase):
             sending.add("clicks", key, f"value {number}")
             wanted[defaultPartitioner(key, 3)].append(b"value %d" % number)
         sending.close()
+        self.assertEqual(sending.sentCount, 60)
+        self.assertEqual([self.taken(self.broker), self.taken(self.other), self.taken(self.other, 1)], [wanted[index] for index in range(3)])
+
+    def test_withoutKey(self) -> None:
+        """Rows without a key go to a partition by chance, and to another when a set is full."""
+        self.chances = iter([0.99, 0.0])
+        sending = self.sending(batchSize=24)
+        for number in range(4):
+            sending.add("clicks", None, b"%d" % number)
+        self.assertEqual(sending.sentCount, 3)
+        sending.close()
         self.assertEqual((self.taken(self.other, 1), self.taken(self.broker)), ([b"0", b"1", b"2"], [b"3"]))
 
     def test_newTopic(self) -> None:
