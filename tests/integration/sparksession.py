@@ -23,6 +23,9 @@ from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.zookeeperprocess import sharedZookeeper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+QUIET = "appender.none.type=Null\nappender.none.name=none\nrootLogger.level=off\nrootLogger.appenderRef.none.ref=none\n"
+"""For log4j, in whose log every task that a test lets fail leaves a page. Without an appender Spark would take its own settings."""
+
 QUICK_START = """
 import sys
 sys.path[:] = [entry for entry in sys.path if not entry.endswith("pyspark.zip")]
@@ -43,7 +46,7 @@ def startSession(folder: str) -> Any:
     os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
     Path(folder, "sitecustomize.py").write_text(QUICK_START, encoding="utf-8")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, str(ROOT), os.environ.get("PYTHONPATH"))))
-    Path(folder, "log4j2.properties").write_text("rootLogger.level=off\n", encoding="utf-8")
+    Path(folder, "log4j2.properties").write_text(QUIET, encoding="utf-8")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2,3]").appName("pylogbroker")

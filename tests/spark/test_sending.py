@@ -45,8 +45,8 @@ class SendingTests(SourceCase):
         for number in range(60):
             key = (f"key{number}", b"key%d" % number, number)[number % 3]
             sending.add("clicks", key, f"value {number}")
-            sending.add("clicks", key, f"value {number}")
             wanted[defaultPartitioner(key, 3)].append(b"value %d" % number)
+        sending.close()
         self.assertEqual(sending.sentCount, 60)
         self.assertEqual([self.taken(self.broker), self.taken(self.other), self.taken(self.other, 1)], [wanted[index] for index in range(3)])
 
