@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
 from pylogbroker.model import EARLIEST, LATEST, TopicPartition
-from tests.integration.rawclient import RawClient
+from tests.integration.rawclient import ClosedByBrokerError, RawClient
 from tests.integration.threaded import BrokerCase, inThread
 
 TWELVE = encodeMessage(b"12")
@@ -392,7 +392,10 @@ class RestartTests(StorageCase):
 
     @inThread
     def test_badDisk(self) -> None:
-        """An I/O error takes its partition out of service: producers are cut off, fetches answer -1, other topics go on."""
+        """
+        An I/O error takes its partition out of service: a question behind what was lost gets no answer, producers are cut off, fetches answer -1, other topics
+        go on.
+        """
         self.start(NEVER)
         client = self.client()
         for topic in ("bad", "good"):
@@ -404,12 +407,13 @@ class RestartTests(StorageCase):
         os.dup2(broken, descriptor)  # from now on every write fails
         os.close(broken)
         client.produce("bad", 0, TWELVE)
-        self.written(client)
-        self.assertEqual(client.fetch("bad", 0, 0), (-1, b""))
+        self.assertRaises(ClosedByBrokerError, client.processed)
         other = self.client()
+        self.assertEqual(other.fetch("bad", 0, 0), (-1, b""))
         other.produce("bad", 0, TWELVE)
         self.assertTrue(other.isClosed())
-        client.produce("good", 0, TWELVE)
-        self.written(client)
+        third = self.client()
+        third.produce("good", 0, TWELVE)
+        self.written(third)
         self.assertEqual(self.size("good"), 24)
         self.flushLoggedErrors()
