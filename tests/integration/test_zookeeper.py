@@ -231,10 +231,10 @@ class FaultTests(zookeeper.ZookeeperCase):
 
     async def test_restart(self) -> None:
         """A server that is killed and comes back finds the same session and the same nodes; watches have not fired."""
-        server = ZookeeperServer(reactor, self.mktemp(), tickMs=250)
+        server = ZookeeperServer(reactor, self.mktemp(), tickMs=1000)
         self.addCleanup(server.stop)
         await server.start()
-        client = ZookeeperClient(reactor, server.servers, 10_000)
+        client = ZookeeperClient(reactor, server.servers, 20_000)  # Java may take a while to come back
         self.addCleanup(client.close)
         await client.connect()
         session = client.session_id
