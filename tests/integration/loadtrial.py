@@ -185,23 +185,20 @@ class LoadTrial:
         return data if number % 3 else encodeEnvelope(BASE_MS + number % 7 * 3_600_000, b"web%d" % (number % 5), data)
 
     def _whole(self, loader: Loader, messageCount: int) -> float:
-        """A load that nobody disturbs, twice, the second for how long it takes when Spark is warm."""
-        seconds = 0.0
-        for _load in range(2):
-            self._publish(messageCount)
-            begun = monotonic()
-            loader.begin()
-            said = loader.said()
-            seconds = monotonic() - begun
-            if said.get("rowCount") != messageCount // len(PLACES) * len(PLACES):
-                raise LoadTrialError(f"a load of {messageCount} messages said {said}")
-        return seconds
+        """A load that nobody disturbs; returns how long it takes a loader that has just started, as all that are killed have."""
+        self._publish(messageCount)
+        begun = monotonic()
+        loader.begin()
+        said = loader.said()
+        if said.get("rowCount") != messageCount // len(PLACES) * len(PLACES):
+            raise LoadTrialError(f"a load of {messageCount} messages said {said}")
+        return monotonic() - begun
 
     def _killed(self, loader: Loader, messageCount: int, loadSeconds: float) -> None:
         self._publish(messageCount)
         before = self._last().number
         loader.begin()
-        Event().wait(self._random.uniform(0, 1.5 * loadSeconds))  # the moment; a loader that was started anew takes longer than a warm one
+        Event().wait(self._random.uniform(0, 1.2 * loadSeconds))  # the moment
         loader.kill(self._random.random() < 0.5)
         self._loaders.remove(loader)
         staged = os.listdir(self.table.at(STAGING))
