@@ -4,6 +4,7 @@ The registry as people run it: C{twistd pylogbroker-registry} as a process over 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -17,7 +18,6 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
-from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.blocking.registryclient import RegistryClient
@@ -50,8 +50,9 @@ def sharedBroker() -> BrokerProcess:
     if not _shared:
         folder = tempfile.mkdtemp()
         broker = BrokerProcess(f"{folder}/log")
-        reactor.addSystemEventTrigger("after", "shutdown", broker.kill)
-        reactor.addSystemEventTrigger("after", "shutdown", shutil.rmtree, folder)
+        # Not when the reactor shuts down: a worker of trial lets it do so after each test.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(broker.kill)
         _shared.append(broker.start())
     return _shared[0]
 
