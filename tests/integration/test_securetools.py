@@ -110,7 +110,8 @@ class SecureToolTests(CommandCase):
             row = json.loads((await self.tool(*arguments, "--topic", "speed", "--json")).output)
             self.assertEqual(row["data.consumed.in.nMsg"], 20)
         await self.tool("audit", "--tier", f"live={self.servers}", "--topic", "t", "--set", "grace.ms=0")
-        self.assertEqual(self.told, {name for name, parser in commands().items() if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())})
+        withCluster = {name for name, parser in commands().items() if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())}
+        self.assertEqual(self.told, withCluster - {"load"})  # that one reads by Spark's data source, which has options of its own
 
     async def translate(self, end: int) -> None:
         """C{groups translate}, to where a mirror has written down that nothing is known."""
