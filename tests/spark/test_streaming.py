@@ -164,6 +164,21 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(values, [b"a"] * 10 + [b"b"] * 10)
         self.assertNotIn("0-1", start["clicks"])
 
+    def test_awayWhenTheEndIsFixed(self) -> None:
+        """With "available now" a partition that was read before and whose broker is away at first is read up to what is there when it is seen."""
+        self.broker.partitionCount = 2
+        self.broker.log(partition=1).append(*sets(b"a"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        self.broker.log(partition=1).append(*sets(b"b"))
+        self.broker.partitionCount = 1
+        reader.prepareForTriggerAvailableNow()
+        self.broker.partitionCount = 2
+        end = self.next(reader, start)
+        self.assertEqual(self.rows(reader, end), [b"b"] * 10)
+        self.broker.log(partition=1).append(*sets(b"late"))
+        self.assertEqual(self.next(reader, end), end)
+
     def test_namedPartitions(self) -> None:
         """Offsets to begin at must name every partition."""
         self.assertRaises(ConfigurationError, self.reader(startingOffsets='{"clicks": {"0-0": 0}}').initialOffset)
