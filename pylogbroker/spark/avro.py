@@ -8,8 +8,8 @@ The column's type has to be known before anything is read, so the values come as
 a payload is looked up by its id on the executors, once a process. A payload that cannot be read is null, or beside it stands why, or it stops the
 query: as asked. That the registry cannot be reached is none of these: the task fails, and Spark tries it again; nulls would tell of broken data.
 
-Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps and decimals are Spark's. Other unions, times of day and
-recursive schemas are refused when the query is made, since a column of several types would have to be guessed at.
+Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps and decimals are Spark's, a UUID is its text. Other
+unions, times of day and recursive schemas are refused when the query is made, since a column of several types would have to be guessed at.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pylogbroker.blocking.registryclient import RegistryClient
 from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError
 from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.texts import withoutLogicalType
 
 PERMISSIVE = "PERMISSIVE"
 FAILFAST = "FAILFAST"
@@ -158,5 +159,6 @@ def _asArray(outcomes: list[_Outcome], kind: pyarrow.DataType, isStrict: bool, w
 
 @lru_cache(64)
 def _decoder(registry: str, readerSchema: str) -> AvroDecoder:
-    """One a process, with its schemas."""
-    return AvroDecoder(readerSchema, RegistryClient(registry).schema)
+    """One a process, with its schemas. The library makes objects of UUIDs wherever the writer's schema says so; without that they stay texts."""
+    client = RegistryClient(registry)
+    return AvroDecoder(withoutLogicalType(readerSchema, "uuid"), lambda schemaId: withoutLogicalType(client.schema(schemaId), "uuid"))
