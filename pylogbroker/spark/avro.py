@@ -24,8 +24,9 @@ from pyspark.sql.functions import arrow_udf, col  # type: ignore[attr-defined] #
 from pyspark.sql.pandas.types import to_arrow_type
 
 from pylogbroker.blocking.registryclient import RegistryClient
-from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError
+from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError, UnknownSchemaError
 from pylogbroker.schemas.avro import AvroDecoder
+from pylogbroker.schemas.framing import schemaIdOf
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.texts import withoutLogicalType
 
@@ -115,7 +116,8 @@ def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: b
 
     def decode(payloads: pyarrow.Array) -> pyarrow.Array:
         decoder = _decoder(registry, readerSchema)
-        outcomes = [_decoded(decoder, payload) for payload in payloads.to_pylist()]
+        unknown: dict[int, SchemaError] = {}
+        outcomes = [_decoded(decoder, payload, unknown) for payload in payloads.to_pylist()]
         try:
             return _asArray(outcomes, arrowType, isStrict, withErrors)
         except pyarrow.ArrowException:  # a value that the type has no room for: which one?
@@ -129,12 +131,21 @@ def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: b
 _Outcome = tuple[Any, SchemaError | None]
 
 
-def _decoded(decoder: AvroDecoder, payload: bytes | None) -> _Outcome:
-    """A value, or what is wrong."""
+def _decoded(decoder: AvroDecoder, payload: bytes | None, unknown: dict[int, SchemaError]) -> _Outcome:
+    """
+    A value, or what is wrong.
+
+    @param unknown: schemas that the registry was found not to have, which are asked for once a batch; this adds to it.
+    """
     if payload is None:
         return None, None
     try:
+        if unknown and (schemaId := schemaIdOf(payload)) in unknown:
+            return None, unknown[schemaId]
         return decoder.decode(payload), None
+    except UnknownSchemaError as error:
+        unknown[schemaIdOf(payload)] = error
+        return None, error
     except SchemaError as error:
         return None, error
 

@@ -143,6 +143,21 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], ["", "BrokenPayloadError", "UnknownSchemaError", "BrokenPayloadError", ""])
         self.assertRaises(BrokenPayloadError, self.decode, '"long"', payloads, True)
 
+    def test_unknownOnce(self) -> None:
+        """A schema that the registry does not have is asked for once a batch, since it may have it later; one that cannot be used never again."""
+        self.registry.schema(5, '"long"')
+        self.registry.schema(7, "{")
+        self.registry.answers["GET", "/schemas/ids/6"] = (404, {"error_code": 40403, "message": "Schema 6 not found"})
+        payloads: list[bytes | None] = [frame(6, b"\x02"), frame(5, b"\x04"), frame(7, b""), b"{}"] * 50
+        rows = self.decode('"long"', payloads, withErrors=True)
+        self.assertEqual([row["value"] for row in rows], [None, 2, None, None] * 50)
+        kinds = ["UnknownSchemaError", "", "InvalidSchemaError", "BrokenPayloadError"]
+        self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], kinds * 50)
+        self.assertEqual([path for _method, path, _body in self.registry.asked], [f"/schemas/ids/{schemaId}" for schemaId in (6, 5, 7)])
+        self.registry.schema(6, '"long"')
+        self.assertEqual(self.decode('"long"', payloads), [1, 2, None, None] * 50)
+        self.assertEqual(len(self.registry.asked), 4)
+
     def test_noRoom(self) -> None:
         """A value for which Spark's type has no room is one that cannot be read; the others of the batch are."""
         schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0})
