@@ -18,7 +18,7 @@ import fastavro
 from fastavro import _read_py
 from fastavro.read import SchemaResolutionError
 
-from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, UnknownSchemaError, reasonOf
+from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, UnknownSchemaError, reasonOf
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.remembering import Remembered
@@ -78,12 +78,13 @@ class AvroDecoder:
         """
         @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
         @param find: gives the text of a schema that was not learnt, or raises; for those who may wait there and then.
-        @param schemaCountMax: how many schemas are known at a time.
+        @param schemaCountMax: how many schemas are known at a time, and of how many more it is known that they cannot be used.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
         self._reader = None if readerSchema is None else parseSchema(readerSchema)
         self._find = find
         self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(schemaCountMax)
+        self._unusable: Remembered[int, str] = Remembered(schemaCountMax)
 
     def knows(self, schemaId: int) -> bool:
         """Whether what this schema has written can be read now."""
@@ -91,18 +92,9 @@ class AvroDecoder:
 
     def learn(self, schemaId: int, text: str) -> Callable[[BytesIO], Any]:
         """
-        @raise InvalidSchemaError: the schema cannot be used.
+        @raise InvalidSchemaError: the schema cannot be used; or that was found before, and then the text is not looked at again.
         """
-        writer, reader = parseSchema(text), self._reader
-        isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
-        read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
-        wanted = None if reader is None or reader.text == writer.text else reader.schema
-
-        def readBody(body: BytesIO) -> Any:
-            return read(body, writer.schema, wanted)
-
-        self._reads.put(schemaId, readBody)
-        return readBody
+        return self._learnt(schemaId, lambda _schemaId: text)
 
     def decode(self, payload: bytes) -> Any:
         """
@@ -114,7 +106,7 @@ class AvroDecoder:
         schemaId = schemaIdOf(payload)
         read = self._reads.get(schemaId)
         if read is None:
-            read = self.learn(schemaId, self._find(schemaId))
+            read = self._learnt(schemaId, self._find)
         body = BytesIO(payload)
         body.seek(HEADER_SIZE)
         try:
@@ -128,3 +120,23 @@ class AvroDecoder:
         return value
 
     __call__ = decode
+
+    def _learnt(self, schemaId: int, find: Callable[[int], str]) -> Callable[[BytesIO], Any]:
+        """What cannot be used never can be, as ids are for ever. (Why is kept as a text: an error that is raised again grows each time.)"""
+        why = self._unusable.get(schemaId)
+        if why is not None:
+            raise InvalidSchemaError(why)
+        try:
+            read = self._reading(find(schemaId))
+        except InvalidSchemaError as error:
+            self._unusable.put(schemaId, str(error))
+            raise
+        self._reads.put(schemaId, read)
+        return read
+
+    def _reading(self, text: str) -> Callable[[BytesIO], Any]:
+        writer, reader = parseSchema(text), self._reader
+        isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
+        read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
+        wanted = None if reader is None or reader.text == writer.text else reader.schema
+        return lambda body: read(body, writer.schema, wanted)

@@ -11,6 +11,7 @@ to a reader.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -79,15 +80,39 @@ def isDeeper(value: Any, most: int) -> bool:
 
 
 def _shortened(schema: Any) -> Any:
-    """Only where a schema stands: a default may look like one."""
     if isinstance(schema, list):
         return [_shortened(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     if len(schema) == 1 and isinstance(schema.get("type"), str):
         return schema["type"]
-    inner = {key: _shortened(schema[key]) for key in ("type", "items", "values") if key in schema}
+    return _changed(schema, _shortened)
+
+
+def withoutLogicalType(text: str, name: str) -> str:
+    """
+    A schema whose values are as they would be for somebody who does not know a logical type.
+
+    @raise InvalidSchemaError: it is no JSON, or too deep.
+    """
+
+    def without(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [without(branch) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        changed = _changed(schema, without)
+        if changed.get("logicalType") == name:
+            del changed["logicalType"]
+        return changed
+
+    return _written(without(_read(text)))
+
+
+def _changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """With what it is made of changed, only where a schema stands: a default may look like one."""
+    inner: dict[str, Any] = {key: change(schema[key]) for key in ("type", "items", "values") if key in schema}
     fields = schema.get("fields")
     if isinstance(fields, list):
-        inner["fields"] = [{**field, "type": _shortened(field["type"])} if isinstance(field, dict) and "type" in field else field for field in fields]
+        inner["fields"] = [{**field, "type": change(field["type"])} if isinstance(field, dict) and "type" in field else field for field in fields]
     return {key: inner.get(key, value) for key, value in schema.items()}

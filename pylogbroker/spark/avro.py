@@ -8,8 +8,8 @@ The column's type has to be known before anything is read, so the values come as
 a payload is looked up by its id on the executors, once a process. A payload that cannot be read is null, or beside it stands why, or it stops the
 query: as asked. That the registry cannot be reached is none of these: the task fails, and Spark tries it again; nulls would tell of broken data.
 
-Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps and decimals are Spark's. Other unions, times of day and
-recursive schemas are refused when the query is made, since a column of several types would have to be guessed at.
+Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps and decimals are Spark's, a UUID is its text. Other
+unions, times of day and recursive schemas are refused when the query is made, since a column of several types would have to be guessed at.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from pyspark.sql.functions import arrow_udf, col  # type: ignore[attr-defined] #
 from pyspark.sql.pandas.types import to_arrow_type
 
 from pylogbroker.blocking.registryclient import RegistryClient
-from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError
+from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError, UnknownSchemaError
 from pylogbroker.schemas.avro import AvroDecoder
+from pylogbroker.schemas.framing import schemaIdOf
 from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.texts import withoutLogicalType
 
 PERMISSIVE = "PERMISSIVE"
 FAILFAST = "FAILFAST"
@@ -114,7 +116,8 @@ def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: b
 
     def decode(payloads: pyarrow.Array) -> pyarrow.Array:
         decoder = _decoder(registry, readerSchema)
-        outcomes = [_decoded(decoder, payload) for payload in payloads.to_pylist()]
+        unknown: dict[int, SchemaError] = {}
+        outcomes = [_decoded(decoder, payload, unknown) for payload in payloads.to_pylist()]
         try:
             return _asArray(outcomes, arrowType, isStrict, withErrors)
         except pyarrow.ArrowException:  # a value that the type has no room for: which one?
@@ -128,12 +131,21 @@ def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: b
 _Outcome = tuple[Any, SchemaError | None]
 
 
-def _decoded(decoder: AvroDecoder, payload: bytes | None) -> _Outcome:
-    """A value, or what is wrong."""
+def _decoded(decoder: AvroDecoder, payload: bytes | None, unknown: dict[int, SchemaError]) -> _Outcome:
+    """
+    A value, or what is wrong.
+
+    @param unknown: schemas that the registry was found not to have, which are asked for once a batch; this adds to it.
+    """
     if payload is None:
         return None, None
     try:
+        if unknown and (schemaId := schemaIdOf(payload)) in unknown:
+            return None, unknown[schemaId]
         return decoder.decode(payload), None
+    except UnknownSchemaError as error:
+        unknown[schemaIdOf(payload)] = error
+        return None, error
     except SchemaError as error:
         return None, error
 
@@ -158,5 +170,6 @@ def _asArray(outcomes: list[_Outcome], kind: pyarrow.DataType, isStrict: bool, w
 
 @lru_cache(64)
 def _decoder(registry: str, readerSchema: str) -> AvroDecoder:
-    """One a process, with its schemas."""
-    return AvroDecoder(readerSchema, RegistryClient(registry).schema)
+    """One a process, with its schemas. The library makes objects of UUIDs wherever the writer's schema says so; without that they stay texts."""
+    client = RegistryClient(registry)
+    return AvroDecoder(withoutLogicalType(readerSchema, "uuid"), lambda schemaId: withoutLogicalType(client.schema(schemaId), "uuid"))

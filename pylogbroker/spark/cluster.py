@@ -38,6 +38,7 @@ class Cluster:
         self._patience = patience or Patience(options.retryCount)
         self._view: IClusterView = options.view()
         self._known: list[Place] = []
+        self._addresses: dict[int, BrokerAddress] = {}
 
     def __enter__(self) -> Cluster:
         return self
@@ -82,14 +83,24 @@ class Cluster:
 
         @param numbers: of brokers that should be there.
         @raise NoBrokersError: one is not, though it was looked for several times.
+        @raise ZookeeperError: ZooKeeper cannot be asked, and did not tell of all of them when it last could.
         """
-        wanted, addresses = set(numbers), dict[int, BrokerAddress]()
+        wanted = set(numbers)
         for _isLast in self._patience.tries():
-            addresses = self._view.brokers()
-            if wanted.issubset(addresses):
-                return Brokers(addresses, self._options, self._patience)
-        missing, there = min(wanted.difference(addresses)), ", ".join(map(str, sorted(addresses))) or "none"
+            self._look(wanted)
+            if wanted.issubset(self._addresses):
+                return Brokers(self._addresses, self._options, self._patience)
+        missing, there = min(wanted.difference(self._addresses)), ", ".join(map(str, sorted(self._addresses))) or "none"
         raise NoBrokersError(f"there is no broker {missing}, though it was looked for {self._patience.retryCount + 1} times; there are {there}")
+
+    def _look(self, wanted: set[int]) -> None:
+        """Where the brokers are now, or were when ZooKeeper could last be asked: one that has moved since gives no answer there, which is told."""
+        try:
+            self._addresses = self._view.brokers()
+        except ZookeeperError as error:
+            if not wanted.issubset(self._addresses):
+                raise
+            log.warning("ZooKeeper cannot be asked, so that brokers are looked for where they were: %s", error)
 
 
 def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:

@@ -1,11 +1,10 @@
 """
-Offsets by topic and partition, as JSON: C{{"clicks": {"0-0": 4711, "1-0": -2}}}. People write it in options, Spark keeps it in checkpoints.
+Offsets by topic and partition, as JSON: C{{"clicks": {"0-0": 4711, "1-0": -2}}}. People write it in options.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from pylogbroker.cluster import paths
@@ -74,8 +73,3 @@ def parseAssignment(option: str, text: str) -> dict[str, tuple[BrokerPartition, 
             raise ConfigurationError(f"{option}: {name} should have a list of partitions")
         found[_checkedTopic(option, name)] = tuple(sorted({parsePartition(option, partition) for partition in partitions}))
     return found
-
-
-def formatOffsets(offsets: Mapping[str, Mapping[BrokerPartition, int]]) -> str:
-    """The text that C{parseOffsets} reads."""
-    return json.dumps({name: {str(partition): offset for partition, offset in sorted(found.items())} for name, found in sorted(offsets.items())})

@@ -67,12 +67,13 @@ class Batches:
 
     def _take(self, count: int) -> pa.RecordBatch:
         key, topic, broker, partition, timestamp = self._constants(count)
+        payloads = self._payloads[:count]
         columns = [
-            key, pa.array(self._payloads[:count], pa.binary()), topic, broker, partition,
+            key, pa.array(payloads, pa.binary()), topic, broker, partition,
             _longs(self._offsets[:count]), _longs(self._nextOffsets[:count]), timestamp,
         ]  # fmt: skip
         del self._payloads[:count], self._offsets[:count], self._nextOffsets[:count]
-        self._size = sum(map(len, self._payloads))
+        self._size -= sum(map(len, payloads))
         return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
     def _constants(self, count: int) -> list[pa.Array]:

@@ -98,8 +98,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return places
 
     def _ahead(self, place: Place, before: Range | None, bounds: Bounds) -> Range:
-        """All that there is to read of a partition."""
-        latest = bounds.latest if self._targets is None else min(bounds.latest, self._targets.get(place, 0))
+        """All that there is to read of a partition; of one whose broker was away when a run's end was fixed, what is there when it is first seen."""
+        latest = bounds.latest if self._targets is None else min(bounds.latest, self._targets.setdefault(place, bounds.latest))
         if before is None:
             log.info("Topic %s has a new partition %s, which is read from %d on", *place, bounds.earliest)
             return Range(*place, bounds.earliest, max(latest, bounds.earliest))

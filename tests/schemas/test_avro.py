@@ -132,3 +132,31 @@ class KnowingTests(SynchronousTestCase):
             self.assertEqual(decoder.decode(frame(schemaId, b"\x02")), 1)
         self.assertEqual(asked, [1, 2, 3, 2])
         self.assertTrue(decoder.knows(2) and not decoder.knows(3))
+
+    def test_unusable(self) -> None:
+        """A schema that cannot be used is asked for and looked at once, within the limit, and told each time."""
+        asked: list[int] = []
+
+        def find(schemaId: int) -> str:
+            asked.append(schemaId)
+            return "{"
+
+        decoder = AvroDecoder(find=find, schemaCountMax=2)
+        texts = {str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(schemaId, b""))) for schemaId in (1, 2, 1, 3, 1, 2)}
+        self.assertEqual((asked, len(texts)), ([1, 2, 3, 2], 1))
+        self.assertIn(str(self.assertRaises(InvalidSchemaError, decoder.learn, 2, '"int"')), texts)
+        self.assertFalse(decoder.knows(2))
+
+    def test_unknown(self) -> None:
+        """A schema that nobody has is asked for again: somebody may have it later."""
+        found: dict[int, str] = {}
+
+        def find(schemaId: int) -> str:
+            if schemaId not in found:
+                raise UnknownSchemaError("not yet")
+            return found[schemaId]
+
+        decoder = AvroDecoder(find=find)
+        self.assertRaises(UnknownSchemaError, decoder.decode, frame(1, b"\x02"))
+        found[1] = '"int"'
+        self.assertEqual(decoder.decode(frame(1, b"\x02")), 1)

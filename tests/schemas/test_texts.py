@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.texts import NESTING_MAX, canonicalText, identityOf
+from pylogbroker.schemas.texts import NESTING_MAX, canonicalText, identityOf, withoutLogicalType
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -66,3 +66,20 @@ class CanonicalTests(SynchronousTestCase):
             self.assertIn(why, str(self.assertRaises(InvalidSchemaError, canonicalText, text, 80)), text)
         self.assertIn("deep", str(self.assertRaises(InvalidSchemaError, canonicalText, "[" * (NESTING_MAX + 1) + "]" * (NESTING_MAX + 1))))
         self.assertIn("too deeply", str(self.assertRaises(InvalidSchemaError, canonicalText, "[" * 100_000)))
+
+
+class LogicalTypeTests(SynchronousTestCase):
+    """Schemas for somebody who does not know a logical type."""
+
+    def test_without(self) -> None:
+        """It is gone wherever a schema stands, and nothing else is."""
+        uuid, date = {"type": "string", "logicalType": "uuid"}, {"type": "int", "logicalType": "date"}
+        fields: list[dict[str, object]] = [{"name": "x", "type": ["null", uuid]}, {"name": "y", "type": {"type": "map", "values": date}, "default": uuid}]
+        schema = {"type": "array", "items": {"type": "record", "name": "A", "fields": fields}}
+        found = json.loads(withoutLogicalType(json.dumps(schema), "uuid"))
+        fields[0]["type"] = ["null", {"type": "string"}]
+        self.assertEqual(found, schema)
+
+    def test_refused(self) -> None:
+        """What is no JSON is refused as it is elsewhere."""
+        self.assertRaises(InvalidSchemaError, withoutLogicalType, "{", "uuid")

@@ -5,11 +5,13 @@ Tests for L{pylogbroker.spark.avro}, but for what needs a session: that is in L{
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow
+from fastavro.read import LOGICAL_READERS
 from pyspark.sql import types
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -33,6 +35,22 @@ VALUE: dict[str, Any] = {
     "b": True, "i": -1, "l": 1 << 40, "f": 0.5, "d": 0.1, "y": b"\0\xff", "s": "ü", "x": b"ab", "e": "b", "o": None, "r": {"z": 1}, "a": [None, {"z": 2}],
     "m": {"k": 3}, "day": date(2026, 11, 21), "at": datetime(2026, 11, 21, 12, 0, 0, 5, UTC), "price": Decimal("12.34"),
 }  # fmt: skip
+
+AT = datetime(2026, 11, 21, 12, 0, 0, 5_000, UTC)
+LOGICAL_VALUES: dict[str, Any] = {
+    "long-timestamp-millis": AT, "long-timestamp-micros": AT, "int-date": AT.date(), "bytes-decimal": Decimal("12.34"), "fixed-decimal": Decimal("12.34"),
+    "long-local-timestamp-millis": AT.replace(tzinfo=None), "long-local-timestamp-micros": AT.replace(tzinfo=None),
+    "string-uuid": "6f1f8c2e-4a0b-4d5e-9b1a-0123456789ab",
+}  # fmt: skip
+"""What the column has, for what each key of the library's readers stands for; what is not here is refused."""
+
+
+def logicalSchema(key: str) -> str:
+    """A record with a field of a logical type, that may be null."""
+    kind, _, logical = key.partition("-")
+    details: dict[str, Any] = {"precision": 6, "scale": 2} if logical == "decimal" else {}
+    sized: dict[str, Any] = {"name": "F", "size": 4} if kind == "fixed" else {}
+    return record("L", field("v", ["null", {"type": kind, "logicalType": logical, **details, **sized}]))
 
 
 class TypeTests(SynchronousTestCase):
@@ -59,6 +77,13 @@ class TypeTests(SynchronousTestCase):
             ("nothing", "not an Avro schema"),
         ):
             self.assertIn(why, str(self.assertRaises(InvalidSchemaError, sparkType, text)))
+
+    def test_refusedLogicalTypes(self) -> None:
+        """Each logical type that the library makes an object of, and whose values no column has, is refused before anything is read."""
+        refused = set(LOGICAL_READERS) - set(LOGICAL_VALUES)
+        self.assertEqual(refused, {"int-time-millis", "long-time-micros"})
+        for key in refused:
+            self.assertIn(key.partition("-")[2], str(self.assertRaises(InvalidSchemaError, sparkType, logicalSchema(key))))
 
     def test_arguments(self) -> None:
         """A mode that is none, and no schema or two, are told."""
@@ -89,6 +114,24 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual((nothing, again), (None, found))
         self.assertEqual(len(self.registry.asked), 1)
 
+    def test_logicalTypes(self) -> None:
+        """Each other logical type that the library makes an object of arrives."""
+        for schemaId, (key, value) in enumerate(LOGICAL_VALUES.items(), 1):
+            schema = logicalSchema(key)
+            self.registry.schema(schemaId, schema)
+            payload = AvroEncoder(schemaId, schema).encode({"v": value})
+            self.assertEqual(self.decode(schema, [payload], isStrict=True), [{"v": value}], key)
+
+    def test_uuids(self) -> None:
+        """A UUID is its text, whether the writer, the reader or both call it one; one that is none is a text like others."""
+        plain, named = record("U", field("v", "string")), record("U", field("v", {"type": "string", "logicalType": "uuid"}))
+        self.registry.schema(5, plain)
+        self.registry.schema(6, named)
+        text = str(uuid.UUID(int=7))
+        payloads: list[bytes | None] = [AvroEncoder(schemaId, plain).encode({"v": value}) for schemaId in (5, 6) for value in (text, "none")]
+        for wanted in (plain, named):
+            self.assertEqual(self.decode(wanted, payloads, isStrict=True), [{"v": text}, {"v": "none"}] * 2)
+
     def test_broken(self) -> None:
         """What cannot be read is null, or stands beside why, or stops: as asked."""
         self.registry.schema(5, '"long"')
@@ -99,6 +142,21 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual([row["value"] for row in rows], [2, None, None, None, None])
         self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], ["", "BrokenPayloadError", "UnknownSchemaError", "BrokenPayloadError", ""])
         self.assertRaises(BrokenPayloadError, self.decode, '"long"', payloads, True)
+
+    def test_unknownOnce(self) -> None:
+        """A schema that the registry does not have is asked for once a batch, since it may have it later; one that cannot be used never again."""
+        self.registry.schema(5, '"long"')
+        self.registry.schema(7, "{")
+        self.registry.answers["GET", "/schemas/ids/6"] = (404, {"error_code": 40403, "message": "Schema 6 not found"})
+        payloads: list[bytes | None] = [frame(6, b"\x02"), frame(5, b"\x04"), frame(7, b""), b"{}"] * 50
+        rows = self.decode('"long"', payloads, withErrors=True)
+        self.assertEqual([row["value"] for row in rows], [None, 2, None, None] * 50)
+        kinds = ["UnknownSchemaError", "", "InvalidSchemaError", "BrokenPayloadError"]
+        self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], kinds * 50)
+        self.assertEqual([path for _method, path, _body in self.registry.asked], [f"/schemas/ids/{schemaId}" for schemaId in (6, 5, 7)])
+        self.registry.schema(6, '"long"')
+        self.assertEqual(self.decode('"long"', payloads), [1, 2, None, None] * 50)
+        self.assertEqual(len(self.registry.asked), 4)
 
     def test_noRoom(self) -> None:
         """A value for which Spark's type has no room is one that cannot be read; the others of the batch are."""

@@ -108,6 +108,15 @@ class ClusterTests(SourceCase):
         error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, [0, 7, 8])
         self.assertEqual(str(error), "there is no broker 7, though it was looked for 3 times; there are 0")
 
+    def test_addressesWithoutZookeeper(self) -> None:
+        """Without ZooKeeper brokers are where they were; one that was not there is no guess, but an error that says that ZooKeeper is away."""
+        cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
+        for _time in range(2):
+            with cluster.brokers([0]) as brokers:
+                self.assertEqual(brokers.address(0).port, 1)
+        self.assertRaises(ZookeeperTimeoutException, cluster.brokers, [0, 1])
+        self.assertRaises(ZookeeperTimeoutException, self.cluster(ZookeeperTimeoutException("late")).brokers, [0])
+
     def test_listedBrokerDown(self) -> None:
         """A broker of a list that gives no answer is looked for again, and then is an error."""
         self.broker.before = lambda request: False

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import encodeMessage, encodeSet
+from pylogbroker.formats.stretches import Stretch
 from pylogbroker.spark import reading
 from pylogbroker.spark.plan import Split
-from pylogbroker.spark.reading import ARROW_SCHEMA, readSplit
+from pylogbroker.spark.reading import ARROW_SCHEMA, Batches, readSplit
 from tests.spark.sourcecase import SourceCase
 
 
@@ -57,6 +58,21 @@ class ReadSplitTests(SourceCase):
         self.patch(reading, "BATCH_SIZE_MAX", 50_000)
         batches = self.batches(*[encodeSet([b"x" * 20_000] * 2, GZIP)] * 4)
         self.assertEqual([batch.num_rows for batch in batches], [4, 4])
+
+    def test_measuredTwice(self) -> None:
+        """A stretch of any number of messages costs in proportion to them: each is measured when it comes and when it goes."""
+        measured = 0
+
+        class Payload(bytes):
+            def __len__(self) -> int:
+                nonlocal measured
+                measured += 1
+                return super().__len__()
+
+        self.patch(reading, "ROW_COUNT", 10)
+        batches, count = Batches(self.range(0, 1_000)), 1_000
+        found = list(batches.add(Stretch([Payload(b"x")] * count, [0] * count, [1] * count, 1)))
+        self.assertEqual((len(found), measured), (100, 2 * count))
 
     def test_nothing(self) -> None:
         """An empty range has no batches."""

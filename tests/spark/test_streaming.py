@@ -8,8 +8,11 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from pylogbroker.errors import ConfigurationError, DataLossError
+from pylogbroker.blocking.clusterview import StaticView
+from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.errors import ConfigurationError, DataLossError, ZookeeperTimeoutException
 from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.model import BrokerPartition
 from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.streaming import StreamReader
 from tests.spark.sourcecase import SourceCase
@@ -20,6 +23,28 @@ Progress = dict[str, Any]
 def sets(*payloads: bytes) -> list[bytes]:
     """Each payload ten times."""
     return [encodeSet([payload] * 10) for payload in payloads]
+
+
+class GoingView(StaticView):
+    """
+    A look at a cluster that can go away, as one through ZooKeeper does.
+    """
+
+    isAway = False
+
+    def brokers(self) -> dict[int, BrokerAddress]:
+        """All, or nobody can be asked."""
+        self._check()
+        return super().brokers()
+
+    def partitions(self, name: str) -> list[BrokerPartition]:
+        """All, or nobody can be asked."""
+        self._check()
+        return super().partitions(name)
+
+    def _check(self) -> None:
+        if self.isAway:
+            raise ZookeeperTimeoutException("late")
 
 
 class StreamCase(SourceCase):
@@ -109,6 +134,20 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.rows(reader, end), [b"new"] * 10)
         self.assertEqual(end["clicks"]["0-1"], {"from": 0, "to": self.broker.log(partition=1).end})
 
+    def test_withoutZookeeper(self) -> None:
+        """A stream whose ZooKeeper goes away goes on with what it knows: it plans micro-batches, reads them, and fixes the end of a run."""
+        reader = self.reader()
+        view = GoingView([self.broker.address, self.other.address])
+        reader._live()._view = view
+        start = reader.initialOffset()
+        view.isAway = True
+        self.log.append(*sets(b"a"))
+        reader.prepareForTriggerAvailableNow()
+        self.log.append(*sets(b"late"))
+        end = self.next(reader, start)
+        self.assertEqual(self.rows(reader, end), [b"a"] * 10)
+        self.assertEqual(self.next(reader, end), end)
+
     def test_onlyWhatIsThere(self) -> None:
         """With "available now" the end of the run is fixed when it begins; new messages and new partitions are for the next."""
         self.log.append(*sets(b"a", b"b"))
@@ -124,6 +163,21 @@ class MicroBatchTests(StreamCase):
             start = end
         self.assertEqual(values, [b"a"] * 10 + [b"b"] * 10)
         self.assertNotIn("0-1", start["clicks"])
+
+    def test_awayWhenTheEndIsFixed(self) -> None:
+        """With "available now" a partition that was read before and whose broker is away at first is read up to what is there when it is seen."""
+        self.broker.partitionCount = 2
+        self.broker.log(partition=1).append(*sets(b"a"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        self.broker.log(partition=1).append(*sets(b"b"))
+        self.broker.partitionCount = 1
+        reader.prepareForTriggerAvailableNow()
+        self.broker.partitionCount = 2
+        end = self.next(reader, start)
+        self.assertEqual(self.rows(reader, end), [b"b"] * 10)
+        self.broker.log(partition=1).append(*sets(b"late"))
+        self.assertEqual(self.next(reader, end), end)
 
     def test_namedPartitions(self) -> None:
         """Offsets to begin at must name every partition."""
