@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.workers import IWorker
-from pylogbroker.errors import BrokenEntryError, RegistryError, UnusableLogError
+from pylogbroker.errors import BrokenEntryError, ClosedError, RegistryError, UnusableLogError
 from pylogbroker.registry.topiclog import TopicLog
 from pylogbroker.schemas.compatibility import incompatibilities
 from pylogbroker.schemas.entries import Begin, Change, DeleteSubject, DeleteVersion, Entry, Register, SetLevel, decodeEntry, encodeEntry
@@ -199,6 +199,8 @@ class Registry:
             await self._topicLog.refresh().addTimeout(self._timeoutMs / 1000, self._clock)
         except TimeoutError:
             raise RegistryError(TIMED_OUT, f"The topic cannot be read now: {self._topicLog.problem}") from None
+        except (UnusableLogError, ClosedError) as error:
+            raise RegistryError(STORE_FAILED, f"The topic cannot be read any more: {error}") from error
 
     async def understand(self, text: str) -> tuple[str, str]:
         """

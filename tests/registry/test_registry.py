@@ -155,6 +155,7 @@ class RegistryTests(RegistryCase):
         self.assertIn("not at 0", str(error))
         self.assertIn("Nothing can be changed", await self.refused(50001, registry.register("later", XY)))
         self.assertEqual((await registry.schema(1), registry.isReady), (registry.state.schema(1), True))
+        self.assertIn("not at 0", await self.refused(50001, registry.schema(77)))
 
     async def test_begins(self) -> None:
         """An empty topic gets a first entry, and two registries that begin it at once make one registry of it; rubbish behind it is skipped and counted."""
