@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, TimeoutError  # noqa: A004
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.broker.workers import IWorker
-from pylogbroker.errors import BrokenEntryError, RegistryError, UnusableLogError
+from pylogbroker.errors import BrokenEntryError, ClosedError, RegistryError, UnusableLogError
 from pylogbroker.registry.topiclog import TopicLog
 from pylogbroker.schemas.compatibility import incompatibilities
 from pylogbroker.schemas.entries import Begin, Change, DeleteSubject, DeleteVersion, Entry, Register, SetLevel, decodeEntry, encodeEntry
@@ -79,6 +80,7 @@ class Registry:
         self._waiting: dict[str, Deferred[Any]] = {}
         self._locks: dict[str, DeferredLock] = {}
         self._refusal: UnusableLogError | None = None
+        self._beginning: Deferred[None] | None = None
 
     # -- the log
 
@@ -100,12 +102,16 @@ class Registry:
             raise
         except CancelledError:
             pass
+        finally:
+            if self._beginning is not None:
+                self._beginning.cancel()  # nobody would read the entry, and the producer is about to be closed
 
     def _caughtUp(self) -> None:
         if self.state.hasBegun:
             self._becomeReady()
         else:
-            Deferred.fromCoroutine(self._begin()).addErrback(lambda failure: self._log.warn("No first entry yet: {reason}", reason=failure.getErrorMessage()))
+            self._beginning = Deferred.fromCoroutine(self._begin())
+            self._beginning.addErrback(self._notBegun)
 
     async def _begin(self) -> None:
         while not self.state.hasBegun and self._refusal is None:
@@ -113,6 +119,10 @@ class Registry:
                 await self._carryOut(Begin())
             except RegistryError as error:
                 self._log.warn("The first entry of a new topic has not come back yet: {error}", error=error)
+
+    def _notBegun(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.warn("No first entry yet: {reason}", reason=failure.getErrorMessage())
 
     def _becomeReady(self) -> None:
         self.isReady = True
@@ -189,6 +199,8 @@ class Registry:
             await self._topicLog.refresh().addTimeout(self._timeoutMs / 1000, self._clock)
         except TimeoutError:
             raise RegistryError(TIMED_OUT, f"The topic cannot be read now: {self._topicLog.problem}") from None
+        except (UnusableLogError, ClosedError) as error:
+            raise RegistryError(STORE_FAILED, f"The topic cannot be read any more: {error}") from error
 
     async def understand(self, text: str) -> tuple[str, str]:
         """

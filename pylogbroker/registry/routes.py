@@ -21,7 +21,7 @@ from pylogbroker.registry.registry import INVALID_SCHEMA, NOT_READY, Registry
 from pylogbroker.schemas.levels import LEVELS, TRANSITIVE
 from pylogbroker.schemas.rest import MEDIA_TYPE
 from pylogbroker.schemas.state import LEVEL_NOT_FOUND, MODE_NOT_FOUND, SCHEMA_NOT_FOUND, Registered
-from pylogbroker.web.site import Asked, Reply, Web
+from pylogbroker.web.site import Asked, Reply, Web, jsonReply
 
 INVALID_VERSION = 42202
 INVALID_LEVEL = 42203
@@ -249,7 +249,7 @@ def _decoded(piece: str) -> str:
 
 
 def _reply(value: object, status: int = 200) -> Reply:
-    return Reply(status, MEDIA_TYPE, json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").encode("ascii"))
+    return jsonReply(value, status, MEDIA_TYPE)
 
 
 def _refusal(code: int, reason: str) -> Reply:

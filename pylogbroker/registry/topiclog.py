@@ -12,21 +12,34 @@ appends stops waiting; readers know an entry that comes twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError, PylogbrokerError, UnusableLogError, WireError
+from pylogbroker.errors import ClosedError, InvalidMessageSizeError, OffsetOutOfRangeError, PylogbrokerError, UnusableLogError, WireError
 from pylogbroker.model import EARLIEST, LATEST
 
 PARTITION = 0
 RETRY_MS = 1_000
 FETCH_SIZE = 1 << 20
 FETCH_SIZE_MAX = 64 << 20
+
+T = TypeVar("T")
+
+
+def _answer(asking: Deferred[None]) -> None:
+    if not asking.called:  # it may have been cancelled
+        asking.callback(None)
+
+
+def _again(error: PylogbrokerError) -> PylogbrokerError:
+    """The same to be raised once more: one that is raised for ever would collect every traceback."""
+    return type(error)(str(error))
 
 
 class TopicLog:
@@ -55,7 +68,8 @@ class TopicLog:
         self._checkAt = 0.0
         self._fetchSize = FETCH_SIZE
         self._resting: Deferred[None] | None = None
-        self._asking: list[Deferred[None]] = []
+        self._asking: dict[Deferred[None], None] = {}
+        self._ended: PylogbrokerError | None = None
         self._isClosed = False
 
     # -- reading
@@ -68,7 +82,16 @@ class TopicLog:
         @param caughtUp: called when what was there at the start has been read.
         @return: fires when this was closed; fails with L{UnusableLogError}. Can be cancelled.
         """
-        return Deferred.fromCoroutine(self._follow(apply, caughtUp))
+        return Deferred.fromCoroutine(self._follow(apply, caughtUp)).addBoth(self._end)
+
+    def _end(self, result: T) -> T:
+        """Nothing is read any more: who asks is told so at once."""
+        error = result.value if isinstance(result, Failure) else None
+        self._ended = error if isinstance(error, UnusableLogError) else ClosedError(f"{self._topic} is not read any more")
+        asking, self._asking = self._asking, {}
+        for each in asking:
+            each.errback(_again(self._ended))
+        return result
 
     async def _follow(self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]) -> None:
         end: int | None = None
@@ -78,12 +101,8 @@ class TopicLog:
                 if self._clock.seconds() >= self._checkAt:
                     found = await self._checkEnds()
                     end = found if end is None else end
-                asking, self._asking = self._asking, []
-                try:
-                    isNew = await self._read(apply)
-                except BaseException:
-                    self._asking += asking
-                    raise
+                asking = list(self._asking)
+                isNew = await self._read(apply)
                 self.problem = None
             except UnusableLogError as error:
                 self.problem = error
@@ -99,10 +118,10 @@ class TopicLog:
                 isCaughtUp = True
                 caughtUp()
             if isNew:
-                self._asking += asking
                 continue
             for each in asking:
-                self._clock.callLater(0, each.callback, None)  # not from in here: who is called may close this
+                self._asking.pop(each, None)
+                self._clock.callLater(0, _answer, each)  # not from in here: who is called may close this
             if not self._asking:
                 await self._rest(self._pollSeconds)
 
@@ -163,10 +182,12 @@ class TopicLog:
         """
         Read all that is visible now.
 
-        @return: fires when it was read; not before it can be. Can be cancelled.
+        @return: fires when it was read; not before it can be. Fails with L{UnusableLogError}, or L{ClosedError}, when reading has ended. Can be cancelled.
         """
-        asking: Deferred[None] = Deferred()
-        self._asking.append(asking)
+        if self._ended is not None:
+            return fail(_again(self._ended))
+        asking: Deferred[None] = Deferred(lambda cancelled: self._asking.pop(cancelled, None))
+        self._asking[asking] = None
         self._wake()
         return asking
 

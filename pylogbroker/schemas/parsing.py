@@ -17,18 +17,22 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
-from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, reasonOf
+from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.texts import canonicalText
 
 DEPTH_MAX = 128
 PARSED_COUNT_MAX = 256
 """Schemas that are kept parsed."""
+
+PARSED_SIZE_MAX = 4 << 20
+"""Characters of their texts together. Parsed they take about forty times that: strangers may send large ones, so a count alone is no limit."""
 
 _SIZED = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum", "array", "map", "union", "error_union"))
 
@@ -49,11 +53,26 @@ class Parsed(NamedTuple):
     isRecursive: bool
 
 
-@lru_cache(PARSED_COUNT_MAX)
+_parsed: Remembered[str, Parsed] = Remembered(PARSED_COUNT_MAX, PARSED_SIZE_MAX)
+_lock = Lock()
+
+
 def parseSchema(text: str) -> Parsed:
     """
+    From any thread.
+
     @raise InvalidSchemaError: it is none, or cannot be used safely.
     """
+    with _lock:
+        parsed = _parsed.get(text)
+    if parsed is None:
+        parsed = _parse(text)
+        with _lock:
+            _parsed.put(text, parsed, len(text))
+    return parsed
+
+
+def _parse(text: str) -> Parsed:
     text = canonicalText(text)
     try:
         with warnings.catch_warnings():

@@ -1,9 +1,11 @@
 """
-What is true for ever and may be forgotten all the same, since it can be asked for again: the least recently used goes when there are too many.
+What is true for ever and may be forgotten all the same, since it can be asked for again: the least recently used goes when there are too many,
+or when they are too large together.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
@@ -13,12 +15,17 @@ V = TypeVar("V")
 
 class Remembered(Generic[K, V]):
     """
-    So many values, by key.
+    So many values, by key. For one thread at a time.
     """
 
-    def __init__(self, countMax: int) -> None:
+    def __init__(self, countMax: int, sizeMax: float = math.inf) -> None:
+        """
+        @param sizeMax: of all together, in what L{put} is told.
+        """
         self._countMax = countMax
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self._sizeMax = sizeMax
+        self._size = 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._values)
@@ -28,14 +35,19 @@ class Remembered(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value, which is then the last to go; L{None}: forgotten, or never known."""
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def put(self, key: K, value: V) -> None:
-        """Remember it."""
-        self._values[key] = value
+        if key not in self._values:
+            return None
         self._values.move_to_end(key)
-        if len(self._values) > self._countMax:
-            self._values.popitem(last=False)
+        return self._values[key][0]
+
+    def put(self, key: K, value: V, size: int = 0) -> None:
+        """Remember it; unless it is larger than all may be together."""
+        _value, before = self._values.pop(key, (None, 0))
+        self._size -= before
+        if size > self._sizeMax:
+            return
+        self._values[key] = value, size
+        self._size += size
+        while len(self._values) > self._countMax or self._size > self._sizeMax:
+            _key, (_value, gone) = self._values.popitem(last=False)
+            self._size -= gone

@@ -27,7 +27,7 @@ class RegistryCall(Generic[T]):
 
     @ivar path: with what is behind it.
     @ivar body: of the request; L{None} for none.
-    @ivar read: makes the result of the answer's JSON; raises L{KeyError}, L{TypeError} or L{ValueError} when it is none.
+    @ivar read: makes the result of the answer's JSON; raises L{KeyError}, L{TypeError}, L{ValueError} or L{OverflowError} when it is none.
     """
 
     method: str
@@ -47,7 +47,7 @@ class RegistryCall(Generic[T]):
             if 200 <= status < 300:
                 return self.read(answer)
             code, reason = int(answer["error_code"]), str(answer["message"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise WireError(f"{self.method} {self.path}: no answer of a registry: HTTP {status}, {body[:200]!r}") from error
         raise UnknownSchemaError(reason) if code == SCHEMA_NOT_FOUND else RegistryError(code, reason)
 

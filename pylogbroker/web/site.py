@@ -82,9 +82,9 @@ Query = Mapping[str, str]
 Route = Callable[[Query], "Reply | Deferred[Reply]"]
 
 
-def jsonReply(value: object, status: int = 200) -> Reply:
-    """An answer for the page. Only ASCII, and without C{<}: however it is shown, it is no markup."""
-    return Reply(status, "application/json", json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").encode("ascii"))
+def jsonReply(value: object, status: int = 200, kind: str = "application/json") -> Reply:
+    """An answer for pages and programs. Only ASCII, and without C{<}: however it is shown, it is no markup."""
+    return Reply(status, kind, json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").encode("ascii"))
 
 
 def textReply(text: str, status: int = 200) -> Reply:

@@ -72,9 +72,10 @@ class RegistryCase(TestCase):
     def client(self, service: RegistryService) -> RegistryClient:
         return RegistryClient(reactor, f"http://127.0.0.1:{service.port.getHost().port}")
 
-    def makeLog(self, topic: str = "log", checkIntervalMs: float = 1e9) -> TopicLog:
+    def makeLog(self, topic: str = "log", checkIntervalMs: float = 1e9, clock: Any = reactor) -> TopicLog:
+        """@param clock: for its waits; its connections are the reactor's."""
         ways = SimpleConsumer(reactor, self.broker.endpoint), SyncProducer(reactor, self.broker.endpoint)
-        log = TopicLog(reactor, topic, *ways, 10, checkIntervalMs)
+        log = TopicLog(clock, topic, *ways, 10, checkIntervalMs)
         self.addCleanup(log.close)
         return log
 

@@ -9,11 +9,14 @@ from typing import Any
 from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import Clock
 
 from pylogbroker.errors import InvalidSchemaError, RegistryError
 from pylogbroker.registry import registry as module
 from pylogbroker.registry.registry import Registry
 from pylogbroker.schemas.entries import Begin, Entry, encodeEntry
+from pylogbroker.testing.worker import LeadWorker
+from tests.broker.onlead import capture
 from tests.registry.registrycase import RegistryCase
 from tests.schemas.schematexts import field, record
 
@@ -152,6 +155,7 @@ class RegistryTests(RegistryCase):
         self.assertIn("not at 0", str(error))
         self.assertIn("Nothing can be changed", await self.refused(50001, registry.register("later", XY)))
         self.assertEqual((await registry.schema(1), registry.isReady), (registry.state.schema(1), True))
+        self.assertIn("not at 0", await self.refused(50001, registry.schema(77)))
 
     async def test_begins(self) -> None:
         """An empty topic gets a first entry, and two registries that begin it at once make one registry of it; rubbish behind it is skipped and counted."""
@@ -164,3 +168,19 @@ class RegistryTests(RegistryCase):
         await services[1].registry._topicLog.refresh()
         self.assertEqual([(service.registry.skippedCount, service.registry.state.versions("s")) for service in services], [(2, [1])] * 2)
         self.flushLoggedErrors()
+
+    async def test_stoppedBeforeItBegan(self) -> None:
+        """When it is stopped before its first entry has come back, it does not go on sending it: nothing is left on the clock."""
+        await self.broker.stop()
+        await self.startBroker(**{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"})
+        lines = capture(self)
+        clock = Clock()
+        log = self.makeLog("_schemas", clock=clock)
+        registry = Registry(clock, log, LeadWorker(), lambda: str(next(self.requests)), 1_000)
+        following = registry.follow()
+        await self.eventually(lambda: registry._waiting)
+        following.cancel()
+        await log.close()
+        await following
+        self.assertEqual((clock.getDelayedCalls(), registry._waiting), ([], {}))
+        self.assertEqual([line for line in lines() if "entry" in line], [])

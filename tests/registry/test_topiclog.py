@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.task import Clock, deferLater
 
-from pylogbroker.errors import UnusableLogError
+from pylogbroker.errors import ClosedError, UnusableLogError
 from pylogbroker.registry.topiclog import FETCH_SIZE, TopicLog
 from tests.registry.registrycase import RegistryCase
 
@@ -73,6 +73,38 @@ class TopicLogTests(RegistryCase):
         await self.assertFailure(asking, CancelledError)
         await log.refresh()
 
+    async def test_refreshCancelled(self) -> None:
+        """What is asked while the broker is away, and given up, is not kept; nor does it matter to others, whenever it is given up."""
+        clock = Clock()
+        log = self.makeLog(clock=clock)
+        _, caughtUp, _ = self.follow(log)
+        await self.eventually(lambda: caughtUp)
+        late, other = log.refresh(), log.refresh()
+        await self.eventually(lambda: not log._asking)
+        late.cancel()  # its answer is on its way
+        clock.advance(0)
+        await self.assertFailure(late, CancelledError)
+        await other
+        await self.broker.stop()
+        given, kept = log.refresh(), log.refresh()
+        await self.eventually(lambda: log.problem is not None)
+        given.cancel()
+        await self.assertFailure(given, CancelledError)
+        self.assertEqual(list(log._asking), [kept])
+        kept.cancel()
+        await self.assertFailure(kept, CancelledError)
+        await self.startBroker()
+
+    async def test_refreshEnded(self) -> None:
+        """When reading has ended, who asked is told why, and who asks is told at once."""
+        log = self.makeLog(clock=Clock())
+        _, caughtUp, following = self.follow(log)
+        await self.eventually(lambda: caughtUp)
+        asking = log.refresh()
+        following.cancel()
+        for each in (asking, log.refresh()):
+            self.assertIn("log is not read any more", self.failureResultOf(each, ClosedError).getErrorMessage())
+
     async def test_brokerAway(self) -> None:
         """While the broker is away reading and appending are tried again; then they go on, and say that all is well."""
         log = self.makeLog()
@@ -112,6 +144,8 @@ class TopicLogTests(RegistryCase):
         await self.produce("log", b"y")
         error: Any = await self.assertFailure(cast("Deferred[Any]", following), UnusableLogError)
         self.assertIn("up to", str(error))
+        again = self.failureResultOf(log.refresh(), UnusableLogError).value
+        self.assertEqual((str(again), again is error), (str(error), False))
 
     async def test_closed(self) -> None:
         """What was not sent when it is closed is given up."""

@@ -9,7 +9,7 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.parsing import DEPTH_MAX, parseSchema
+from pylogbroker.schemas.parsing import DEPTH_MAX, PARSED_SIZE_MAX, parseSchema
 from tests.schemas.schematexts import LIST, field, record
 
 
@@ -71,3 +71,16 @@ class ParseTests(SynchronousTestCase):
         tree = parseSchema(record("B", namespace="n", aliases=["A", "other.C"])).tree
         self.assertEqual(tree.props["aliases"], ["n.A", "other.C"])
         self.assertEqual(parseSchema(record("B", aliases=["A"])).tree.props["aliases"], ["A"])
+
+    def test_kept(self) -> None:
+        """What was parsed is kept, but large texts drive one another out: strangers cannot fill the memory with them."""
+        small, large = record("Kept"), 200 << 10
+        texts = [record(f"A{number}", doc="x" * large) for number in range(PARSED_SIZE_MAX // large + 1)]
+        kept = parseSchema(small)
+        self.assertIs(parseSchema(small), kept)
+        first = parseSchema(texts[0])
+        self.assertIs(parseSchema(texts[0]), first)
+        for text in texts:
+            parseSchema(text)
+        self.assertIsNot(parseSchema(texts[0]), first)
+        self.assertIsNot(parseSchema(small), kept)

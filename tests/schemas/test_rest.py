@@ -48,6 +48,13 @@ class CallTests(SynchronousTestCase):
         self.assertEqual(self.assertRaises(RegistryError, call.decode, 422, b'{"error_code":42201,"message":""}').status, 422)
         self.assertRaises(UnknownSchemaError, call.decode, 404, b'{"error_code":40403,"message":"no"}')
 
+    def test_endless(self) -> None:
+        """A number that JSON can write and no integer can be is no answer."""
+        for call, status, body in (
+            (registerCall("s", "t"), 200, b'{"id":1e999}'), (versionsCall("s"), 200, b"[-1e999]"), (schemaCall(7), 404, b'{"error_code":1e999,"message":""}'),
+        ):  # fmt: skip
+            self.assertIn("no answer of a registry", str(self.assertRaises(WireError, call.decode, status, body)))
+
     @given(st.sampled_from(CALLS), st.sampled_from((200, 404, 500)), st.binary(max_size=30) | st.sampled_from((b"{}", b"[]", b"5", b'{"id":"x"}', b"[" * 9999)))
     def test_anyAnswer(self, call: RegistryCall[Any], status: int, body: bytes) -> None:
         """Whatever comes is a value or an error of ours."""

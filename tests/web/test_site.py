@@ -135,8 +135,9 @@ class AnswerTests(SiteTestCase):
 
     def test_json(self) -> None:
         """JSON is ASCII and no markup, whatever is in it."""
-        body = jsonReply({"a": "<script>\u2028ä"}).body
-        self.assertEqual(body, b'{"a":"\\u003cscript>\\u2028\\u00e4"}')
+        body = b'{"a":"\\u003cscript>\\u2028\\u00e4"}'
+        self.assertEqual(jsonReply({"a": "<script>\u2028ä"}), (200, "application/json", body))
+        self.assertEqual(jsonReply({"a": "<script>\u2028ä"}, 404, "application/own+json"), (404, "application/own+json", body))
 
 
 class RefusalTests(SiteTestCase):
