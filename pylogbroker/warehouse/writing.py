@@ -133,7 +133,11 @@ class TableWriter:
                 file.sync()
             finally:
                 file.close()
-        self._syncUp([path.rpartition("/")[0] for path in paths])
+        folders = [path.rpartition("/")[0] for path in paths]
+        if manifest.removed:  # with nothing added, the staging folder alone tells that files may still have to go
+            self._files.makeDirectories(self.staging(manifest.runId))
+            folders.append(self.staging(manifest.runId))
+        self._syncUp(folders)
 
     def _syncUp(self, folders: Iterable[str]) -> None:
         """Sync folders and those above, up to the one that has the table, the lowest first: the names of files, and the names of the folders themselves."""

@@ -202,6 +202,16 @@ class DeathTests(TableCase):
         """A compaction that loses power loses no row and doubles none."""
         self.assertGreater(self.deaths(lambda files: compact(files, "dying"), self.cut, RANDOM_COUNT), 20)
 
+    def test_nothingAdded(self) -> None:
+        """A run that only takes files out loses them all or none, and its rows do not come back with the next one."""
+
+        def act(files: PowerCutFileSystem) -> None:
+            table = Table(PATH, files)
+            with TableWriter(table, files) as writer:
+                writer.commit(manifest(4, "dying", ranges=(), positions={PLACE: 0}, added=(), removed=tuple(table.published())))
+
+        self.assertGreater(self.deaths(act, self.cut, RANDOM_COUNT), 10)
+
     def test_diesTwice(self) -> None:
         """A kill behind the commit, and a power cut in the run that finishes it, wherever: the run is there once."""
 
