@@ -11,7 +11,9 @@ being told. The rule:
  3. What no reader would accept as a manifest is refused. The staged files are synced, names and all. Then the manifest is written under another name,
     synced, and B{linked} to its number, which fails if that is
     taken. This is the commit. Where the lock does not reach (some network file systems, mounted without locks), still only one of two runs from the same
-    state wins here, and the other has committed nothing.
+    state wins here, and the other has committed nothing; but each takes the other's staging folder for a dead one's. So who calls compares the rows that were
+    written with those in the files, and a staged file that is gone before it is synced fails the commit. Between that and the publishing nothing helps: there
+    the table would miss files, which that run says. Two writers at a time are safe only with the lock.
  4. The run is published: each staged file is linked to its final name, the folders are synced, the files that the manifest removes are removed, and then the
     staging folder is. All of this can be done twice; whoever takes the lock begins with it, for the last manifest, whose staging folder tells that it may be
     unfinished. All other staging folders are of runs that came to nothing, and go.

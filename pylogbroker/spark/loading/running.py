@@ -138,11 +138,12 @@ class _Run:
         fresh = withEventTime(self._read(), self._request.eventTime, self._startedMs) if self._plan.size else None
         replaced = findReplaced(self._spark, self._writer.table, self._plan, self._request.windowMs)
         rows = _joined(fresh, replaced.kept)
+        rowCount = 0
         if rows is not None:
             with watched(self._spark, self._runId, "reading and writing", self._request.report):
-                writeStaged(rows, self._staging, self._request.compression)
+                rowCount = writeStaged(rows, self._staging, self._request.compression)
         number = 1 + (last.number if last else 0)
-        added = stagedFiles(self._staging, number)
+        added = stagedFiles(self._staging, number, rowCount)
         staged = [f"{self._staging}/{each.staged}" for each in added]
         written = readFiles(self._spark, self._writer.table, staged, isOneRun=True) if added else None
         with watched(self._spark, self._runId, "counting", self._request.report):
