@@ -168,6 +168,10 @@ class LoadError(PylogbrokerError):
     """A load came to nothing; the text says why. Nothing of it was committed, and the next run does all of it."""
 
 
+class CommittedError(PylogbrokerError):
+    """A load was committed, and what was to be done behind it did not work out; the text says which run it was, and what failed."""
+
+
 # -- what a broker answers --------------------------------------------------------------------------------------------
 
 

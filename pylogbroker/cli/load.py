@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylogbroker.cli.arguments import addJson, addZookeeper, topic
@@ -15,7 +15,10 @@ from pylogbroker.cli.progress import Progress, amount
 from pylogbroker.cli.sparksession import addSpark, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
+from pylogbroker.cluster.matching import matcher
+from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.commitlog.files import storageError
+from pylogbroker.errors import CommittedError, LoadError, PylogbrokerError
 from pylogbroker.producer import classes
 from pylogbroker.warehouse.writing import localPath
 
@@ -25,7 +28,8 @@ examples:
   pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
 
 Each run goes on where the last one was committed, up to where the logs end when it begins; one that died is repeated by the next, and no row is lost
-or there twice. --from loads again, and replaces. Exit status: 0, all is loaded; 1, nothing was committed, and the reason is on standard error.
+or there twice. --from loads again, and replaces. Exit status: 0, all is loaded; 1, something failed, and the reason is on standard error. If that was behind
+the commit, for instance the writing of --offsets-out, what was committed stays, and the next run goes on behind it.
 """
 
 _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
@@ -80,11 +84,12 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
-    localPath(options.path)  # what is wrong with it is said before Spark has started
+    localPath(options.path)  # what is wrong with it, and with the lines, is said before Spark has started
+    lines = _givenLines(options)
     with session(options, "pylogbroker load") as spark:
         from pylogbroker.spark import loading
 
-        beginnings, topics = _beginnings(options)
+        beginnings, topics = _beginnings(options, lines)
         source = _source(options, topics)
         transform = None if options.transform is None else classes.load("transform", options.transform, {}, "transform")
         progress = Progress(streams.errors, time.monotonic)
@@ -95,8 +100,10 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
             )  # fmt: skip
         finally:
             progress.clear()
-    _writeOffsets(options)
-    _tell(options, streams, result)
+    try:
+        _tell(options, streams, result)
+    finally:  # also if nobody reads to the end
+        _offerOffsets(options, topics, result.manifest)
     return 0
 
 
@@ -115,29 +122,50 @@ def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
         return view.brokers()
 
 
-def _beginnings(options: argparse.Namespace) -> tuple[Any, list[str]]:
+def _givenLines(options: argparse.Namespace) -> list[str]:
+    if options.offsetsIn is None:
+        return []
+    try:
+        with open(options.offsetsIn, encoding="utf-8") as file:
+            return file.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{options.offsetsIn}: it is no text in UTF-8 ({error}); nothing was loaded. 0.7's sequence files have to become text first") from error
+    except OSError as error:
+        raise storageError(options.offsetsIn, "read", error) from error
+
+
+def _beginnings(options: argparse.Namespace, lines: list[str]) -> tuple[Any, list[str]]:
     """Where to begin, and the topics that are meant."""
     if options.offsetsIn is None:
         return options.beginnings, options.topics or []
     from pylogbroker.spark.loading.etloffsets import beginningsOf
 
-    try:
-        with open(options.offsetsIn, encoding="utf-8") as file:
-            found = beginningsOf(file.read().split("\n"), _brokers(options))
-    except OSError as error:
-        raise storageError(options.offsetsIn, "read", error) from error
+    found = beginningsOf(lines, _brokers(options))
     return found, options.topics or sorted(found)
 
 
-def _writeOffsets(options: argparse.Namespace) -> None:
-    """Only whole: the next tool must not begin at half of the lines."""
+def _chosen(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
+    return matcher(compilePattern(options.whitelist)) if options.whitelist else topics.__contains__
+
+
+def _offerOffsets(options: argparse.Namespace, topics: list[str], manifest: Any) -> None:
     if options.offsetsOut is None:
         return
+    try:
+        _writeOffsets(options, _chosen(options, topics))
+    except PylogbrokerError as error:
+        if manifest is None:
+            raise
+        raise CommittedError(f"committed as run {manifest.number}, but the offsets were not written: {error}") from error
+
+
+def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:
+    """Only whole: the next tool must not begin at half of the lines."""
     from pylogbroker.spark.loading.etloffsets import linesOf
     from pylogbroker.spark.loading.reading import tableAt
 
     last = tableAt(options.path).last()
-    lines = linesOf(last.positions if last else {}, _brokers(options))
+    lines = linesOf(last.positions if last else {}, _brokers(options), isWanted)
     try:
         with open(f"{options.offsetsOut}.new", "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in lines)

@@ -38,7 +38,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addTable(parser)
     parser.add_argument("--date", type=_date, help="only this day, of UTC; without, all")
     parser.add_argument(
-        "--min-files", dest="fileCountMin", metavar="N", type=positive, default=2, help="leave days alone whose hours have fewer files (%(default)s)"
+        "--min-files", dest="fileCountMin", metavar="N", type=positive, default=2, help="leave days alone whose hours have fewer small files (%(default)s)"
     )
     addSpark(parser)
     addJson(parser)

@@ -23,6 +23,9 @@ MANIFEST_SIZE_MAX = 256 << 20
 WINDOW_COUNT_MAX = 200_000
 """Lines of counts in a manifest; with more, hosts are left out, and then the smallest windows."""
 
+WINDOWS_SIZE_MAX = MANIFEST_SIZE_MAX // 8
+"""Bytes of these lines; with more, hosts are left out. A run that replaces rows has twice as many, and ranges, positions and files need room, too."""
+
 VERSION = 1
 LOAD = "load"
 COMPACTION = "compaction"
@@ -150,7 +153,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As a file."""
-        return json.dumps(self.asDocument(), indent=1).encode() + b"\n"
+        return json.dumps(self.asDocument()).encode() + b"\n"
 
 
 def decodeManifest(name: str, data: bytes) -> Manifest:

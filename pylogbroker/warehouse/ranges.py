@@ -11,6 +11,8 @@ Rules, and why:
  - A beginning before the table's end loads the range B{again}: the rows that came of it are taken out in the same commit. (Rejected: to let rows stand
  twice. A table
    that equals its topic is the promise; who wants copies has a second table.) What retention has deleted meanwhile cannot be loaded again, and its rows stay.
+ - A beginning that is not where the table ends is committed even if nothing lies behind it now: the range is empty then, moves the table's end, and takes out
+   the rows behind it. Else the next run would know nothing of it, and go on where nobody wanted it to.
  - A log that ends before the table does was made anew, or is another one. Nobody but the user can know which rows are right then.
 """
 
@@ -53,7 +55,7 @@ class LoadPlan(NamedTuple):
     """
     What to load.
 
-    @ivar ranges: none of them empty.
+    @ivar ranges: an empty one moves the table's end, as was asked for, and has nothing to read.
     @ivar notes: what somebody should know, a sentence each.
     """
 
@@ -88,7 +90,7 @@ def planRanges(
         except LoadError as error:
             problems.append(str(error))
             continue
-        if fromOffset < bounds[place].endOffset:
+        if fromOffset < bounds[place].endOffset or (place in wanted and fromOffset != positions.get(place)):
             ranges.append(PlannedRange(place, fromOffset, bounds[place].endOffset, fromOffset < positions.get(place, 0)))
     if problems:
         raise LoadError("\n".join(problems))

@@ -8,9 +8,12 @@ being told. The rule:
  byte. The
     system lets go of the lock when the process dies, so that nobody has to clean up.
  2. Files are written to C{_staging/<run id>/}, whose name no other run ever uses: what still writes for a dead run harms nobody.
- 3. The staged files are synced, names and all. Then the manifest is written under another name, synced, and B{linked} to its number, which fails if that is
+ 3. What no reader would accept as a manifest is refused. The staged files are synced, names and all. Then the manifest is written under another name,
+    synced, and B{linked} to its number, which fails if that is
     taken. This is the commit. Where the lock does not reach (some network file systems, mounted without locks), still only one of two runs from the same
-    state wins here, and the other has committed nothing.
+    state wins here, and the other has committed nothing; but each takes the other's staging folder for a dead one's. So who calls compares the rows that were
+    written with those in the files, and a staged file that is gone before it is synced fails the commit. Between that and the publishing nothing helps: there
+    the table would miss files, which that run says. Two writers at a time are safe only with the lock.
  4. The run is published: each staged file is linked to its final name, the folders are synced, the files that the manifest removes are removed, and then the
     staging folder is. All of this can be done twice; whoever takes the lock begins with it, for the last manifest, whose staging folder tells that it may be
     unfinished. All other staging folders are of runs that came to nothing, and go.
@@ -30,7 +33,7 @@ from types import TracebackType
 
 from pylogbroker.errors import DirectoryLockedError, StorageError, TableBusyError, TableError
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.warehouse.manifest import Manifest
+from pylogbroker.warehouse.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, manifestName
 
 _TEMPORARY = "_next-"
@@ -96,12 +99,14 @@ class TableWriter:
         Commit and publish a run.
 
         @param manifest: with the number that comes next.
+        @raise TableError: readers would not accept the manifest. Nothing was committed, and the staged files are gone.
         @raise TableBusyError: another run has that number. Nothing was committed, and the staged files are gone.
         @raise StorageError: if the manifest is there nevertheless, the run is committed, and will be published by the next one.
         """
+        data = self._encoded(manifest)
         self._syncStaged(manifest)
         temporary = self.table.at(MANIFESTS, _TEMPORARY + manifest.runId)
-        self._write(temporary, manifest.encode())
+        self._write(temporary, data)
         final = self.table.at(MANIFESTS, manifestName(manifest.number))
         try:
             self._files.link(temporary, final)
@@ -114,6 +119,19 @@ class TableWriter:
         self._files.syncDirectory(self.table.at(MANIFESTS))
         self._files.remove(temporary)
         self._publish(manifest)
+
+    def _encoded(self, manifest: Manifest) -> bytes:
+        """What can be read again: a manifest that is there and cannot be read would close the table to everybody."""
+        name = self.table.at(MANIFESTS, manifestName(manifest.number))
+        data = manifest.encode()
+        try:
+            if len(data) > MANIFEST_SIZE_MAX:
+                raise TableError(name, f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX}; nothing was committed")
+            decodeManifest(name, data)
+        except TableError:
+            self.discard(manifest.runId)
+            raise
+        return data
 
     def _write(self, path: str, data: bytes) -> None:
         file = self._files.open(path, create=True)
@@ -133,7 +151,11 @@ class TableWriter:
                 file.sync()
             finally:
                 file.close()
-        self._syncUp([path.rpartition("/")[0] for path in paths])
+        folders = [path.rpartition("/")[0] for path in paths]
+        if manifest.removed:  # with nothing added, the staging folder alone tells that files may still have to go
+            self._files.makeDirectories(self.staging(manifest.runId))
+            folders.append(self.staging(manifest.runId))
+        self._syncUp(folders)
 
     def _syncUp(self, folders: Iterable[str]) -> None:
         """Sync folders and those above, up to the one that has the table, the lowest first: the names of files, and the names of the folders themselves."""

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.load import load
 from pylogbroker.cli.main import parse, prepare
 from pylogbroker.cli.streams import Streams
-from pylogbroker.errors import ConfigurationError, FormatError, LoadError, StorageError, TableError
+from pylogbroker.errors import CommittedError, ConfigurationError, FormatError, LoadError, StorageError, TableError
 from pylogbroker.spark.loading import table
 from tests.cli.commands import Outcome
 from tests.spark.loading.cases import LoadCase
@@ -86,6 +86,8 @@ class CommandTests(LoadCase):
         self.assertRaises(FormatError, self.perform, "--offsets-in", path)
         Path(path).write_text("tcp://elsewhere:1\tx\t0\t0\n", encoding="utf-8")
         self.assertRaises(LoadError, self.perform, "--offsets-in", path)
+        error = self.assertRaises(CommittedError, self.perform, "--topic", self.topic, "--offsets-out", "/nonexistent/offsets")
+        self.assertIn("committed as run 1, but the offsets were not written: cannot write /nonexistent/offsets", str(error))
         self.assertRaises(StorageError, self.perform, "--topic", self.topic, "--offsets-out", "/nonexistent/offsets")
         options = parse(["load", "s3a://bucket/table", "--brokers", "h:1", "--topic", "x"])
         self.assertRaises(TableError, load, options, Streams(-1, 1, io.StringIO()))
@@ -104,7 +106,15 @@ class CommandTests(LoadCase):
 
 
 class ArgumentTests(SynchronousTestCase):
-    """What does not belong together."""
+    """What does not belong together, or is wrong before Spark has started."""
+
+    def test_binaryLines(self) -> None:
+        """A file of offsets that is no text is an error that names it."""
+        path = self.mktemp()
+        Path(path).write_bytes(b"SEQ\x06\xff\xfe")
+        options = parse(["load", "/nonexistent/table", "--brokers", "0:127.0.0.1:1", "--offsets-in", path])
+        error = self.assertRaises(LoadError, load, options, Streams(-1, 1, io.StringIO()))
+        self.assertIn(f"{path}: it is no text", str(error))
 
     def test_nothingToLoad(self) -> None:
         """Something has to be chosen, and only in one way."""

@@ -74,6 +74,15 @@ class RangeTests(SynchronousTestCase):
         self.assertEqual(plan.ranges, (PlannedRange(A, 70, 90, False),))
         self.assertIn("offsets 60 to 70 are skipped", plan.notes[0])
 
+    def test_moved(self) -> None:
+        """A beginning that leaves nothing to load still moves the table's end, so that the next run goes on there."""
+        plan = self.one(50, 0, 100, LATEST)
+        self.assertEqual(plan.ranges, (PlannedRange(A, 100, 100, False),))
+        self.assertEqual(advanced({A: 50}, plan), {A: 100})
+        self.assertEqual(self.range(None, 0, 100, LATEST), (100, 100, False))
+        self.assertEqual(self.range(500, 0, 0, EARLIEST), (0, 0, True))
+        self.assertIsNone(self.range(100, 0, 100, 100))
+
     def test_several(self) -> None:
         """All problems are told at once, and partitions that nobody has are one; a plan's size is that of its ranges."""
         error = self.assertRaises(LoadError, planRanges, {A: 100, B: 100}, {A: Bounds(0, 90), B: Bounds(0, 80)}, {Place("x", BrokerPartition(0, 0)): 0})

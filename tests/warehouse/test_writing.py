@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError, TableBusyError, TableError
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
+from pylogbroker.warehouse import writing
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table
 from pylogbroker.warehouse.writing import TableWriter, localPath
 from tests.warehouse.tables import HOUR, PATH, PLACE, compact, load, manifest, plainRows, rows, write
@@ -76,6 +77,19 @@ class CommitTests(TableCase):
         self.assertWhole(self.files, 10)
         self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), [])
         self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
+
+    def test_unreadable(self) -> None:
+        """A manifest that readers would refuse, for its size or for what is in it, is not committed; the error says why, and the table is as it was."""
+        load(self.files, "first")
+        large = len(manifest(2, "large").encode())
+        for limit, bad, reason in ((large - 1, {}, f"it would have {large} bytes"), (large * 2, {"windowMs": 0}, "windows of 0 ms")):
+            self.patch(writing, "MANIFEST_SIZE_MAX", limit)
+            with TableWriter(Table(PATH, self.files), self.files) as writer:
+                write(self.files, f"{writer.staging('large')}/x/y", b"99\n")
+                error = self.assertRaises(TableError, writer.commit, manifest(2, "large", **bad))
+            self.assertIn(reason, str(error))
+            self.assertWhole(self.files, 10)
+            self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), [])
 
     def test_linkFails(self) -> None:
         """A commit that fails is an error of the file, nothing is committed, and the next run does it all."""
@@ -201,6 +215,16 @@ class DeathTests(TableCase):
     def test_powerCutCompacting(self) -> None:
         """A compaction that loses power loses no row and doubles none."""
         self.assertGreater(self.deaths(lambda files: compact(files, "dying"), self.cut, RANDOM_COUNT), 20)
+
+    def test_nothingAdded(self) -> None:
+        """A run that only takes files out loses them all or none, and its rows do not come back with the next one."""
+
+        def act(files: PowerCutFileSystem) -> None:
+            table = Table(PATH, files)
+            with TableWriter(table, files) as writer:
+                writer.commit(manifest(4, "dying", ranges=(), positions={PLACE: 0}, added=(), removed=tuple(table.published())))
+
+        self.assertGreater(self.deaths(act, self.cut, RANDOM_COUNT), 10)
 
     def test_diesTwice(self) -> None:
         """A kill behind the commit, and a power cut in the run that finishes it, wherever: the run is there once."""

@@ -1,14 +1,18 @@
 """
 Making few files of many, a day at a time: each run of the loader adds files, and a query over a year of hourly runs opens them all.
 
+Only files that are clearly smaller than what Spark makes anyway count as many: else a large hour, which is several files however often it is written, would be
+rewritten by each call.
+
 A day of a topic is one commit: the new files come in, the old ones go. No row changes; that they are as many as before is looked at before the commit.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import time  # noqa: TID251 - who does not care has the real clock
 from typing import NamedTuple
@@ -16,7 +20,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.errors import ConfigurationError, LoadError, TableError
+from pylogbroker.errors import ConfigurationError, TableError
 from pylogbroker.spark.loading.failing import sparkErrors
 from pylogbroker.spark.loading.reading import readFiles, tableAt
 from pylogbroker.spark.loading.staging import COMPRESSIONS, stagedFiles, writeStaged
@@ -25,6 +29,15 @@ from pylogbroker.warehouse.manifest import COMPACTION
 from pylogbroker.warehouse.writing import TableWriter
 
 FILE_COUNT_MIN = 2
+SMALL_PART = 4
+"""
+A file is small below this part of Spark's advisory size of a partition. That is one of rows on their way through a shuffle; in a file they take less, so that a
+half, say, would call files small that cannot become larger.
+"""
+
+_ADVISORY = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+_ADVISORY_DEFAULT = "64m"
+_SIZE = re.compile(r"(\d+)\s*([kmgtp]?)b?", re.IGNORECASE | re.ASCII)
 
 
 class CompactedDay(NamedTuple):
@@ -53,10 +66,10 @@ def compact(
     nowMs: Callable[[], int] = lambda: int(time() * 1000),
 ) -> list[CompactedDay]:
     """
-    Rewrite the days in which an hour has many files.
+    Rewrite the days in which an hour has many small files.
 
     @param date: only this day, C{2026-01-31}; L{None}: all of them.
-    @param fileCountMin: an hour with fewer files is good as it is.
+    @param fileCountMin: an hour with fewer small files is good as it is.
     @return: what was done, a line for each topic and day; each was committed by itself.
     @raise ConfigurationError: an option is wrong.
     @raise pylogbroker.errors.TableBusyError: another run writes to the table.
@@ -66,17 +79,35 @@ def compact(
         raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
     found = tableAt(path)
     done = []
+    smallSize = sizeOf(spark.conf.get(_ADVISORY, _ADVISORY_DEFAULT)) // SMALL_PART
     with TableWriter(found, RealFileSystem()) as writer:
         for topic, day in list(found.days()):
             files = list(found.day(topic, day))
-            if date in (None, day) and _isFull(files, fileCountMin):
+            if date in (None, day) and isFull({each: os.path.getsize(found.at(each)) for each in files}, fileCountMin, smallSize):
                 done.append(_compactDay(spark, writer, files, compression, report, nowMs()))
     return done
 
 
-def _isFull(files: list[str], fileCountMin: int) -> bool:
-    """Whether one of the hours has as many files."""
-    folders = [path.rpartition("/")[0] for path in files]
+def sizeOf(text: str | None) -> int:
+    """
+    Of a size as Spark's settings have them, C{64MB} or C{67108864b}; plain numbers are bytes.
+
+    @raise ConfigurationError: it is none.
+    """
+    found = _SIZE.fullmatch((text or "").strip())
+    if found is None:
+        raise ConfigurationError(f"{_ADVISORY}={text}: it is no size like 64MB")
+    return int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ")
+
+
+def isFull(sizes: Mapping[str, int], fileCountMin: int, smallSize: int) -> bool:
+    """
+    Whether one of the hours has as many small files.
+
+    @param sizes: by path.
+    @param smallSize: a file with fewer bytes is small.
+    """
+    folders = [path.rpartition("/")[0] for path, size in sizes.items() if size < smallSize]
     return any(folders.count(folder) >= fileCountMin for folder in set(folders))
 
 
@@ -93,9 +124,7 @@ def _compactDay(spark: SparkSession, writer: TableWriter, files: list[str], comp
             rows = readFiles(spark, found, [found.at(path) for path in files])
             rowCount = rows.count()
             writeStaged(rows, staging, compression)
-        added = stagedFiles(staging, last.number + 1)
-        if sum(each.rowCount for each in added) != rowCount:
-            raise LoadError(f"{topic} {date}: {rowCount} rows became {sum(each.rowCount for each in added)}; nothing was committed")
+        added = stagedFiles(staging, last.number + 1, rowCount)
     except BaseException:
         writer.discard(runId)
         raise

@@ -4,6 +4,7 @@ What a run has written, counted from the files themselves: for its manifest, and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from pyspark.sql import functions as sql
 
 from pylogbroker.errors import LoadError
 from pylogbroker.model import BrokerPartition
-from pylogbroker.warehouse.manifest import WINDOW_COUNT_MAX, Place, WindowCount
+from pylogbroker.warehouse.manifest import WINDOW_COUNT_MAX, WINDOWS_SIZE_MAX, Place, WindowCount
 from pylogbroker.warehouse.ranges import PlannedRange
 
 
@@ -42,11 +43,14 @@ def within(ranges: Iterable[PlannedRange]) -> Column:
     return reduce(lambda left, right: left | right, each, sql.lit(False))
 
 
-def countRows(rows: DataFrame, ranges: Mapping[Place, PlannedRange], windowMs: int, lineCountMax: int = WINDOW_COUNT_MAX) -> Counts:
+def countRows(
+    rows: DataFrame, ranges: Mapping[Place, PlannedRange], windowMs: int, lineCountMax: int = WINDOW_COUNT_MAX, sizeMax: int = WINDOWS_SIZE_MAX
+) -> Counts:
     """
     @param rows: of a table.
     @param ranges: what they come of.
     @param lineCountMax: windows and hosts; with more, hosts are left out, and of the windows that are still too many the smallest.
+    @param sizeMax: bytes of these lines in a manifest; with more, hosts are left out.
     @raise LoadError: a row comes of none of the ranges: a bug, here or in Spark, that must not become a commit.
     """
     found = rows.groupBy("topic", "broker", "partition").agg(
@@ -61,16 +65,16 @@ def countRows(rows: DataFrame, ranges: Mapping[Place, PlannedRange], windowMs: i
             raise LoadError(f"{place}: rows of offsets {row['first']} to {row['last']} were written, which are not {planned}; nothing was committed")
         counts[place] = row["count"]
         arrivals[place.topic] = arrivals.get(place.topic, 0) + row["arrivals"]
-    windows = _windows(rows, windowMs, lineCountMax)
+    windows = _windows(rows, windowMs, lineCountMax, sizeMax)
     known = sum(counts.values()) - sum(arrivals.values())
     return Counts(counts, windows, {topic: count for topic, count in arrivals.items() if count}, known - sum(each.rowCount for each in windows))
 
 
-def _windows(rows: DataFrame, windowMs: int, lineCountMax: int) -> tuple[WindowCount, ...]:
+def _windows(rows: DataFrame, windowMs: int, lineCountMax: int, sizeMax: int) -> tuple[WindowCount, ...]:
     startMs = sql.floor(sql.unix_millis("eventTime") / windowMs) * windowMs
     timed = rows.where(~sql.col("isArrival")).select("topic", startMs.cast("long").alias("startMs"), sql.coalesce("host", sql.lit("")).alias("host"))
     found = timed.groupBy("topic", "startMs", "host").count().limit(lineCountMax + 1).collect()
-    if len(found) > lineCountMax:
+    if len(found) > lineCountMax or len(json.dumps(found)) > sizeMax:
         counted = timed.groupBy("topic", "startMs").count().orderBy(sql.desc("count")).limit(lineCountMax)
         found = counted.select("topic", "startMs", sql.lit("").alias("host"), "count").collect()
     return tuple(sorted(WindowCount(row["topic"], row["startMs"], row["host"], row["count"]) for row in found))

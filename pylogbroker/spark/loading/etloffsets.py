@@ -6,7 +6,7 @@ Lines name brokers by address, the table names them by number; ZooKeeper, or the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pylogbroker.cluster.etllines import FROM_EARLIEST, EtlOffset, decodeEtlLines
 from pylogbroker.config.producersettings import BrokerAddress
@@ -33,15 +33,18 @@ def beginningsOf(lines: Iterable[str], brokers: Mapping[int, BrokerAddress]) -> 
     return found
 
 
-def linesOf(positions: Mapping[Place, int], brokers: Mapping[int, BrokerAddress]) -> list[str]:
+def linesOf(positions: Mapping[Place, int], brokers: Mapping[int, BrokerAddress], isWanted: Callable[[str], bool] = lambda topic: True) -> list[str]:
     """
+    @param isWanted: whether a topic must be complete. Of the others in the table, partitions whose broker is not there any more are left out.
     @return: without their ends.
-    @raise LoadError: a broker's address is not known now.
+    @raise LoadError: the address of a wanted topic's broker is not known now.
     """
     lines = []
     for place, offset in sorted(positions.items()):
         address = brokers.get(place.partition.broker)
         if address is None:
+            if not isWanted(place.topic):
+                continue
             raise LoadError(f"{place}: the broker is not there now, and its address is not known")
         lines.append(EtlOffset(address.host, address.port, place.topic, place.partition.partition, offset).encode())
     return lines

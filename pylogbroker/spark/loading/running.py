@@ -89,7 +89,7 @@ def load(
     @param report: is told, on another thread, how far the run is.
     @param nowMs: milliseconds since the epoch.
     @param source: the data source's options: C{zookeeper} or C{brokers}, C{subscribe} or C{subscribePattern}, C{failOnDataLoss} …
-    @return: what was done; with nothing new, no run is committed.
+    @return: what was done; with nothing new, and no beginning that moves the table's end, no run is committed.
     @raise ConfigurationError: an option is wrong.
     @raise pylogbroker.errors.TableBusyError: another run writes to the table.
     @raise pylogbroker.errors.LoadError: it came to nothing, and why.
@@ -135,14 +135,15 @@ class _Run:
         return manifest
 
     def _stage(self, last: Manifest | None) -> Manifest:
-        rows = withEventTime(self._read(), self._request.eventTime, self._startedMs)
+        fresh = withEventTime(self._read(), self._request.eventTime, self._startedMs) if self._plan.size else None
         replaced = findReplaced(self._spark, self._writer.table, self._plan, self._request.windowMs)
-        if replaced.kept is not None:
-            rows = rows.unionByName(replaced.kept, allowMissingColumns=True)
-        with watched(self._spark, self._runId, "reading and writing", self._request.report):
-            writeStaged(rows, self._staging, self._request.compression)
+        rows = _joined(fresh, replaced.kept)
+        rowCount = 0
+        if rows is not None:
+            with watched(self._spark, self._runId, "reading and writing", self._request.report):
+                rowCount = writeStaged(rows, self._staging, self._request.compression)
         number = 1 + (last.number if last else 0)
-        added = stagedFiles(self._staging, number)
+        added = stagedFiles(self._staging, number, rowCount)
         staged = [f"{self._staging}/{each.staged}" for each in added]
         written = readFiles(self._spark, self._writer.table, staged, isOneRun=True) if added else None
         with watched(self._spark, self._runId, "counting", self._request.report):
@@ -154,9 +155,9 @@ class _Run:
         )  # fmt: skip
 
     def _read(self) -> DataFrame:
-        """The rows of the plan, from the data source."""
+        """The rows of the plan, from the data source, which is not asked for ranges that have none."""
         parts: dict[str, dict[str, dict[str, int]]] = {"startingOffsets": {}, "endingOffsets": {}}
-        for (topic, partition), fromOffset, toOffset, _again in self._plan.ranges:
+        for (topic, partition), fromOffset, toOffset, _again in (each for each in self._plan.ranges if each.size):
             parts["startingOffsets"].setdefault(topic, {})[str(partition)] = fromOffset
             parts["endingOffsets"].setdefault(topic, {})[str(partition)] = toOffset
         assigned = {topic: list(offsets) for topic, offsets in parts["startingOffsets"].items()}
@@ -178,6 +179,12 @@ class _Run:
             LoadedRange(*place, fromOffset, toOffset, counts.rows.get(place, 0), replaced.counts.rows.get(place, 0))
             for place, fromOffset, toOffset, _again in self._plan.ranges
         )
+
+
+def _joined(fresh: DataFrame | None, kept: DataFrame | None) -> DataFrame | None:
+    if fresh is None or kept is None:
+        return kept if fresh is None else fresh
+    return fresh.unionByName(kept, allowMissingColumns=True)
 
 
 def _ruleText(eventTime: str | Column | None) -> str:

@@ -6,14 +6,34 @@ from __future__ import annotations
 
 import os
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import ConfigurationError, LoadError, TableError
 from pylogbroker.spark.loading import compact, table
+from pylogbroker.spark.loading.compacting import isFull, sizeOf
 from pylogbroker.spark.loading.reading import tableAt
 from tests.spark.loading.cases import NOW_MS, LoadCase, packed
 from tests.warehouse.tables import write
 
 DAY_MS = 24 * 3_600_000
+
+
+class SizeTests(SynchronousTestCase):
+    """Which days are worth it."""
+
+    def test_full(self) -> None:
+        """Small files of one hour count; large ones, which would only be written again, and those of other hours do not."""
+        self.assertTrue(isFull({"d/hour=1/a": 9, "d/hour=1/b": 9, "d/hour=1/c": 10}, 2, 10))
+        self.assertFalse(isFull({"d/hour=1/a": 10, "d/hour=1/b": 10, "d/hour=1/c": 9}, 2, 10))
+        self.assertFalse(isFull({"d/hour=1/a": 1, "d/hour=2/a": 1}, 2, 10))
+        self.assertFalse(isFull({}, 2, 10))
+
+    def test_sizes(self) -> None:
+        """Sizes as Spark writes them, and as people do."""
+        self.assertEqual([sizeOf(text) for text in ("67108864b", "64MB", "64m", "1 g", "17", "2k")], [64 << 20, 64 << 20, 64 << 20, 1 << 30, 17, 2048])
+        for text in ("", None, "x", "-1", "1.5m"):
+            self.assertIn("advisoryPartitionSizeInBytes", str(self.assertRaises(ConfigurationError, sizeOf, text)))
 
 
 class CompactingTests(LoadCase):

@@ -25,8 +25,8 @@ class CountTests(SparkCase):
     def timed(self, *values: bytes) -> Any:
         return withEventTime(self.rows(values), None, NOW_MS)
 
-    def count(self, rows: Any, toOffset: int, fromOffset: int = 0, lineCountMax: int = 100) -> Counts:
-        return countRows(rows, {PLACE: PlannedRange(PLACE, fromOffset, toOffset, False)}, MINUTE, lineCountMax)
+    def count(self, rows: Any, toOffset: int, fromOffset: int = 0, lineCountMax: int = 100, sizeMax: int = 10_000) -> Counts:
+        return countRows(rows, {PLACE: PlannedRange(PLACE, fromOffset, toOffset, False)}, MINUTE, lineCountMax, sizeMax)
 
     def test_windows(self) -> None:
         """Per topic, window and host; those without a time are counted apart."""
@@ -43,6 +43,12 @@ class CountTests(SparkCase):
         self.assertEqual((counts.windows, counts.leftOutCount), ((WindowCount("clicks", 0, "", 2), WindowCount("clicks", MINUTE, "", 1)), 0))
         counts = self.count(rows, 3, lineCountMax=1)
         self.assertEqual((counts.windows, counts.leftOutCount), ((WindowCount("clicks", 0, "", 2),), 1))
+
+    def test_tooLarge(self) -> None:
+        """Hosts are left out also when they would need too many bytes, as a manifest has them."""
+        rows = self.timed(packed(0, b"x", b"\x01" * 255), packed(0, b"x", b"\x02" * 255))
+        self.assertEqual(len(self.count(rows, 2, sizeMax=3_200).windows), 2)
+        self.assertEqual(self.count(rows, 2, sizeMax=3_000).windows, (WindowCount("clicks", 0, "", 2),))
 
     def test_strangers(self) -> None:
         """A row that comes of no range stops the run."""

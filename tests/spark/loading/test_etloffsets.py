@@ -34,3 +34,9 @@ class OffsetTests(SynchronousTestCase):
         self.assertIn("tcp://log9:1: there is no such broker now; there are log1:9092", str(error))
         self.assertIn("there are none", str(self.assertRaises(LoadError, beginningsOf, LINES, {})))
         self.assertIn("clicks 9-0", str(self.assertRaises(LoadError, linesOf, {Place("clicks", BrokerPartition(9, 0)): 1}, BROKERS)))
+
+    def test_otherTopics(self) -> None:
+        """Brokers that are gone matter only to the topics that are wanted; of others there are the lines that can be."""
+        positions = {Place("clicks", BrokerPartition(3, 0)): 100, Place("old", BrokerPartition(9, 0)): 1, Place("old", BrokerPartition(5, 1)): 7}
+        self.assertEqual(linesOf(positions, BROKERS, ["clicks"].__contains__), [LINES[0], "tcp://log2:9092\told\t1\t7"])
+        self.assertIn("old 9-0", str(self.assertRaises(LoadError, linesOf, positions, BROKERS, ["old"].__contains__)))

@@ -24,8 +24,8 @@ class ReadingTests(SparkCase):
         """A run of such rows."""
         found = tableAt(self.folder)
         with TableWriter(found, RealFileSystem()) as writer:
-            writeStaged(withEventTime(self.rows(values, topic), None, NOW_MS), writer.staging(f"run{number}"), "zstd")
-            writer.commit(manifest(number, added=stagedFiles(writer.staging(f"run{number}"), number)))
+            count = writeStaged(withEventTime(self.rows(values, topic), None, NOW_MS), writer.staging(f"run{number}"), "zstd")
+            writer.commit(manifest(number, added=stagedFiles(writer.staging(f"run{number}"), number, count)))
 
     def values(self) -> list[tuple[str, bytes]]:
         return sorted((row["topic"], bytes(row["value"])) for row in table(self.spark, self.folder).collect())

@@ -79,6 +79,29 @@ class RunTests(LoadCase):
                 counts[topic] = counts.get(topic, 0) + count
         self.assertEqual(counts, {self.topic: 21})
 
+    def test_nothingBehind(self) -> None:
+        """A beginning behind which nothing lies is committed: rows behind it go, others in their files stay, and the next run goes on there."""
+        self.write(b"a")
+        self.write(b"b", partition=1)
+        self.loaded()
+        old, self.topic = self.topic, self.topic + "anew"
+        self.write(b"c", partition=1)
+        os.rename(f"{self.folder}/topic={old}", f"{self.folder}/topic={self.topic}")
+        path = f"{self.folder}/_manifests/000000000001.json"
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        document |= {"positions": {self.topic: {"0-0": 500, "0-1": self.end(1)}}, "added": []}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        anew = self.loaded(beginnings={self.topic: {"0-0": 0}})
+        self.assertEqual((anew.ranges[0][2:], len(anew.ranges), self.values()), ((0, 0, 0, 1), 1, [b"b"]))
+        self.assertEqual(self.load(), (None, ()))
+        self.write(b"d")
+        skipping = self.loaded(beginnings="latest")
+        self.assertEqual((skipping.rowCount, skipping.added, len(skipping.ranges)), (0, (), 1))
+        self.write(b"e")
+        self.assertEqual((self.loaded().rowCount, self.values()), (1, [b"b", b"e"]))
+
     def test_againWithoutRows(self) -> None:
         """A range that is loaded again though the table has no row of it, since it was skipped, is loaded."""
         self.write(b"a")
