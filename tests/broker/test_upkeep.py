@@ -540,6 +540,21 @@ class BrokenDiskTests(UpkeepTestCase):
                     peer.send(encodeOffsets("u", 0, -1, 1))
                     self.assertEqual(len(peer.offsets()), 1)
 
+    def test_besideAFailedOne(self) -> None:
+        """Of two partitions of a topic one is out of service: what is produced to the other is proven by a question about that other one, and by no other."""
+        self.lead = lead = self.broker({**NEVER, "num.partitions": "2"})
+        self.peer = lead.connect()
+        self.create("t")
+        lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
+        self.peer.send(produce(b"a"))
+        self.assertIsNotNone(lead.log().failure)
+        for asked, answers in ((1, [[0]]), (0, [])):  # an answer is what is visible, and nothing was flushed
+            peer = lead.connect()
+            peer.send(encodeProduce("t", 1, encodeSet([b"b"])) + encodeOffsets("t", asked, -1, 1))
+            lead.settle()
+            self.assertEqual(peer.offsets(), answers)
+            self.assertEqual(peer.closed, not answers)
+
     def test_provenBefore(self) -> None:
         """What was proven before the partition failed counts no more: the connection's questions go on being answered."""
         self.begin()
