@@ -68,6 +68,7 @@ class Dialect2011:
         @param seconds: a clock, to see how long requests take.
         """
         self._broker = broker
+        self._lostCount = broker.lostCount
         self._seconds = seconds
         self._requestSizeMax = requestSizeMax
         self._counters = counters
@@ -90,7 +91,7 @@ class Dialect2011:
         begun = self._seconds()
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
-            unproven.add(request.topic, request.partition)
+            unproven.add(request.topic, request.partition, self._lostCount)
             later = self._broker.produce(request.topic, request.partition, request.sets, self._refused)
             if later is not None:
                 return self._timed(later, begun, counters.produced)
@@ -146,7 +147,7 @@ class Dialect2011:
 
     async def _multiProduce(self, request: MultiProduce, unproven: Unproven) -> None:
         for produce in request.produces:
-            unproven.add(produce.topic, produce.partition)
+            unproven.add(produce.topic, produce.partition, self._lostCount)
             later = self._broker.produce(*produce, self._refused)
             if later is not None:
                 await later
