@@ -10,6 +10,10 @@ Remembered are topic and partition of the requests, so many at most; who produce
 Only what fails after the first of them matters: a produce request to a partition that is out of service already is refused, and ends its connection. So it is
 remembered, too, how many had failed by then; else one old failure would end the connection of everyone who produces everywhere.
 
+Remembered is, too, that a message was dropped since it is too large. A produce request has no answer, and in 0.7.2 the question behind such a one is answered
+(spec-0.7 wire-protocol §11), so that a producer takes for kept what is nowhere. Here it never is again on that connection. Clients of 0.7 do not notice: their
+producers do not ask, and who asks, a consumer, does it over a connection of its own (spec-0.7 gotchas §3).
+
 Rejected: closing all connections when a partition fails. It is as safe, and would make every producer of the broker send again what is in no danger.
 """
 
@@ -27,13 +31,15 @@ class Unproven:
     Where the messages of one connection went since its last answer to an OFFSETS request.
 
     @ivar lostBefore: how many partitions of the broker were out of service before anything went anywhere.
+    @ivar dropped: why something was dropped, the first time that it happened; L{None}: nothing was.
     """
 
-    __slots__ = ("_places", "lostBefore")
+    __slots__ = ("_places", "dropped", "lostBefore")
 
     def __init__(self) -> None:
         self._places: set[tuple[str, int]] | None = None  # most connections produce nothing, and there are thousands of them
         self.lostBefore = 0
+        self.dropped: str | None = None
 
     def add(self, topic: str, partition: int, lostCount: Callable[[], int]) -> None:
         """
@@ -48,6 +54,10 @@ class Unproven:
             self.lostBefore = lostCount()
         elif len(places) < PLACE_COUNT_MAX:
             places.add((topic, partition))
+
+    def drop(self, reason: str) -> None:
+        """Something was dropped, which nothing makes good: the connection stays unproven."""
+        self.dropped = self.dropped or reason
 
     def concerns(self, where: TopicPartition) -> bool:
         """Whether messages may have gone to a partition."""

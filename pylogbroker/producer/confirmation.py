@@ -5,7 +5,7 @@ Getting requests to one broker, and knowing what became of them.
 
   - I{written}: the bytes were handed to the kernel, or nearly so. That is all 0.7's clients know.
   - I{confirmed}: an OFFSETS request followed on the same connection, and was answered. A broker carries out the requests of a connection one after the
-    other, so it has taken, or refused without a word (a payload over its own limit), all that came before.
+    other, so it has taken all that came before. (Kafka 0.7.2 answers, too, when it has dropped some: a payload over its own limit. Ours ends the connection.)
 
 When a connection breaks, what was not even begun has I{failed}, and can be sent elsewhere without a thought. What was begun and has no answer
 is I{unknown}: L{UnknownOutcomeError}. Nothing here sends anything twice.

@@ -47,6 +47,16 @@ class UnprovenTests(SynchronousTestCase):
         unproven.clear()
         self.assertEqual(self.concerned(unproven), [])
 
+    def test_dropped(self) -> None:
+        """That something was dropped, and why the first time, stays so."""
+        unproven = Unproven()
+        self.assertIsNone(unproven.dropped)
+        unproven.add("t", 0, none)
+        unproven.drop("first")
+        unproven.drop("second")
+        unproven.clear()
+        self.assertEqual(unproven.dropped, "first")
+
     def test_lostBefore(self) -> None:
         """It knows how many partitions had failed before the first message since the last answer, and not before a later one."""
         unproven = Unproven()
