@@ -271,6 +271,10 @@ class Broker:
 
     # -- offsets
 
+    def lostCount(self) -> int:
+        """How many partitions have gone out of service so far; for L{Unproven.add}."""
+        return self._upkeep.lostCount()
+
     async def offsets(self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None) -> list[int]:
         """
         Offsets before a time (spec-0.7 wire-protocol §10). To producers, an answer proves that what they sent before has been taken: it survives the

@@ -3,8 +3,8 @@ The dialect of 2011: what outcomes become on its wire (spec-0.7 wire-protocol §
 
  - A produce request has no answer. A set that is too large is dropped; every other refusal ends the connection, which is all that a producer can notice.
  - A fetch answers with a code. What the protocol has no code for, and that is most things, is -1.
- - An offsets request has no way to say no: its connection ends. So it does when what was produced before it on the connection could not be kept, since the
-   answer would prove to the producer that it was (L{pylogbroker.broker.unproven}).
+ - An offsets request has no way to say no: its connection ends. So it does when what was produced before it on the connection could not be kept, or was
+   dropped, since the answer would prove to the producer that it is there (L{pylogbroker.broker.unproven}).
  - What cannot be understood ends the connection.
 
 Answers go out in the order of the requests, one at a time.
@@ -13,6 +13,7 @@ Answers go out in the order of the requests, one at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -68,6 +69,7 @@ class Dialect2011:
         @param seconds: a clock, to see how long requests take.
         """
         self._broker = broker
+        self._lostCount = broker.lostCount
         self._seconds = seconds
         self._requestSizeMax = requestSizeMax
         self._counters = counters
@@ -90,8 +92,8 @@ class Dialect2011:
         begun = self._seconds()
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
-            unproven.add(request.topic, request.partition)
-            later = self._broker.produce(request.topic, request.partition, request.sets, self._refused)
+            unproven.add(request.topic, request.partition, self._lostCount)
+            later = self._broker.produce(request.topic, request.partition, request.sets, partial(self._refused, unproven))
             if later is not None:
                 return self._timed(later, begun, counters.produced)
             took = self._seconds() - begun  # as C{produced} does, without another call: the commonest request of all
@@ -139,15 +141,17 @@ class Dialect2011:
 
     # -- producing
 
-    def _refused(self, error: PylogbrokerError) -> None:
+    def _refused(self, unproven: Unproven, error: PylogbrokerError) -> None:
         if not isinstance(error, MessageTooLargeError):
             raise error
+        unproven.drop(str(error))
         self._report("A produce request was dropped, as 0.7 does without telling the producer", error)
 
     async def _multiProduce(self, request: MultiProduce, unproven: Unproven) -> None:
+        refused = partial(self._refused, unproven)
         for produce in request.produces:
-            unproven.add(produce.topic, produce.partition)
-            later = self._broker.produce(*produce, self._refused)
+            unproven.add(produce.topic, produce.partition, self._lostCount)
+            later = self._broker.produce(*produce, refused)
             if later is not None:
                 await later
 
@@ -216,6 +220,8 @@ class Dialect2011:
     # -- offsets
 
     async def _offsets(self, request: Offsets, unproven: Unproven) -> list[Piece]:
+        if unproven.dropped is not None:
+            raise MessageTooLargeError(f"it asked for proof of what it had sent, and some of that was dropped: {unproven.dropped}")
         offsets = await self._broker.offsets(*request, unproven)
         unproven.clear()
         return [encodeOffsets(offsets)]

@@ -19,6 +19,7 @@ them, or the disk is full. Who has to wait does so until *half* of the limit is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -165,6 +166,10 @@ class Upkeep:
         elif self.unflushedSize > self._sizeMax:
             self._flushAll()
 
+    def lostCount(self) -> int:
+        """How many partitions have failed so far."""
+        return len(self._lost)
+
     async def proven(self, unproven: Unproven) -> None:
         """
         What was written is out of our hands; what could not be is not. Fires when all that a connection has produced was written: at once, but for a full disk.
@@ -172,7 +177,8 @@ class Upkeep:
         @param unproven: what it has produced, all of which was tried to be written.
         @raise PartitionFailedError: a partition that it went to is out of service, so some of it may be lost.
         """
-        for log in [log for log in (*self._lost, *self._heldUp) if unproven.concerns(log.topicPartition)]:
+        lost = islice(self._lost, unproven.lostBefore, None)  # in the order in which they failed
+        for log in [log for log in (*lost, *self._heldUp) if unproven.concerns(log.topicPartition)]:
             while log in self._heldUp and log.pendingSize:
                 await self.relief(log)
             if log.failure is not None:

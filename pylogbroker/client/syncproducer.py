@@ -243,11 +243,11 @@ class SyncProducer:
 
         @param topic: any; the answer tells its offset. The proof is for all topics and partitions.
         @param partition: one of the topic's. -1 is none.
-        @return: fires with the partition's visible end. Then the broker has carried out, or dropped, every request whose C{send} came before
-            this call; what it carried out is in its log, and visible and safe from a crash only when it flushed. Fails with
-            L{pylogbroker.errors.ConnectionError} when the connection was lost before the answer came, or before this call and after a send that
-            was not confirmed: whether the broker took those is then *unknown*. With L{pylogbroker.errors.TimedOutError}, when there is no
-            answer within C{timeoutMs}; ask again.
+        @return: fires with the partition's visible end. Then the broker has carried out every request whose C{send} came before this call (Kafka 0.7.2
+            may have dropped some: payloads over its own limit. Ours does not answer then); what it carried out is in its log, and visible and
+            safe from a crash only when it flushed. Fails with L{pylogbroker.errors.ConnectionError} when the connection was lost before the answer
+            came, or before this call and after a send that was not confirmed: whether the broker took those is then *unknown*. With
+            L{pylogbroker.errors.TimedOutError}, when there is no answer within C{timeoutMs}; ask again.
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)

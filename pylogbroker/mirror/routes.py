@@ -7,7 +7,8 @@ broken connection; a message may then stand there twice, if nobody knows what be
 
 Nothing is ever given up. A batch that the target will never take (a message above C{max.message.size}) is sent one half after the other, so that only that
 message stays behind; that one is tried again and again, the log says so, and what is behind it in its partition waits: somebody has to decide, and it is not
-us.
+us. What only the target's broker finds too large, since its limit is smaller than ours, is dropped there and not confirmed. To us it is as unknown as what
+was on a connection that broke, so the whole batch stays behind, and waits in the same way.
 """
 
 from __future__ import annotations

@@ -5,15 +5,17 @@ Getting requests to one broker, and knowing what became of them.
 
   - I{written}: the bytes were handed to the kernel, or nearly so. That is all 0.7's clients know.
   - I{confirmed}: an OFFSETS request followed on the same connection, and was answered. A broker carries out the requests of a connection one after the
-    other, so it has taken, or refused without a word (a payload over its own limit), all that came before.
+    other, so it has taken all that came before. (Kafka 0.7.2 answers, too, when it has dropped some: a payload over its own limit. Ours ends the connection.)
 
 When a connection breaks, what was not even begun has I{failed}, and can be sent elsewhere without a thought. What was begun and has no answer
 is I{unknown}: L{UnknownOutcomeError}. Nothing here sends anything twice.
 
-The question goes to partition 0 of a topic that is in the request, which every broker answers. It is asked behind each request; the connection's line is
-a pipeline, so it costs some bytes and no time. That each question is put to the very connection that the request was given to, in one piece with it, is what
-makes the answer a proof; so there is nothing to remember between requests. (One piece: were the question to wait until the transport takes more, a
-broker that stops in order just then would have taken the request, and nobody would know.)
+The question is about a partition that is in the request (about partition 0 where the broker picks one). About another it would not do: one that is out of
+service is answered by the end of the connection, and requests for healthy ones would be unknown for ever.
+
+It is asked behind each request; the connection's line is a pipeline, so it costs some bytes and no time. That each question is put to the very connection
+that the request was given to, in one piece with it, is what makes the answer a proof; so there is nothing to remember between requests. (One piece: were the
+question to wait until the transport takes more, a broker that stops in order just then would have taken the request, and nobody would know.)
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Carrier:
 
         @raise ValueError: it does not fit in a request; here and below.
         """
-        return self.carry(encodeProduce(topic, partition, messageSet), topic)
+        return self.carry(encodeProduce(topic, partition, messageSet), topic, partition)
 
     def multiSend(self, parts: Iterable[Part]) -> Deferred[None]:
         """A MULTIPRODUCE request, or several if there are more parts than fit in one."""
@@ -80,7 +82,7 @@ class Carrier:
         for start in range(0, len(parts), COUNT_MAX):
             some = parts[start : start + COUNT_MAX]
             try:
-                await self.carry(encodeMultiProduce(some), some[-1][0])
+                await self.carry(encodeMultiProduce(some), *some[-1][:2])
             except PylogbrokerError as error:
                 if not start or isinstance(error, UnknownOutcomeError):
                     raise
@@ -88,17 +90,18 @@ class Carrier:
 
     # -- one request
 
-    def carry(self, frame: bytes, topic: str) -> Deferred[None]:
+    def carry(self, frame: bytes, topic: str, partition: int) -> Deferred[None]:
         """
         Take one request to the broker. Requests keep the order of the calls.
 
         @param topic: one that is in it.
+        @param partition: of that topic, and in it, too; may be -1.
         @return: fires when it is written, or confirmed. Fails with L{UnknownOutcomeError} when it was begun and whether the broker has it cannot be
             known; with any other L{PylogbrokerError} when nothing of it was sent. Cancelling fails it in one of these two ways.
         """
-        return Deferred.fromCoroutine(self._carry(frame, topic))
+        return Deferred.fromCoroutine(self._carry(frame, offsetsCall(topic, max(partition, 0), LATEST, 1)))
 
-    async def _carry(self, frame: bytes, topic: str) -> None:
+    async def _carry(self, frame: bytes, question: Call[list[int]]) -> None:
         connection = self._link.current
         if connection is None:
             try:
@@ -107,7 +110,7 @@ class Carrier:
                 raise ClosedError(f"there was no connection to {self.name} yet") from None
         try:
             if self._isConfirming:
-                self._decode(connection, topic, await self._begin(connection, connection.request(frame + self._question(topic).frame, self._timeoutMs)))
+                self._decode(connection, question, await self._begin(connection, connection.request(frame + question.frame, self._timeoutMs)))
             else:
                 await self._begin(connection, connection.send(frame))
         except (ConnectionError, WireError, CancelledError) as error:
@@ -126,16 +129,13 @@ class Carrier:
             self._link.replace().addErrback(self._notReplaced)
         return sending
 
-    def _question(self, topic: str) -> Call[list[int]]:
-        return offsetsCall(topic, 0, LATEST, 1)
-
     def _notReplaced(self, failure: Any) -> None:
         log.warn("A connection to {name} that was to be replaced did not end well: {reason}", name=self.name, reason=failure.getErrorMessage())
 
-    def _decode(self, connection: BrokerConnection, topic: str, body: bytes) -> None:
+    def _decode(self, connection: BrokerConnection, question: Call[list[int]], body: bytes) -> None:
         """An error code is an answer, too, and proves as much; what is no answer proves nothing."""
         try:
-            self._question(topic).decode(body)
+            question.decode(body)
         except RemoteError as error:
             log.warn("{name} answered the question behind a request with an error: {error}", name=self.name, error=error)
         except WireError as error:

@@ -162,7 +162,7 @@ class Delivery:
             frame = encodeMultiProduce(parts)
         except ValueError as error:
             raise InvalidTopicError(f"a batch does not fit in a request: {error}") from error
-        await way.carrier.carry(frame, parts[-1][0])
+        await way.carrier.carry(frame, *parts[-1][:2])
 
     async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int) -> None:
         """
@@ -230,7 +230,7 @@ class Delivery:
             parts = [(group[0].topic, group[0].partition, self._encoding.messageSetOf([item.value for item in group], group[0].topic)) for group in groups]
             self._outcomes.counters.batchCount += 1
             if len(parts) == 1:
-                await way.carrier.carry(encodeProduce(*parts[0]), parts[0][0])
+                await way.carrier.carry(encodeProduce(*parts[0]), *parts[0][:2])
             else:
                 await self._sendParts(way, parts)
         except PylogbrokerError as error:

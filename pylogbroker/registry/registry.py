@@ -177,7 +177,7 @@ class Registry:
         if self._topicLog.problem is not None:
             return late + str(self._topicLog.problem)
         if not isSent:
-            return late + "the broker does not take it"
+            return late + "the broker does not take it (max.message.size may be too small)"
         return late + "the broker has it, and does not show it before it flushes (topic.flush.intervals.ms), or it dropped it (max.message.size)"
 
     # -- what clients want

@@ -197,7 +197,7 @@ class TopicLog:
         """
         Send an entry, again if need be.
 
-        @return: fires when the broker has taken, or silently dropped, it. Never fails, until it is cancelled.
+        @return: fires when the broker has taken it (or silently dropped it, as 0.7.2 does). Never fails, until it is cancelled.
         """
         return Deferred.fromCoroutine(self._append(payload))
 

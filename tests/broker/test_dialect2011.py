@@ -343,6 +343,23 @@ class ProduceTests(DialectTestCase):
         self.assertEqual(len(dropped), 1)
         self.assertIn("payload of 1000001 bytes, 1000000 are allowed", dropped[0])
 
+    def test_droppedIsNotProven(self) -> None:
+        """
+        A question behind what was dropped, in whatever request, ends the connection, though what came between is kept; the log says why. Fetches there are
+        answered, and the questions of others.
+        """
+        lines = capture(self)
+        question = encodeOffsets("u", 0, -1, 1)
+        asker = self.lead.connect()
+        for frame in (encodeProduce("t", 0, TOO_LARGE), encodeProduce("t", 0, TOO_LARGE + A), encodeMultiProduce([("u", 0, b""), ("t", 0, TOO_LARGE)])):
+            self.assertEqual(self.ask(frame, encodeProduce("t", 0, A), encodeFetch("none", 0, 0, 1), question), (fetchHeader(0, 0), True))
+        asker.send(question)
+        self.assertEqual(asker.offsets(), [[0]])
+        self.assertEqual(self.stored(), A + A + A)
+        (said,) = [line for line in lines() if line.startswith("Closed the connection")]
+        self.assertIn("it asked for proof of what it had sent, and some of that was dropped: ", said)
+        self.assertIn("payload of 1000001 bytes, 1000000 are allowed", said)
+
     def test_inARun(self) -> None:
         """Of many requests sent at once: what comes before a refused one stays, a dropped one is left out, what comes behind a refused one is lost."""
         small = self.broker({"max.message.size": "50"})

@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
+from pylogbroker.broker.unproven import PLACE_COUNT_MAX
 from pylogbroker.broker.upkeep import WRITE_SIZE_MAX
 from pylogbroker.errors import PartitionFailedError
 from pylogbroker.formats.messageset import encodeSet
@@ -539,6 +540,44 @@ class BrokenDiskTests(UpkeepTestCase):
                 for peer in (other, self.lead.connect()):
                     peer.send(encodeOffsets("u", 0, -1, 1))
                     self.assertEqual(len(peer.offsets()), 1)
+
+    def test_besideAFailedOne(self) -> None:
+        """Of two partitions of a topic one is out of service: what is produced to the other is proven by a question about that other one, and by no other."""
+        self.lead = lead = self.broker({**NEVER, "num.partitions": "2"})
+        self.peer = lead.connect()
+        self.create("t")
+        lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
+        self.peer.send(produce(b"a"))
+        self.assertIsNotNone(lead.log().failure)
+        for asked, answers in ((1, [[0]]), (0, [])):  # an answer is what is visible, and nothing was flushed
+            peer = lead.connect()
+            peer.send(encodeProduce("t", 1, encodeSet([b"b"])) + encodeOffsets("t", asked, -1, 1))
+            lead.settle()
+            self.assertEqual(peer.offsets(), answers)
+            self.assertEqual(peer.closed, not answers)
+
+    def test_failedBefore(self) -> None:
+        """
+        What failed before a connection produced anything is none of its concern, however much it produces, and wherever: it would have been refused there. What
+        fails afterwards is, also where so much was produced that nobody knows where.
+        """
+        topics = [f"topic{number}" for number in range(PLACE_COUNT_MAX)]
+        everywhere = encodeMultiProduce([(topic, 0, encodeSet([b"x"])) for topic in topics])
+        self.begin()
+        self.create(*topics)
+        self.lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
+        self.peer.send(produce(b"a"))
+        self.assertIsNotNone(self.lead.log().failure)
+        peer = self.lead.connect()
+        for _time in range(2):
+            peer.send(everywhere + encodeOffsets("topic0", 0, -1, 1))
+            self.assertEqual(peer.offsets(), [[0]])
+        peer.send(everywhere)
+        self.lead.fileSystem.fail("write", self.path("topic7")[len(ROOT) :], errno.EIO)
+        self.lead.connect().send(produce(b"b", topic="topic7"))
+        self.assertIsNotNone(self.lead.log("topic7").failure)
+        peer.send(encodeOffsets("topic0", 0, -1, 1))
+        self.assertTrue(peer.isClosed)
 
     def test_provenBefore(self) -> None:
         """What was proven before the partition failed counts no more: the connection's questions go on being answered."""

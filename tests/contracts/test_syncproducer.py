@@ -64,12 +64,14 @@ class SyncProducerPromises:
         self.assertEqual((await producer.confirm("test", 0), await producer.confirm("other", 0)), (30, 11))
         self.assertEqual(payloads(await consumer.fetch("test", 0, 15, SIZE_MAX)), [b"there"])
 
-    async def test_droppedIsConfirmed(self) -> None:
-        """What the broker drops without a word, since it is too large for it, is confirmed, and not there: the broker is done with it, no more."""
+    async def test_droppedIsUnknown(self) -> None:
+        """What the broker drops without a word, since it is too large for it, is never confirmed; the producer goes on over a new connection."""
         broker = await self.serve({"max.message.size": "100"})
         producer = self.clients.producer(broker.host, broker.port)
         await producer.send("test", 0, [b"x" * 101])
-        self.assertEqual(await producer.confirm("test", 0), 0)
+        await failure(producer.confirm("test", 0), ConnectionError)
+        await producer.send("test", 0, [b"good"])
+        self.assertEqual(await producer.confirm("test", 0), 14)
 
     async def test_refusedIsUnknown(self) -> None:
         """What the broker refuses by closing the connection is unknown to the producer, which goes on over a new one."""

@@ -41,6 +41,7 @@ class Nowhere:
 class Cluster:
     """
     @ivar zookeeper: a L{ZookeeperDouble}.
+    @ivar properties: more of them, for brokers that are started from now on.
     @ivar away: how often it is not there when a mirror looks for it.
     @ivar brokers: by number; L{None} while one is down.
     """
@@ -51,6 +52,7 @@ class Cluster:
         self.partitionCount = partitionCount
         self._directory = directory
         self.brokers: dict[int, LocalBroker | None] = dict.fromkeys(range(brokerCount))
+        self.properties: dict[str, str] = {}
         self.away = 0
 
     def client(self) -> Any:
@@ -67,7 +69,7 @@ class Cluster:
     async def startBroker(self, number: int) -> None:
         properties = {
             "brokerid": str(number), "num.partitions": str(self.partitionCount), "enable.zookeeper": "true", "zk.connect": "double",
-            "zk.sessiontimeout.ms": str(SESSION_MS),
+            "zk.sessiontimeout.ms": str(SESSION_MS), **self.properties,
         }  # fmt: skip
         broker = LocalBroker(reactor, properties, f"{self._directory}-{self.name}-{number}", zookeeper=lambda: self.zookeeper.client(SESSION_MS))
         await broker.start()

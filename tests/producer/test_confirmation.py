@@ -11,7 +11,7 @@ from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.link import BrokerLink
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, UnknownOutcomeError  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import LATEST
+from pylogbroker.model import LATEST, RANDOM_PARTITION
 from pylogbroker.producer.confirmation import Carrier
 from pylogbroker.wire.requests import COUNT_MAX, encodeProduce
 from pylogbroker.wire.requests import encodeOffsets as encodeQuestion
@@ -35,11 +35,11 @@ class CarrierTests(SynchronousTestCase):
     def test_written(self) -> None:
         """Without confirmation a request is through when it is written."""
         carrier = self.carrier(False)
-        carrying = carrier.carry(FRAME, "t")
+        carrying = carrier.carry(FRAME, "t", 0)
         self.assertNoResult(carrying)
         self.cluster.turn()
         self.successResultOf(carrying)
-        self.successResultOf(carrier.carry(FRAME, "t"))
+        self.successResultOf(carrier.carry(FRAME, "t", 0))
         self.cluster.turn()
         self.assertEqual(self.broker.kinds, ["Produce", "Produce"])
 
@@ -47,7 +47,7 @@ class CarrierTests(SynchronousTestCase):
         """With it, when the question right behind it is answered; an error code is an answer, too."""
         carrier = self.carrier()
         self.broker.isAnswering = False
-        carryings = [carrier.carry(FRAME, "t") for _request in range(2)]
+        carryings = [carrier.carry(FRAME, "t", 0) for _request in range(2)]
         self.cluster.turn()
         self.assertEqual(self.broker.kinds, ["Produce", "Offsets", "Produce", "Offsets"])
         (line,) = self.broker.lines
@@ -61,7 +61,7 @@ class CarrierTests(SynchronousTestCase):
         """What is no answer proves nothing, and ends the connection."""
         carrier = self.carrier()
         self.broker.isAnswering = False
-        carrying = carrier.carry(FRAME, "t")
+        carrying = carrier.carry(FRAME, "t", 0)
         self.cluster.turn()
         (line,) = self.broker.lines
         line.deliver(b"\0\0\0\3\0\0\0")
@@ -72,11 +72,11 @@ class CarrierTests(SynchronousTestCase):
     def test_cutWhileWriting(self) -> None:
         """A request that has left in part is unknown."""
         carrier = self.carrier()
-        carrier.carry(FRAME, "t")
+        carrier.carry(FRAME, "t", 0)
         self.cluster.turn()
         (line,) = self.broker.lines
         line.stall()
-        carrying = carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t")
+        carrying = carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0)
         self.cluster.turn()
         line.flow(1000)
         self.cluster.clock.advance(0)
@@ -87,18 +87,18 @@ class CarrierTests(SynchronousTestCase):
         """Without a connection nothing was sent, and the error is no unknown outcome."""
         carrier = self.carrier()
         self.broker.isUp = False
-        carrying = carrier.carry(FRAME, "t")
+        carrying = carrier.carry(FRAME, "t", 0)
         self.cluster.pass_(6)
         self.assertFalse(self.failureResultOf(carrying, ConnectionError).check(UnknownOutcomeError))
 
     def test_givenUp(self) -> None:
         """Given up before there was a connection, nothing was sent; afterwards it is unknown."""
         carrier = self.carrier()
-        carrying = carrier.carry(FRAME, "t")
+        carrying = carrier.carry(FRAME, "t", 0)
         carrying.cancel()
         self.failureResultOf(carrying, ClosedError)
         self.broker.isAnswering = False
-        carrying = carrier.carry(FRAME, "t")
+        carrying = carrier.carry(FRAME, "t", 0)
         self.cluster.turn()
         carrying.cancel()
         self.failureResultOf(carrying, UnknownOutcomeError)
@@ -107,11 +107,11 @@ class CarrierTests(SynchronousTestCase):
         """A line that is too long takes no request: nothing of it was sent. What is in the line when it is cut is unknown."""
         carrier = self.carrier(limits=ConnectionLimits(waitingCountMax=2))
         self.broker.isAnswering = False
-        carrier.carry(FRAME, "t").addErrback(lambda failure: None)
+        carrier.carry(FRAME, "t", 0).addErrback(lambda failure: None)
         self.cluster.turn()
         (line,) = self.broker.lines
         line.stall()
-        carryings = [carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t") for _request in range(3)]
+        carryings = [carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0) for _request in range(3)]
         self.failureResultOf(carryings[2], BusyError)
         carrier.abort()
         self.cluster.turn()
@@ -124,7 +124,7 @@ class CarrierTests(SynchronousTestCase):
         it has taken.
         """
         carrier = self.carrier()
-        carrier.carry(FRAME, "t")
+        carrier.carry(FRAME, "t", 0)
         self.cluster.turn()
         (line,) = self.broker.lines
         pieces: list[bytes] = []
@@ -135,22 +135,32 @@ class CarrierTests(SynchronousTestCase):
             write(data)
 
         self.patch(line.transport, "write", record)
-        carryings = [carrier.carry(FRAME, "t") for _request in range(3)]
+        carryings = [carrier.carry(FRAME, "t", 0) for _request in range(3)]
         self.cluster.turn()
         self.assertEqual(pieces, [FRAME + encodeQuestion("t", 0, LATEST, 1)] * 3)
         for carrying in carryings:
             self.successResultOf(carrying)
 
+    def test_question(self) -> None:
+        """It is about a partition that is in the request, so that another one that is out of service is in nobody's way; if the broker picks it, about 0."""
+        for partition, asked in ((0, 0), (3, 3), (RANDOM_PARTITION, 0)):
+            carrier = self.carrier()
+            carryings = [carrier.send("t", partition, encodeSet([b"x"])), carrier.multiSend([("u", 9, encodeSet([b"x"])), ("t", partition, encodeSet([b"x"]))])]
+            self.cluster.turn()
+            for carrying in carryings:
+                self.successResultOf(carrying)
+            self.assertEqual(self.broker.bytes.count(encodeQuestion("t", asked, LATEST, 1)), 2)
+
     def test_replaces(self) -> None:
         """After so many requests the connection is replaced; one that does not end well is told in the log."""
         carrier = self.carrier(False, intervalCount=1)
         for _request in range(3):
-            carrying = carrier.carry(FRAME, "t")
+            carrying = carrier.carry(FRAME, "t", 0)
             self.cluster.pass_(0.1)
             self.successResultOf(carrying)
         self.assertEqual(len(self.cluster.network.attempts), 4)
         self.broker.lines.clear()  # it does not see the end
-        self.successResultOf(carrier.carry(FRAME, "t"))
+        self.successResultOf(carrier.carry(FRAME, "t", 0))
         self.cluster.pass_(1)
         self.assertEqual(len(self.cluster.network.attempts), 5)
 
