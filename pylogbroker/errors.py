@@ -253,6 +253,10 @@ class ConnectionError(PylogbrokerError):  # noqa: A001 - the field's word; ours 
     """The connection could not be made, or was lost; the text names the broker and the reason."""
 
 
+class LostConnectionError(ConnectionError):
+    """There was a connection, and it was lost before the answer came: which is also how a broker refuses a request, whatever else was asked over it."""
+
+
 class TimedOutError(ConnectionError):
     """An answer, or a connection, did not come in time. The text says how long was waited."""
 

@@ -18,6 +18,9 @@ from pylogbroker.errors import ConfigurationError
 
 PORT_MAX = 65_535
 
+KINDS = frozenset(("tcp", "tcp4", "tcp6", "ssl", "tls", "unix", "systemd"))
+"""What Twisted's client endpoint strings begin with: in front of a port none of these is taken for a host."""
+
 PLAIN = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]+)")
 """C{host:port}, an IPv6 address in brackets."""
 
@@ -104,11 +107,15 @@ def brokerEndpoint(template: str, address: str) -> str:
     """
     How to reach a broker that is known by its address.
 
-    @param template: an endpoint string with C{{host}} and C{{port}} in it, or C{""} for the address itself.
+    @param template: an endpoint string with C{{host}} and C{{port}} in it, or C{""} for the address itself, so written that a host by the name of C{unix} is
+        one.
     @param address: C{host:port}; an IPv6 address in brackets. What is an endpoint string already stays as it is.
     """
-    if not template or PLAIN.fullmatch(address) is None:
+    plain = PLAIN.fullmatch(address)
+    if plain is None:
         return address
+    if not template:
+        return f"tcp:{address}" if plain["host"] in KINDS else address
     host, _, port = address.rpartition(":")
     quoted = host.strip("[]").replace("\\", "\\\\").replace(":", "\\:")
     return template.replace("{host}", quoted).replace("{port}", port)

@@ -200,7 +200,8 @@ def judgeAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 def endpointOf(options: argparse.Namespace) -> str:
     """Where C{--broker} is, by C{broker.endpoint} if that was given."""
-    return brokerEndpoint(options.access.brokerEndpoint, options.broker)
+    template: str = options.access.brokerEndpoint
+    return brokerEndpoint(template, options.broker) if template else str(options.broker)  # what somebody typed may be a mistake: tcp:9092 is no host
 
 
 def addJson(parser: argparse.ArgumentParser, what: str = "one JSON document instead of a table") -> None:

@@ -48,7 +48,7 @@ from zope.interface import implementer
 
 from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
 from pylogbroker.client.timer import Timer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, LostConnectionError, PylogbrokerError, TimedOutError, WireError  # noqa: A004
 from pylogbroker.wire.framing import FrameDecoder
 
 PIECE_SIZE = 128 << 10
@@ -458,10 +458,10 @@ class BrokerConnection(Protocol):
         self._failAll(reason)
         self._tellClosers()
 
-    def _lostError(self, reason: Failure) -> ConnectionError:
+    def _lostError(self, reason: Failure) -> LostConnectionError:
         if isinstance(reason.value, ConnectionDone):
-            return ConnectionError(f"{self.name} closed the connection, which is also how a broker refuses a request")
-        return ConnectionError(f"the connection to {self.name} was lost: {reason.getErrorMessage()}")
+            return LostConnectionError(f"{self.name} closed the connection, which is also how a broker refuses a request")
+        return LostConnectionError(f"the connection to {self.name} was lost: {reason.getErrorMessage()}")
 
     def _tellClosers(self) -> None:
         closers, self._closers = self._closers, []

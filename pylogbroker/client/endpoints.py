@@ -10,10 +10,8 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, clientFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
 
-from pylogbroker.blocking.endpoints import PLAIN, PORT_MAX
+from pylogbroker.blocking.endpoints import KINDS, PLAIN, PORT_MAX
 from pylogbroker.errors import ConfigurationError
-
-_KINDS = frozenset(("tcp", "tcp4", "tcp6", "ssl", "tls", "unix", "systemd"))
 
 
 def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IStreamClientEndpoint:
@@ -32,7 +30,7 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     if plain is None:
         return _fromTwistedString(reactor, description)
     host, port = plain["v6"] or plain["host"], int(plain["port"])
-    if host in _KINDS:
+    if host in KINDS:
         raise ConfigurationError(f"endpoint {description!r} names no host; {host}:HOST:{port} would be one")
     if not 0 < port <= PORT_MAX:
         raise ConfigurationError(f"endpoint {description!r}: port {port} is not in 1..{PORT_MAX}")

@@ -17,11 +17,14 @@ from pylogbroker.client.registries import Place
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.waiting import AT_ONCE_COUNT_MAX, allOf, slices
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.errors import LostConnectionError, PylogbrokerError, RemoteError
 from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
 
 OFFSET_COUNT_MAX = 100_000
 """Of segments that a partition is asked for."""
+
+REFUSED_COUNT_MAX = 10
+"""Of partitions that a broker refuses when each is asked for alone: as many waits for a new connection, each longer than the one before. Then no more are."""
 
 PRECISION_MS = 1_000
 PRECISION_PARTS = 16
@@ -89,15 +92,18 @@ class LogEnds:
 
     async def end(self, topic: str, partition: BrokerPartition) -> int:
         """Behind the last message that consumers see."""
-        return (await self.before(topic, partition, LATEST, 1))[0]
+        return _only(await self.before(topic, partition, LATEST, 1))
 
     async def start(self, topic: str, partition: BrokerPartition) -> int:
         """The oldest message that there is."""
-        return (await self.before(topic, partition, EARLIEST, 1))[0]
+        return _only(await self.before(topic, partition, EARLIEST, 1))
 
     async def bounds(self, places: Iterable[Place]) -> dict[Place, Bounds | PylogbrokerError]:
         """
         Where partitions begin and end: all brokers are asked at the same time, and each for so many partitions. One that answers nothing is asked no more.
+
+        A broker of 0.7 that does not have a partition closes the connection, and with that leaves unanswered what was asked behind it. So those whose
+        connection was lost are asked for once more, one at a time; L{REFUSED_COUNT_MAX} may be refused then.
 
         @return: for each, in the order in which they were given, the bounds, or why they are not known. Does not fail.
         """
@@ -115,11 +121,14 @@ class LogEnds:
             consumer = await self.consumer(number)
         except PylogbrokerError as error:
             return dict.fromkeys(wanted, error)
+        refusedCount = 0
         for some in slices(wanted, AT_ONCE_COUNT_MAX):
-            answers = await allOf([_boundsOrError(consumer, topic, partition.partition) for topic, partition in some])
-            found.update(zip(some, answers, strict=True))
-            last = answers[-1]
-            if isinstance(last, PylogbrokerError) and not any(isinstance(answer, Bounds) for answer in answers):
+            answers = dict(zip(some, await allOf([_boundsOrError(consumer, place) for place in some]), strict=True))
+            refusedCount += await _askAlone(consumer, answers, REFUSED_COUNT_MAX - refusedCount)
+            found.update(answers)
+            last = answers[some[-1]]
+            isAlive = isinstance(last, LostConnectionError | RemoteError) and refusedCount < REFUSED_COUNT_MAX
+            if isinstance(last, PylogbrokerError) and not isAlive and not any(isinstance(answer, Bounds) for answer in answers.values()):
                 return {**dict.fromkeys(wanted, last), **found}
         return found
 
@@ -139,14 +148,39 @@ async def bounds(consumer: SimpleConsumer, topic: str, partition: int) -> Bounds
     @raise PylogbrokerError: it cannot be asked.
     """
     starts, ends = await allOf([consumer.getOffsetsBefore(topic, partition, time, 1) for time in (EARLIEST, LATEST)])
-    return Bounds((starts or [0])[0], (ends or [0])[0])
+    return Bounds(_only(starts), _only(ends))
 
 
-async def _boundsOrError(consumer: SimpleConsumer, topic: str, partition: int) -> Bounds | PylogbrokerError:
+def _only(offsets: list[int]) -> int:
+    """The one that was asked for; 0 of a partition of which its broker knows no offset yet."""
+    return offsets[0] if offsets else 0
+
+
+async def _boundsOrError(consumer: SimpleConsumer, place: Place) -> Bounds | PylogbrokerError:
+    topic, partition = place
     try:
-        return await bounds(consumer, topic, partition)
+        return await bounds(consumer, topic, partition.partition)
     except PylogbrokerError as error:
         return error
+
+
+async def _askAlone(consumer: SimpleConsumer, answers: dict[Place, Bounds | PylogbrokerError], refusedCountMax: int) -> int:
+    """
+    Ask once more for those whose connection was lost, while the broker answers at all or at least refuses.
+
+    @param answers: is changed.
+    @return: how many it refused.
+    """
+    refusedCount = 0
+    for place in [place for place, answer in answers.items() if isinstance(answer, LostConnectionError)]:
+        if refusedCount == refusedCountMax:
+            break
+        answers[place] = answer = await _boundsOrError(consumer, place)
+        if isinstance(answer, LostConnectionError):
+            refusedCount += 1
+        elif not isinstance(answer, Bounds | RemoteError):
+            break
+    return refusedCount
 
 
 _UNASKED = PylogbrokerError("it was not asked for")

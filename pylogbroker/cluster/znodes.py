@@ -13,6 +13,7 @@ from pylogbroker.model import BrokerPartition
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
 _SHOWN_SIZE_MAX = 100
 _BROKER_SIZE_MAX = 10
 
@@ -69,11 +70,13 @@ def decodeBroker(path: str, data: bytes | None) -> BrokerRegistration:
     """
     Fields 1 and 2 count, as 0.7's JVM clients read it; what is behind them does not.
 
-    @raise ZnodeError: it has not three fields, or its port is none.
+    @raise ZnodeError: it has not three fields, its host is neither a name nor an IPv4 address, or its port is none.
     """
     fields = decodeText(path, data).split(":")
     if len(fields) < 3 or not fields[1]:
         raise ZnodeError(path, _shown(data), "a broker's value is creator:host:port")
+    if not _HOST.fullmatch(fields[1]):
+        raise ZnodeError(path, _shown(data), f"{_shown(fields[1])} is not a host")
     if not fields[2].isascii() or not fields[2].isdigit() or not 0 < int(fields[2][:6]) < 65536:
         raise ZnodeError(path, _shown(data), f"{fields[2]!r} is not a port")
     return BrokerRegistration(fields[0], fields[1], int(fields[2]))
@@ -144,6 +147,6 @@ def decodePartition(path: str, name: str) -> BrokerPartition:
     return BrokerPartition(int(found[1]), int(found[2]))
 
 
-def _shown(data: bytes | None) -> str:
+def _shown(data: bytes | str | None) -> str:
     shown = repr(data)
     return shown if len(shown) <= _SHOWN_SIZE_MAX else f"{shown[:_SHOWN_SIZE_MAX]}…"

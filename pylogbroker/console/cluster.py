@@ -170,9 +170,9 @@ class ClusterView:
             return {"groups": [], "problems": []}
         try:
             found = await self._groups.get()
+            ends = self._readable(await self._foreign.get())
         except PylogbrokerError as error:
             return {"groups": [], "problems": [f"ZooKeeper: {error}"]}
-        ends = self._readable(await self._foreign.get())
         for group in found["groups"]:
             for row in group["partitions"]:
                 end = ends.get((row["topic"], BrokerPartition(row["broker"], row["partition"])))

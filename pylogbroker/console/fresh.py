@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ class Fresh(Generic[T]):
         return self._value
 
     def _over(self, result: Any, begun: float) -> None:
+        if isinstance(result, Failure):
+            self._value = None  # what was known is old, and nobody is told that it is young
         now = self._clock.seconds()
         self._until = now + max(self._age, SHARE * (now - begun))
         waiting, self._waiting = self._waiting or [], None

@@ -22,6 +22,7 @@ from pylogbroker.consumer.fetcher import FETCH_COUNT_MAX, Fetcher
 from pylogbroker.consumer.positions import Positions
 from pylogbroker.consumer.rebalance import Place, Share
 from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.counters import ConsumerCounters
 
 EndpointFor = Callable[[BrokerRegistration], "str | IStreamClientEndpoint"]
@@ -62,6 +63,7 @@ class Fetchers:
         self._name = name
         self.counters = ConsumerCounters()
         self._byBroker: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
+        self._unreachable: dict[int, BrokerRegistration] = {}  # of those that were told of
 
     def __repr__(self) -> str:
         return f"<Fetchers of {self._name}: {', '.join(repr(fetcher) for _broker, fetcher in self._byBroker.values()) or 'none'}>"
@@ -89,10 +91,11 @@ class Fetchers:
             if found is not None:
                 self._reach(number, found)
             if number not in self._byBroker:
-                self._log.warn(
-                    "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
-                    consumerId=self._name, number=number, count=len(places),
-                )  # fmt: skip
+                if found is None:
+                    self._log.warn(
+                        "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
+                        consumerId=self._name, number=number, count=len(places),
+                    )  # fmt: skip
                 continue
             _registration, fetcher = self._byBroker[number]
             fetcher.remove([place for place in fetcher.places if place not in share])
@@ -100,12 +103,21 @@ class Fetchers:
                 fetcher.add(place, self._streamOf(place, share[place]))
 
     def _reach(self, number: int, broker: BrokerRegistration) -> None:
-        """See to it that a broker's fetcher asks at the right address."""
+        """See to it that a broker's fetcher asks at the right address. One that says it is where nobody can be is as good as not registered."""
         before, fetcher = self._byBroker.get(number, (None, None))
-        if before is None or fetcher is None:
-            fetcher = Fetcher(self._clock, self._consumerOf(broker), self._settings, self._positions, self._random, self.counters)
-        elif (before.host, before.port) != (broker.host, broker.port):
-            self._closing(fetcher.moveTo(self._consumerOf(broker)))
+        if before is not None and (before.host, before.port) == (broker.host, broker.port):
+            return
+        try:
+            consumer = self._consumerOf(broker)
+        except PylogbrokerError as error:
+            if self._unreachable.get(number) != broker:
+                self._unreachable[number] = broker
+                self._log.warn("{consumerId}: broker {number} cannot be asked: {error}", consumerId=self._name, number=number, error=error)
+            return
+        if fetcher is None:
+            fetcher = Fetcher(self._clock, consumer, self._settings, self._positions, self._random, self.counters)
+        else:
+            self._closing(fetcher.moveTo(consumer))
         self._byBroker[number] = broker, fetcher
 
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:

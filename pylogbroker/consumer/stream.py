@@ -74,17 +74,20 @@ class Chunk(NamedTuple):
 
 class Ahead(NamedTuple):
     """
-    Messages that were taken, and whose positions have not moved yet: whoever has done something with them says so (L{MessageStream.done}).
+    Messages that were taken, and whose positions have not moved yet: whoever has done something with them says so (L{MessageStream.done}), and then takes
+    more.
 
     @ivar messages: in order.
     @ivar error: what came in place of the next one, if something did.
     @ivar positions: where those of their partitions are to move.
+    @ivar before: where they were then; L{None} for nowhere.
     @ivar epoch: of the stream, then.
     """
 
     messages: list[ConsumedMessage]
     error: Exception | None
     positions: dict[Place, int]
+    before: dict[Place, int | None]
     epoch: int
 
 
@@ -283,11 +286,16 @@ class MessageStream:
             self.positions = positions
         places = {Place(each.topic, each.partition) for each in messages}
         positions.update({place: offset for place, offset in moved.items() if place not in places})
-        return Ahead(messages, error, {place: moved[place] for place in places}, self._epoch)
+        return Ahead(messages, error, {place: moved[place] for place in places}, {place: positions.get(place) for place in places}, self._epoch)
 
     def done(self, ahead: Ahead) -> None:
-        """All that was taken is done with: their positions move, but those of partitions that were dropped since, which are their next owner's."""
-        self.positions.update({place: offset for place, offset in ahead.positions.items() if not self.wasDropped(place, ahead.epoch)})
+        """
+        All that was taken is done with: their positions move, but not those of partitions that were dropped since, which are their next owner's, nor those that
+        something else has moved since: the partition goes on elsewhere.
+        """
+        for place, offset in ahead.positions.items():
+            if not self.wasDropped(place, ahead.epoch) and self.positions.get(place) == ahead.before[place]:
+                self.positions[place] = offset
 
     def wasDropped(self, place: Place, epoch: int) -> bool:
         """Whether a partition was dropped since then."""

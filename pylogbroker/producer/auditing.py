@@ -259,7 +259,7 @@ class AuditedProducer:
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
         As L{Producer.sendMany}. When a value cannot be encoded, or a topic is that of the counts, nothing of the call is sent. Each message counts for itself,
-        also where only a part of them gets through.
+        also where only a part of them gets through, and also when the Deferred is cancelled or times out, which takes back nothing that is on its way.
         """
         datas = [ProducerData(*data) for data in datas]
         if self._refusal is not None:
@@ -273,7 +273,7 @@ class AuditedProducer:
         sendings = self.producer.sendEach([data for data, _times in packed])
         for sending, counted in zip(sendings, [(data.topic, *each) for data, stamps in packed for each in stamps], strict=True):
             sending.addCallbacks(self._sent, self._notSent, callbackArgs=counted, errbackArgs=counted)
-        return _all(sendings)
+        return _apart(_all(sendings))
 
     def post(self, topic: str, value: Any, key: Any = None) -> None:
         """As L{Producer.post}: nobody is told but the counters, the log, and the audit."""
@@ -370,6 +370,13 @@ class AuditedProducer:
         """The time is over, for what comes before the producer's own end; that one keeps the same time."""
         assert self._finishing is not None  # there was time for that
         self._finishing.cancel()
+
+
+def _apart(outcome: Deferred[None]) -> Deferred[None]:
+    """The same outcome for somebody who may cancel it. Nothing else is cancelled by that: what is on its way still counts when it is there."""
+    told: Deferred[None] = Deferred()  # without a canceller it is told in vain after that
+    outcome.addCallbacks(told.callback, told.errback)
+    return told
 
 
 def _all(sendings: list[Deferred[None]]) -> Deferred[None]:

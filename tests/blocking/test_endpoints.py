@@ -11,7 +11,7 @@ from twisted.internet.endpoints import clientFromString
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking.endpoints import Endpoint, brokerEndpoint, endpoint
+from pylogbroker.blocking.endpoints import KINDS, Endpoint, brokerEndpoint, endpoint
 from pylogbroker.errors import ConfigurationError
 from tests.integration.certificates import Authority
 
@@ -44,7 +44,14 @@ class PlainTests(SynchronousTestCase):
         self.assertEqual(brokerEndpoint(template, "log1:9092"), "tls:log1:9092:trustRoots=/ca")
         self.assertEqual(brokerEndpoint(template, "[2001:db8::7]:9092"), "tls:2001\\:db8\\:\\:7:9092:trustRoots=/ca")
         self.assertEqual(brokerEndpoint(template, "tls:log1:9093"), "tls:log1:9093")
+        self.assertEqual(brokerEndpoint(template, "tcp:9092"), "tls:tcp:9092:trustRoots=/ca")
         self.assertEqual(endpoint(brokerEndpoint("tcp:{host}:{port}", "[2001:db8::7]:9092")), Endpoint("2001:db8::7", 9092))
+
+
+    def test_kinds(self) -> None:
+        """A broker whose host has the name of a kind of endpoint is reached like any other."""
+        for host in sorted(KINDS):
+            self.assertEqual(endpoint(brokerEndpoint("", f"{host}:9092")), Endpoint(host, 9092))
 
 
 class TlsTests(SynchronousTestCase):

@@ -9,6 +9,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from pylogbroker.blocking.endpoints import KINDS, brokerEndpoint
 from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.errors import ConfigurationError
 
@@ -23,6 +24,12 @@ class ClientEndpointTests(SynchronousTestCase):
         clientEndpoint(self.reactor, description).connect(Factory())
         host, port = self.reactor.tcpClients[0][:2]
         return host, port
+
+    def test_kinds(self) -> None:
+        """A broker whose host has the name of a kind of endpoint is connected to like any other."""
+        for host in sorted(KINDS):
+            self.reactor.tcpClients.clear()
+            self.assertEqual(self.connectsTo(brokerEndpoint("", f"{host}:9092")), (host, 9092))
 
     def test_address(self) -> None:
         """An IPv4 address and a port are connected to as they are, without asking for a name."""

@@ -14,7 +14,7 @@ from pylogbroker.client import logends
 from pylogbroker.client.logends import AGE_MS_MAX, UNKNOWN, Ages, Bounds, LogEnds, ages
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.errors import ConnectionError, NoBrokersError, TimedOutError  # noqa: A004
+from pylogbroker.errors import ConnectionError, LostConnectionError, NoBrokersError, TimedOutError  # noqa: A004
 from pylogbroker.model import LATEST, BrokerPartition
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import encodeOffsets
@@ -104,6 +104,29 @@ class Silent(Factory):
         self.size += len(data)
 
 
+class HangUp(Factory):
+    """
+    Ends each connection when it is asked something, and listens no more after the second: when a question was asked, and asked again.
+
+    @ivar count: of connections.
+    """
+
+    count = 0
+    ended: Any
+
+    def buildProtocol(self, addr: Any) -> Protocol:
+        protocol = Protocol()
+        self.count += 1
+
+        def hangUp(_data: bytes) -> None:
+            if self.count == 2:
+                self.ended()
+            protocol.transport.loseConnection()  # type: ignore[union-attr]
+
+        vars(protocol)["dataReceived"] = hangUp
+        return protocol
+
+
 class LogEndsTests(TestCase):
     """
     The brokers of a cluster: 0 is one, nobody answers where 7 should be, and nobody knows 8.
@@ -130,6 +153,12 @@ class LogEndsTests(TestCase):
         if number == 8:
             raise NoBrokersError("nobody knows 8")
         return BrokerRegistration("x", self.broker.host, self.broker.port if number == 0 else 1)
+
+    def patient(self) -> LogEnds:
+        """Waits for as many new connections as it takes."""
+        ends = LogEnds(reactor, self.find, 20_000)
+        self.addCleanup(lambda: Deferred.fromCoroutine(ends.close()))
+        return ends
 
     async def test_ends(self) -> None:
         """Where a partition begins and ends, over one connection."""
@@ -170,4 +199,50 @@ class LogEndsTests(TestCase):
         places = [("t", BrokerPartition(0, number)) for number in (0, 1)]
         self.assertEqual(list((await self.ends.bounds(places)).values()), [Bounds(0, 15), Bounds(0, 0)])
         found = await self.ends.bounds([("t", BrokerPartition(0, 5))])
-        self.assertEqual([type(each) for each in found.values()], [ConnectionError])
+        self.assertEqual([type(each) for each in found.values()], [LostConnectionError])
+
+    async def test_refusedAmongOthers(self) -> None:
+        """The broker that refuses one partition ends the connection, over which others were asked for at the same time: these are told all the same."""
+        places = [("t", BrokerPartition(0, number)) for number in (5, 0, 1, 6)]
+        found = await self.patient().bounds(places)
+        self.assertEqual(list(found), places)
+        self.assertEqual([found[places[1]], found[places[2]]], [Bounds(0, 15), Bounds(0, 0)])
+        self.assertEqual([type(found[places[index]]) for index in (0, 3)], [LostConnectionError] * 2)
+
+    async def test_refusedFirst(self) -> None:
+        """A broker that refuses all that it is asked for first is asked for the rest."""
+        self.patch(logends, "AT_ONCE_COUNT_MAX", 2)
+        places = [("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
+        self.assertEqual([type(each) for each in (await self.patient().bounds(places)).values()], [LostConnectionError, LostConnectionError, Bounds])
+
+    async def test_refusedOften(self) -> None:
+        """A broker that refuses very much is left alone: what it was not asked for alone is as unknown as the others."""
+        self.patch(logends, "REFUSED_COUNT_MAX", 1)
+        self.patch(logends, "AT_ONCE_COUNT_MAX", 2)
+        places = [("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
+        self.assertEqual([type(each) for each in (await self.patient().bounds(places)).values()], [LostConnectionError] * 3)
+
+    async def test_lostForGood(self) -> None:
+        """When there is no connection any more, those whose connection was lost are not asked for one after the other."""
+        hangUp = HangUp()
+        port = reactor.listenTCP(0, hangUp, interface="127.0.0.1")
+        hangUp.ended = port.stopListening
+
+        async def find(_number: int) -> BrokerRegistration:
+            return BrokerRegistration("x", "127.0.0.1", port.getHost().port)
+
+        ends = LogEnds(reactor, find, 20_000, 200)
+        found = await ends.bounds([("t", BrokerPartition(0, number)) for number in range(5)])
+        await ends.close()
+        self.assertEqual((len(found), hangUp.count), (5, 2))
+        self.assertNotIsInstance(found["t", BrokerPartition(0, 0)], LostConnectionError)
+
+    async def test_nothingKnown(self) -> None:
+        """Where a broker knows of no offset, a partition begins and ends at 0."""
+
+        async def nothing(*_question: Any) -> list[int]:
+            return []
+
+        self.patch(self.ends, "before", nothing)
+        place = "t", BrokerPartition(0, 0)
+        self.assertEqual((await self.ends.start(*place), await self.ends.end(*place)), (0, 0))

@@ -29,6 +29,15 @@ class BrokerTests(SynchronousTestCase):
         """An IPv6 literal cannot be written."""
         self.assertIn("IPv6", str(self.assertRaises(ValueError, BrokerRegistration("c", "::1", 1).encode)))
 
+    def test_hosts(self) -> None:
+        """A host is a name or an IPv4 address, whatever else the word may mean somewhere; anything else is refused here, before somebody connects to it."""
+        for host in ("log1", "log-1.example.org.", "my_host", "10.0.0.5", "unix", "tcp"):
+            self.assertEqual(znodes.decodeBroker("/b", f"c:{host}:1".encode()).host, host)
+        for host in ("ev[il", "a=b", "a b", "a/b", "a\\", "h\n", "{host}", "h\u00f6st", "]" * 1000):
+            error = self.assertRaises(ZnodeError, znodes.decodeBroker, "/brokers/ids/7", f"c:{host}:1".encode())
+            self.assertIn("is not a host", str(error))
+            self.assertLess(len(str(error)), 400)
+
     def test_garbage(self) -> None:
         """What is no broker's value is refused with its path and value."""
         for value in (None, b"", b"h:1", b"c::1", b"c:h:x", b"c:h:0", b"c:h:65536", b"c:h:99999999999", b"c:h:-1", b"\xff", b"x" * 1000):

@@ -175,6 +175,15 @@ class GroupTests(ClusterCase):
 class SourceTests(ClusterCase):
     """Where messages come from."""
 
+    async def test_goneMeanwhile(self) -> None:
+        """When ZooKeeper goes while it is being looked at, that is the answer, and no error."""
+        await self.start()
+        await self.registered()
+        given = iter([self.zookeeper, self.zookeeper])  # for groups; none for where partitions end
+        view = ClusterView(reactor, None, lambda: next(given, None))
+        self.addCleanup(lambda: Deferred.fromCoroutine(view.close()))
+        self.assertEqual(await view.groups(), {"groups": [], "problems": ["ZooKeeper: there is no connection"]})
+
     async def test_source(self) -> None:
         """From the own broker directly, from others as any client; nobody else."""
         await self.start()

@@ -54,3 +54,19 @@ class FreshTests(SynchronousTestCase):
         third = self.fresh.get()
         self.gatherings[1].callback(8)
         self.assertEqual(self.successResultOf(third), 8)
+
+    def test_failureAfterValue(self) -> None:
+        """After a failure what was known before is not told as if it were new."""
+        self.fresh.get()
+        self.gatherings[0].callback(7)
+        self.clock.advance(1)
+        self.failGathering(1)
+        again = self.fresh.get()
+        self.assertNoResult(again)
+        self.gatherings[2].callback(8)
+        self.assertEqual(self.successResultOf(again), 8)
+
+    def failGathering(self, number: int) -> None:
+        failed = self.fresh.get()
+        self.gatherings[number].errback(PylogbrokerError("no"))
+        self.failureResultOf(failed, PylogbrokerError)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from twisted.logger import capturedLogs, formatEvent
+
+from pylogbroker.cluster.znodes import BrokerRegistration
 from tests.consumer.groupcase import GroupCase, drain, place
 
 
@@ -51,4 +56,34 @@ class FetchersTests(GroupCase):
         broker = self.cluster.addBroker(7, {})
         broker.log("t", 0).append(b"b")
         self.cluster.advance(1)
+        self.assertEqual(drain(stream), [b"b"])
+
+    def test_noAddress(self) -> None:
+        """
+        A broker of whose address no endpoint can be made, by its own fault or C{broker.endpoint}'s, is told of once; its partitions wait, the others are read,
+        and so are its own when it is somewhere.
+        """
+        endpointFor = self.cluster.endpointFor
+
+        def some(registration: BrokerRegistration) -> Any:
+            return "ev[il:1" if registration.port == 1 else endpointFor(registration)
+
+        self.patch(self.cluster, "endpointFor", some)
+        self.broker.log("t", 0).append(b"a")
+        bad = self.cluster.addBroker(7, {"t": 1})
+        bad.log("t", 0).append(b"b")
+        self.cluster.do(self.cluster.admin.set("/brokers/ids/7", b"c:host7:1"))
+        with capturedLogs() as events:
+            member = self.member()
+            (stream,) = self.streams(member)
+            self.cluster.addBroker(8, {"t": 1})
+            self.cluster.advance(1)
+        self.assertEqual(set(member.owned), {place("0-0"), place("0-1"), place("7-0"), place("8-0")})
+        self.assertEqual(drain(stream), [b"a"])
+        told = [formatEvent(event) for event in events if event["log_level"].name == "warn"]
+        self.assertEqual(len(told), 1, told)
+        self.assertRegex(told[0], r"broker 7 cannot be asked: .*ev\[il")
+        self.cluster.do(self.cluster.admin.set("/brokers/ids/7", b"c:host7:9092"))
+        self.cluster.addBroker(9, {"t": 1})
+        self.cluster.advance(1.1)
         self.assertEqual(drain(stream), [b"b"])

@@ -100,6 +100,29 @@ class TakingTests(StreamCase):
         self.assertEqual((self.positions, [each.value for each in ahead.messages]), ({A: 122, B: 22}, [b"d", b"e"]))
         self.assertEqual(stream.takeAhead(10).messages, [])
 
+    def test_aheadOfJump(self) -> None:
+        """A partition that goes on elsewhere while what was taken ahead of it is worked on stays there when that is done; the others move."""
+        stream = self.stream()
+        stream.put(chunk(A, 100, b"a"))
+        stream.put(chunk(B, 0, b"b"))
+        ahead = stream.takeAhead(10)
+        self.assertEqual(stream.takeAhead(10).messages, [])
+        stream.jump(A, 7)
+        stream.done(ahead)
+        self.assertEqual(self.positions, {A: 7, B: 11})
+        stream.put(chunk(A, 7, b"c"))
+        stream.done(stream.takeAhead(10))
+        self.assertEqual(self.positions, {A: 18, B: 11})
+
+    def test_aheadOverJump(self) -> None:
+        """What was taken ahead on both sides of a jump moves the position behind the last of it."""
+        stream = self.stream()
+        stream.put(chunk(A, 100, b"a"))
+        stream.jump(A, 7)
+        stream.put(chunk(A, 7, b"b"))
+        stream.done(stream.takeAhead(10))
+        self.assertEqual(self.positions[A], 18)
+
     def test_aheadWithErrors(self) -> None:
         """An error ends what is taken ahead; what is before it counts, and the next call goes on behind it."""
         stream = self.stream()

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from twisted.internet.defer import CancelledError, TimeoutError  # noqa: A004
 from twisted.internet.interfaces import IConsumer
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyClass
@@ -91,6 +92,24 @@ class ProducerTests(AuditingCase):
         [report, _] = self.reports()
         self.assertEqual((report.role, report.tier, report.host, report.windowMs, report.source[:13]), ("sent", "live", "web1", 2000, "web1-1000000-"))
         self.assertEqual(producer.counts.leftOutCount, 0)
+
+    def test_cancelled(self) -> None:
+        """A message whose sender waits no longer, by cancelling or by a timeout, is sent all the same, and counts when its fate is known."""
+        producer = self.audited({"queue.time": "1000"})
+        single, several = producer.send("clicks", b"one"), producer.send("clicks", [b"two", b"three"])
+        late = producer.send("views", b"four").addTimeout(0.1, self.clock)
+        single.cancel()
+        several.cancel()
+        self.failureResultOf(single, CancelledError)
+        self.failureResultOf(several, CancelledError)
+        self.cluster.pass_(0.2)
+        self.failureResultOf(late, TimeoutError)
+        self.assertEqual(self.a.payloads("clicks"), [])
+        self.cluster.pass_(3)
+        self.assertEqual((len(self.a.payloads("clicks")), len(self.a.payloads("views"))), (3, 1))
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0), ("views", 1_000_000): (1, 0)})
+        sums = sum(report.checksum or 0 for report in self.reports() if report.topic == "clicks")
+        self.assertEqual(sums, sum(crc32(payload) for payload in self.a.payloads("clicks")))
 
     def test_checksums(self) -> None:
         """A report has the sum of the checksums of what is in the log, envelopes and all."""
