@@ -6,7 +6,7 @@ described here for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ ACCESS_ROWS: tuple[Row, ...] = (DIGEST_ROW, ACL_ROW, ENDPOINT_ROW)
 class AccessSettings:
     """How to get at a cluster. Each is explained by its row in L{ACCESS_ROWS}; without any, there are no credentials, and brokers are reached by plain TCP."""
 
-    zookeeperDigest: str = ""
+    zookeeperDigest: str = field(default="", repr=False)
     zookeeperAcl: str = "readable"
     brokerEndpoint: str = ""
 

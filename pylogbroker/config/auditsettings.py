@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -151,7 +151,7 @@ class AuditorSettings:
     hosts: tuple[str, ...]
     fetchSize: int
     fetchSizeMax: int
-    zookeeperDigest: str
+    zookeeperDigest: str = field(repr=False)
     brokerEndpoint: str
     timeoutMs: int
 

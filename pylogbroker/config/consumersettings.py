@@ -8,7 +8,7 @@ but for the sockets' buffers, which the system sizes). Beside them stand our own
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -111,7 +111,7 @@ class ConsumerSettings:
     zkSessionTimeoutMs: int
     zkConnectionTimeoutMs: int
     zkSyncTimeMs: int
-    zkDigest: str
+    zkDigest: str = field(repr=False)
     zkAcl: str
     brokerEndpoint: str
     socketTimeoutMs: int

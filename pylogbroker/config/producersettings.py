@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -204,7 +204,7 @@ class ProducerSettings:
     brokers: tuple[BrokerAddress, ...]
     zookeeperSessionTimeoutMs: int
     zookeeperConnectTimeoutMs: int
-    zookeeperDigest: str
+    zookeeperDigest: str = field(repr=False)
     zookeeperAcl: str
     zookeeperReadRetryCount: int
     partitioner: str | None

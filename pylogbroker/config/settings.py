@@ -12,7 +12,7 @@ a key that nobody knows is reported (gotcha 24).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -282,7 +282,7 @@ class BrokerSettings:
     zookeeperServers: str
     zookeeperSessionTimeoutMs: int
     zookeeperConnectionTimeoutMs: int
-    zookeeperDigest: str
+    zookeeperDigest: str = field(repr=False)
     zookeeperAcl: str
     socketSendBufferSize: int
     socketReceiveBufferSize: int

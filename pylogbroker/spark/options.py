@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pylogbroker.blocking.calls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
@@ -110,7 +110,7 @@ class ClusterOptions:
 
     zookeeper: str
     brokers: tuple[BrokerAddress, ...]
-    digest: str
+    digest: str = field(repr=False)
     timeoutMs: int
     retryCount: int
 

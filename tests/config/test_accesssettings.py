@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.accesssettings import ACCESS_ROWS, PLAIN, AccessSettings
+from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
+from pylogbroker.config.settings import BrokerSettings
 from pylogbroker.errors import ConfigurationError
 
 TEMPLATE = "tls:{host}:{port}:trustRoots=/ca.d"
@@ -47,6 +52,15 @@ class AccessSettingsTests(SynchronousTestCase):
             if "zk.digset" not in str(changes):
                 self.assertNotIn("secret", str(error))
         self.assertNotIn("secret", repr(AccessSettings.read(None, ["zk.digest=me:secret"])))
+
+    def test_shown(self) -> None:
+        """No settings show a password, wherever it came from."""
+        for settings in (AccessSettings, AuditorSettings, BrokerSettings, ConsumerSettings, ProducerSettings):
+            values: dict[str, Any] = {each.name: "me:secret" if each.name in ("zkDigest", "zookeeperDigest") else each.name for each in fields(settings)}
+            self.assertIn("me:secret", values.values())
+            shown = repr(settings(**values))
+            self.assertNotIn("secret", shown)
+            self.assertIn("Acl='" if settings is not AuditorSettings else "listen", shown)
 
     def test_properties(self) -> None:
         """Producers and consumers read them back as they were, and describe them in the same words."""

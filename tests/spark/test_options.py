@@ -43,6 +43,12 @@ class SourceOptionsTests(SynchronousTestCase):
         self.assertIsInstance(sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(), ZookeeperView)
         self.assertIsInstance(sourceOptions(LEAST).cluster.view(), StaticView)
 
+    def test_secret(self) -> None:
+        """A password is for ZooKeeper, and not shown."""
+        cluster = sourceOptions({"zookeeper": "h:2181", "subscribe": "t", "zookeeperDigest": "me:secret"}).cluster
+        self.assertEqual(cluster.digest, "me:secret")
+        self.assertNotIn("secret", repr(cluster))
+
     def test_selections(self) -> None:
         """Topics are listed, matched, or given with their partitions."""
         self.assertEqual(sourceOptions({**LEAST, "subscribe": " a, b,,a "}).selection.topics, ("a", "b"))
