@@ -37,4 +37,4 @@ class KillTests(SynchronousTestCase):
         trial.run(MESSAGE_COUNT, KILL_COUNT)
         self.assertEqual(trial.figures.killCount, KILL_COUNT)
         self.assertGreaterEqual(trial.figures.failedCount, 3)
-        self.assertEqual(trial.figures.rowCount, (KILL_COUNT + 4) * MESSAGE_COUNT, trial.figures)
+        self.assertEqual(trial.figures.rowCount, (KILL_COUNT + 3) * MESSAGE_COUNT, trial.figures)
