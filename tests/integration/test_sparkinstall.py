@@ -19,6 +19,11 @@ from tests.integration.wheels import buildWheel, copyTree
 SECONDS_MAX = 1_200
 
 
+def cleanEnvironment() -> dict[str, str]:
+    """Ours without what other tests of this process have put there for Spark: pip, too, would take what lies in C{PYTHONPATH} for installed."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))}
+
+
 class InstallTests(SynchronousTestCase):
     """C{pip install} of the wheel, with its extra for Spark."""
 
@@ -31,7 +36,7 @@ class InstallTests(SynchronousTestCase):
         venv.create(folder / "venv", with_pip=True)
         programs = folder / "venv" / "bin"
         pip = [str(programs / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        run = self.execute([*pip, f"{wheel}[spark]"], folder, dict(os.environ))
+        run = self.execute([*pip, f"{wheel}[spark]"], folder, cleanEnvironment())
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         return programs
 
@@ -44,8 +49,7 @@ class InstallTests(SynchronousTestCase):
         Run one of the README's, as somebody does who has activated the environment; nothing but this environment is in its path. Spark gives the Python
         process that it starts ten seconds to say that it is there, whatever else the machine does; that alone is tried again, before anything was read.
         """
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))}
-        environment = {**kept, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {**cleanEnvironment(), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [str(programs / "python"), "-c", text]
         run = self.execute(command, folder, environment)
         for _attempt in range(4):

@@ -80,7 +80,8 @@ class TypeTests(SynchronousTestCase):
 
     def test_refusedLogicalTypes(self) -> None:
         """Each logical type that the library makes an object of, and whose values no column has, is refused before anything is read."""
-        refused = set(LOGICAL_READERS) - set(LOGICAL_VALUES)
+        own = {key for key, reader in LOGICAL_READERS.items() if reader.__module__.startswith("fastavro.")}  # other libraries add theirs
+        refused = own - set(LOGICAL_VALUES)
         self.assertEqual(refused, {"int-time-millis", "long-time-micros"})
         for key in refused:
             self.assertIn(key.partition("-")[2], str(self.assertRaises(InvalidSchemaError, sparkType, logicalSchema(key))))
