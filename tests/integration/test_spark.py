@@ -59,7 +59,7 @@ class SparkCase(SynchronousTestCase):
     def start(self, write: Any, *arguments: str) -> Any:
         """
         Start a stream, and wait until it has made its first plan. Spark gives the Python process that it starts for that ten seconds to say that it is
-        there, whatever else the machine does; and when the one that looks for data sources is late, it goes on as if there were none. That alone is tried again.
+        there, whatever else the machine does; and when the one that looks for data sources is late, there are none. That alone is tried again.
         """
         for attempt in range(5):
             try:
