@@ -129,14 +129,19 @@ class GroupConsumeTests(ClusterCase):
             found = [payload for payload in first.output.splitlines() if payload in payloads and payload in more]
             self.assertEqual(found, [payload for payload in payloads if payload in more])
 
-    async def test_ended(self) -> None:
-        """Ended while nobody takes its output, it has committed what was printed before, and not what nobody got."""
+    async def following(self) -> tuple[Deferred[Any], int]:
+        """A member of the group that follows, has printed a first message, and whose output is a pipe; and where to read that."""
         await self.startBrokers(1)
         [self.broker] = self.brokers
         await self.publish("t", b"first")
         source, sink = self.pipe()
         reading = Deferred.fromCoroutine(self.consumed("--topic", "t", "--group", "g", "--from-beginning", "--follow", output=sink))
         self.assertEqual(await read(reactor, source), b"first\n")
+        return reading, source
+
+    async def test_ended(self) -> None:
+        """Ended while nobody takes its output, it has committed what was printed before, and not what nobody got."""
+        reading, source = await self.following()
         await self.publish("t", *[b"%d" % number + b"x" * 10_000 for number in range(30)])
         await read(reactor, source)
         reading.cancel()
@@ -155,12 +160,7 @@ class GroupConsumeTests(ClusterCase):
                 made.append(self)
 
         self.patch(groupmember, "ConsumerConnector", Known)
-        await self.startBrokers(1)
-        [self.broker] = self.brokers
-        await self.publish("t", b"first")
-        source, sink = self.pipe()
-        reading = Deferred.fromCoroutine(self.consumed("--topic", "t", "--group", "g", "--from-beginning", "--follow", output=sink))
-        self.assertEqual(await read(reactor, source), b"first\n")
+        reading, source = await self.following()
         payloads = [b"%d" % number + b"x" * 10_000 for number in range(30)]
         await self.publish("t", *payloads)
         got = await read(reactor, source)
