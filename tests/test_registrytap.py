@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,6 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import UnusableLogError
 from pylogbroker.registrytap import Options, TwistdRegistryService, makeService
 from tests.integration.registryprocess import RegistryProcess
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class TapTests(SynchronousTestCase):
@@ -32,6 +37,13 @@ class TapTests(SynchronousTestCase):
         self.assertIsInstance(makeService(options), TwistdRegistryService)
         for wrong in ("timeout.ms=x\nbroker=b:1", ""):
             self.assertRaises(usage.UsageError, Options().parseOptions, ["--config", self.config(wrong)])
+
+    def test_without(self) -> None:
+        """Without the extra, who asks for the program is told what to install."""
+        code = "import sys; sys.modules['fastavro'] = None; import pylogbroker.registrytap"
+        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("ImportError: a registry needs the extra avro: pip install 'pylogbroker[avro]'", ended.stderr)
 
     def test_process(self) -> None:
         """It runs while its broker is away, and a signal ends it with 0."""
