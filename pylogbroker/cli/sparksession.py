@@ -48,15 +48,19 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     """
     try:
         from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
+        from pyspark.errors import PySparkException, PySparkRuntimeError
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
         from pylogbroker.spark.loading.failing import reason
     except ImportError as error:
         raise CommandError(f"this needs Spark: pip install 'pylogbroker[spark]' ({error})") from error
-    existing = SparkSession.getActiveSession()
-    if existing is not None:
+    try:
+        # The program's, whichever of its threads made it: what would be started beside it would be the same one, and end with the command.
+        existing = SparkSession.active()
+    except PySparkRuntimeError:
+        pass
+    else:
         yield existing
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would take whatever python3 they find

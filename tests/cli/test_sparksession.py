@@ -9,6 +9,7 @@ import io
 import subprocess
 import sys
 from contextlib import redirect_stderr
+from threading import Thread
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -43,6 +44,20 @@ class SessionTests(SynchronousTestCase):
         with session(argparse.Namespace(master="local[1]", settings=[]), "a command") as found:
             self.assertIs(found, spark)
         self.assertEqual(spark.range(3).count(), 3)
+
+    def test_keptByThread(self) -> None:
+        """Also when the command is called in a thread that has not made it."""
+        spark = sharedSession()
+        found: list[object] = []
+
+        def command() -> None:
+            with session(argparse.Namespace(master="local[1]", settings=[]), "a command") as existing:
+                found.append(existing)
+
+        thread = Thread(target=command)
+        thread.start()
+        thread.join()
+        self.assertEqual((found, spark.range(3).count()), ([spark], 3))
 
     def fails(self, before: str, *arguments: str) -> str:
         """A command, in a process that has done something before; what it says."""

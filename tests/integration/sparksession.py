@@ -74,7 +74,16 @@ def sharedSession() -> Any:
             shutil.rmtree(folder, ignore_errors=True)
 
         atexit.register(end)
+    activate(_session[0])
     return _session[0]
+
+
+def activate(session: Any) -> None:
+    """
+    Spark looks for the sink of a stream in the session of the Java thread that serves ours, and finds none when another one serves ours by now: a test of the
+    gate has met that.
+    """
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 class SparkCluster:

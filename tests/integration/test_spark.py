@@ -5,7 +5,6 @@ Topics in PySpark: a real Spark session, real brokers as processes, a real ZooKe
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 from collections import Counter, defaultdict
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -59,15 +57,15 @@ class SparkCase(SynchronousTestCase):
     def start(self, write: Any, *arguments: str) -> Any:
         """
         Start a stream, and wait until it has made its first plan. Spark gives the Python process that it starts for that ten seconds to say that it is
-        there, whatever else the machine does; and when the one that looks for data sources is late, there are none. That alone is tried again.
+        there, whatever else the machine does; that alone is tried again.
         """
         for attempt in range(5):
             try:
                 query = write.start(*arguments)
                 self.addCleanup(query.stop)
                 query.processAllAvailable()
-            except (PySparkException, Py4JJavaError) as error:
-                if re.search("failed to connect back|DATA_SOURCE_NOT_FOUND", str(error)) and attempt < 4:
+            except PySparkException as error:
+                if "failed to connect back" in str(error) and attempt < 4:
                     continue
                 raise
             return query
