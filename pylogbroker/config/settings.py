@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.kinds import LONG_MAX, Boolean, Integer, Text, TextList, TopicMap
+from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, Text, TextList, TopicMap
 from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -239,6 +239,11 @@ BROKER_ROWS: tuple[Row, ...] = (
         derived="`true`, or `false` with `allow.file`",
     ),
     _ours(
+        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
+        "How the console reaches the other brokers of the cluster, as a Twisted client endpoint string: "
+        "`tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. None: plain TCP.",
+    ),
+    _ours(
         "log.requests", "logRequests", Boolean(), "false",
         "Log every request, as 0.7 does with its logger `kafka.request.logger` at TRACE. For hunting a client's mistake: it costs more than the requests do.",
     ),
@@ -326,6 +331,7 @@ class BrokerSettings:
     httpHosts: tuple[str, ...]
     httpConsole: bool
     httpMessages: bool
+    brokerEndpoint: str
     logRequests: bool
     metricsLogIntervalMs: int
 

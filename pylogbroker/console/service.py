@@ -132,6 +132,6 @@ def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService)
     routes: dict[str, Route] = {"/metrics": metricsRoute(broker)}
     view = None
     if settings.httpConsole:
-        view = ClusterView(reactor, broker, lambda: broker.zookeeper)
+        view = ClusterView(reactor, broker, lambda: broker.zookeeper, settings.brokerEndpoint)
         routes.update(pageRoutes(view, settings.httpMessages))
     return ConsoleService(reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view)

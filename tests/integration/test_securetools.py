@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64encode
 from typing import Any
 
 from twisted.internet.task import deferLater
@@ -20,6 +21,7 @@ from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.commands import CommandCase, Outcome, reactor
+from tests.console.asking import get
 from tests.integration.certificates import Authority
 from tests.integration.chroots import freshChroot, registered
 
@@ -52,22 +54,27 @@ class SecureToolTests(CommandCase):
         self.authority = authority
         self.address = await self.serve(self.servers)
 
-    async def serve(self, servers: str) -> str:
+    async def serve(self, servers: str, number: int = 0, **more: str) -> str:
         """
         A broker, which others are told a port of that was free a moment ago.
 
+        @param more: properties.
         @return: its address.
         """
+        return (await self.begin(servers, number, **more))[0]
+
+    async def begin(self, servers: str, number: int, **more: str) -> tuple[str, LocalBroker]:
+        """As C{serve}, with the broker."""
         authority = self.authority
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
         listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
         own = {"zk.digest": DIGEST, "zk.acl": "private", "listeners": listener, "port": str(port)}
-        broker = LocalBroker(reactor, {**registered(servers, partitionCount=1), **own})
+        broker = LocalBroker(reactor, {**registered(servers, number, partitionCount=1), **own, **more})
         self.addCleanup(broker.stop)
         await broker.start()
-        return f"127.0.0.1:{port}"
+        return f"127.0.0.1:{port}", broker
 
     async def tool(self, *arguments: str) -> Outcome:
         """One that is given all that it needs, and must succeed."""
@@ -143,6 +150,20 @@ class SecureToolTests(CommandCase):
         self.assertEqual(found.output, b"one\ntwo\nthree\n")
         [row] = json.loads((await self.inCluster("groups", "mirror", "--json")).output)["groups"][0]["partitions"]
         self.assertEqual((row["lag"], row["offset"]), (0, row["end"]))
+
+    async def test_brokersConsole(self) -> None:
+        """The page that a broker serves asks the others with the certificate that C{broker.endpoint} names; without it, it says that they do not answer."""
+        await self.tool("produce", self.write(b"one\ntwo\n"), "--broker", self.address, "--topic", "t")
+        for number, more in ((1, {"broker.endpoint": self.template}), (2, {})):
+            _address, broker = await self.begin(self.servers, number, **{"http.listener": "0", **more})
+            assert broker.broker.console is not None
+            port = broker.broker.console.port.getHost().port
+            state = (await get(port, "/api/state")).json()
+            [row] = [each for each in state["brokers"] if each["id"] == 0]
+            [part] = [each for topic in state["topics"] for each in topic["partitions"] if (topic["name"], each["broker"]) == ("t", 0)]
+            self.assertEqual((bool(row["problem"]), bool(part["problem"])), (not more, not more), state)
+            peeked = await get(port, "/api/messages?topic=t&broker=0&partition=0")
+            self.assertEqual(b64encode(b"two") in peeked.body, bool(more), peeked)
 
     async def test_set(self) -> None:
         """What the file says can be said on the command line instead."""
