@@ -7,6 +7,9 @@ mirror had under way that was killed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from pylogbroker.metrics.counters import NAME_LENGTH_MAX
 
 TOPIC_COUNT_MAX = 1_000
@@ -26,6 +29,20 @@ class MirroredTopic:
         self.messageCount = self.size = 0
 
 
+class StuckMessage(NamedTuple):
+    """
+    A message that the target does not take.
+
+    @ivar labels: source, topic and partition.
+    @ivar offset: in the source: where it begins; of the first that was ever read of a partition, where it ends.
+    @ivar size: bytes of payload.
+    """
+
+    labels: Mapping[str, str]
+    offset: int
+    size: int
+
+
 class MirrorCounters:
     """
     All that one mirror counts.
@@ -38,18 +55,20 @@ class MirrorCounters:
     @ivar repeatedCount: of these, those of which nobody knows what became of them the time before: the target may have them twice.
     @ivar faultCount: times that a source partition could not be read on.
     @ivar commitCount: offsets that were stored.
+    @ivar stuck: messages that the target does not take now, by whatever carries each; one of a source partition at the most, since the rest waits for it.
     @ivar topics: confirmed messages by topic.
     @ivar otherTopics: those of topics beyond the limit.
     """
 
     __slots__ = (
-        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "otherTopics", "repeatedCount", "retriedCount", "takenCount", "takenSize",
-        "topics",
+        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "otherTopics", "repeatedCount", "retriedCount", "stuck", "takenCount",
+        "takenSize", "topics",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.takenCount = self.takenSize = self.confirmedCount = self.confirmedSize = 0
         self.retriedCount = self.repeatedCount = self.faultCount = self.commitCount = 0
+        self.stuck: dict[object, StuckMessage] = {}
         self.topics: dict[str, MirroredTopic] = {}
         self.otherTopics = MirroredTopic()
 
@@ -82,9 +101,11 @@ class MirrorCounters:
         mirrored.size += size
 
     def snapshot(self) -> dict[str, object]:
-        """A picture of all numbers, which later counting does not change; C{topics} holds a dictionary for each topic."""
-        numbers: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name not in ("topics", "otherTopics")}
+        """A picture of all numbers, which later counting does not change; C{topics} holds a dictionary for each topic, C{stuck} one for each
+        message."""
+        numbers: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name not in ("stuck", "topics", "otherTopics")}
         numbers["underWayCount"], numbers["underWaySize"] = self.underWayCount, self.underWaySize
+        numbers["stuck"] = [{**each.labels, "offset": each.offset, "size": each.size} for each in self.stuck.values()]
         numbers["topics"] = {name: {"messageCount": each.messageCount, "size": each.size} for name, each in self.topics.items()}
         numbers["otherTopics"] = {"messageCount": self.otherTopics.messageCount, "size": self.otherTopics.size}
         return numbers

@@ -5,9 +5,13 @@ The figures of a mirror, by name, as those of brokers, producers and consumers a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
+
+STUCK_COUNT_MAX = 1_000
+"""Messages that are named one by one."""
 
 _FIGURES = (
     ("taken_messages_total", COUNTER, "takenCount", "Messages taken from the sources."),
@@ -21,6 +25,10 @@ _FIGURES = (
     ("faults_total", COUNTER, "faultCount", "Times that a source partition could not be read on."),
     ("commits_total", COUNTER, "commitCount", "Offsets of the sources that were stored."),
 )
+_STUCK_FIGURES = (
+    ("stuck_offset", "offset", "The offset, in the source, of a message that the target does not take."),
+    ("stuck_bytes", "size", "Bytes of payload of that message."),
+)
 _TOPIC_FIGURES = (
     ("topic_messages_total", "messageCount", "Messages that the target has confirmed."),
     ("topic_bytes_total", "size", "Bytes of payload that the target has confirmed."),
@@ -33,12 +41,18 @@ def mirrorFamilies(counters: MirrorCounters, sources: Iterable[tuple[str, str, b
     """
     return [
         *(Family(f"pylogbroker_mirror_{name}", kind, sentence, (Sample(getattr(counters, counter)),)) for name, kind, counter, sentence in _FIGURES),
+        Family("pylogbroker_mirror_stuck_messages", GAUGE, "Messages that the target does not take. What is behind them waits.", [Sample(len(counters.stuck))]),
+        *(Family(f"pylogbroker_mirror_{name}", GAUGE, sentence, _stuck(counters, field)) for name, field, sentence in _STUCK_FIGURES),
         *_topics(counters),
         Family(
             "pylogbroker_mirror_source_joined", GAUGE, "Whether the mirror is a member of the source's group, and has its share of the partitions.",
             [Sample(int(isOwning), {"group": group, "zookeeper": servers}) for group, servers, isOwning in sources],
         ),
     ]  # fmt: skip
+
+
+def _stuck(counters: MirrorCounters, field: str) -> list[Sample]:
+    return [Sample(getattr(each, field), dict(each.labels)) for each in islice(counters.stuck.values(), STUCK_COUNT_MAX)]
 
 
 def _topics(counters: MirrorCounters) -> Iterable[Family]:

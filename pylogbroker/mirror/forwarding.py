@@ -10,10 +10,10 @@ Taking messages and entering them in the books happens without anything in betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -39,13 +39,15 @@ ROUTE_COUNT_MAX = 1_000
 class _Growing:
     """A batch that is being filled."""
 
-    __slots__ = ("isWhole", "nextOffset", "payloads", "size")
+    __slots__ = ("ends", "isWhole", "nextOffset", "payloads", "size", "start")
 
     def __init__(self, nextOffset: int | None) -> None:
         """
         @param nextOffset: behind the message before; L{None} if there is none that we know of.
         """
         self.payloads: list[bytes] = []
+        self.ends: list[int] = []
+        self.start = nextOffset
         self.size = 0
         self.nextOffset = nextOffset
         self.isWhole = False
@@ -67,11 +69,13 @@ class Forwarder:
         ledger: Ledger,
         counters: MirrorCounters,
         home: Callable[[Place], BrokerPartition | None],
+        origin: Mapping[str, str],
     ) -> None:
         """
         @param random: numbers from 0 up to, not including, 1.
         @param ledger: of the stream's source.
         @param home: the target partition that a source partition always goes to; L{None} for any.
+        @param origin: what names the source in figures.
         """
         self._clock = clock
         self._random = random
@@ -80,6 +84,7 @@ class Forwarder:
         self._ledger = ledger
         self._counters = counters
         self._home = home
+        self._origin = origin
         self._routes: dict[Place, Route] = {}
         self._isStopped = False
 
@@ -150,6 +155,7 @@ class Forwarder:
                 growing[place] = batch
                 self._handOn(place, full)
             batch.payloads.append(payload)
+            batch.ends.append(nextOffset)
             batch.size += size
             batch.isWhole = batch.nextOffset is not None and nextOffset != batch.nextOffset
             batch.nextOffset = nextOffset
@@ -163,6 +169,7 @@ class Forwarder:
     def _handOn(self, place: Place, growing: _Growing) -> None:
         count, size = len(growing.payloads), growing.size
         assert growing.nextOffset is not None
+        start = self._ledger.confirmed(place) if growing.start is None else growing.start
         entry = self._ledger.hand(place, growing.nextOffset, growing.isWhole)
         self._counters.taken(count, size)
         self._target.room.add(count, size)
@@ -174,14 +181,17 @@ class Forwarder:
             self._target.room.look()
             self._tidy(place)
 
-        self._route(place).add(Batch(growing.payloads, size, settled))
+        self._route(place).add(Batch(growing.payloads, start, growing.ends, size, settled))
 
     def _route(self, place: Place) -> Route:
         route = self._routes.get(place)
         if route is None:
             target = self._target
-            route = Route(place, self._clock, self._random, lambda payloads: target.send(place.topic, payloads, self._home(place)), self._counters)
-            self._routes[place] = route
+
+            def send(payloads: list[bytes]) -> Deferred[None]:
+                return target.send(place.topic, payloads, self._home(place))
+
+            route = self._routes[place] = Route(place, self._clock, self._random, send, self._counters, self._origin)
         return route
 
     def _tidy(self, place: Place) -> None:

@@ -124,6 +124,11 @@ class Ledger:
         account = self._accounts.get(place)
         return None if account is None else account.handed
 
+    def confirmed(self, place: Place) -> int | None:
+        """All before this offset is confirmed, or was when the partition became ours; L{None} when that is not known."""
+        account = self._accounts.get(place)
+        return None if account is None else account.confirmed
+
     def edge(self, place: Place, position: int | None) -> int | None:
         """
         From where on nothing has been handed on yet.

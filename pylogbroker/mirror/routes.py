@@ -5,16 +5,19 @@ When one fails, no new one is sent until all that are under way have come back; 
 and after it the rest, in the order in which they were taken. So what goes to one target partition over one connection stays in order, also over a
 broken connection; a message may then stand there twice, if nobody knows what became of it the first time, and the second time stands behind the first.
 
-Nothing is ever given up. A batch that the target will never take (a message above C{max.message.size}) is sent one half after the other, so that only that
-message stays behind; that one is tried again and again, the log says so, and what is behind it in its partition waits: somebody has to decide, and it is not
-us. What only the target's broker finds too large, since its limit is smaller than ours, is dropped there and not confirmed. To us it is as unknown as what
-was on a connection that broke, so the whole batch stays behind, and waits in the same way.
+Nothing is ever given up. A batch that the target will never take (a message above C{max.message.size}) is sent in parts, so that only that message stays
+behind; that one is tried again and again, log and figures name it, and what is behind it in its partition waits: somebody has to decide, and it is not us.
+
+What only the target's broker finds too large, since its limit is smaller than ours, is dropped there, and the connection ends instead of a confirmation. That
+looks like any connection that breaks. But what has come to nothing in company and, as a probe, alone, is worth a look: it is sent in parts, too, which
+does no harm if it was only a connection. (One that gives no answer in time is slow, and is sent again as it is.)
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -23,8 +26,8 @@ from twisted.python.failure import Failure
 
 from pylogbroker.client.timer import Timer
 from pylogbroker.consumer.rebalance import Place
-from pylogbroker.errors import MessageTooLargeError, PylogbrokerError, UnknownOutcomeError
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.errors import LostConnectionError, MessageTooLargeError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.waiting import Patience
 
 log = Logger()
@@ -35,34 +38,49 @@ class Batch:
     Messages of one source partition.
 
     @ivar number: among those of its route, in the order in which they were taken.
+    @ivar start: where a reader of the source begins that is to get the first of them; for one in a compressed set, where that set begins. L{None} for the first
+        that is ever read of a partition.
+    @ivar ends: what such a reader goes on with behind each of them.
     @ivar size: bytes of payload.
     @ivar settled: called once, when all of it is confirmed.
     """
 
-    __slots__ = ("number", "payloads", "settled", "size")
+    __slots__ = ("ends", "number", "payloads", "settled", "size", "start")
 
-    def __init__(self, payloads: list[bytes], size: int, settled: Callable[[], None]) -> None:
+    def __init__(self, payloads: list[bytes], start: int | None, ends: Sequence[int], size: int, settled: Callable[[], None]) -> None:
         self.payloads = payloads
+        self.start = start
+        self.ends = ends
         self.size = size
         self.settled = settled
         self.number: tuple[int, ...] = ()
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """The same messages in two batches, which settle it together."""
-        left: list[None] = [None, None]
+    def parts(self) -> list[Batch]:
+        """The same messages in smaller batches, which settle it together: the largest by itself, if it is a large one among small ones; or halves."""
+        count = len(self.payloads)
+        largest = max(range(count), key=lambda index: len(self.payloads[index]))
+        isOdd = len(self.payloads[largest]) * count > 2 * self.size
+        ranges = [each for each in pairwise((0, largest, largest + 1, count) if isOdd else (0, count // 2, count)) if each[0] < each[1]]
+        left = len(ranges)
 
         def settled() -> None:
-            left.pop()
+            nonlocal left
+            left -= 1
             if not left:
                 self.settled()
 
-        middle = len(self.payloads) // 2
         parts = []
-        for index, payloads in enumerate((self.payloads[:middle], self.payloads[middle:])):
-            part = Batch(payloads, sum(map(len, payloads)), settled)
+        for index, (start, end) in enumerate(ranges):
+            payloads = self.payloads[start:end]
+            part = Batch(payloads, self.ends[start - 1] if start else self.start, self.ends[start:end], sum(map(len, payloads)), settled)
             part.number = (*self.number, index)
             parts.append(part)
-        return parts[0], parts[1]
+        return parts
+
+
+def _isRefused(error: PylogbrokerError) -> bool:
+    """Whether it may be for what is in a batch that the target does not take it: it is too large, or the connection ended where the confirmation should be."""
+    return isinstance(error, MessageTooLargeError) or (isinstance(error, UnknownOutcomeError) and isinstance(error.__cause__, LostConnectionError))
 
 
 class Route:
@@ -70,10 +88,21 @@ class Route:
     From one source partition to the target.
     """
 
-    def __init__(self, place: Place, clock: Any, random: Callable[[], float], send: Callable[[list[bytes]], Deferred[None]], counters: MirrorCounters) -> None:
+    def __init__(
+        self,
+        place: Place,
+        clock: Any,
+        random: Callable[[], float],
+        send: Callable[[list[bytes]], Deferred[None]],
+        counters: MirrorCounters,
+        origin: Mapping[str, str],
+    ) -> None:
         """
         @param send: sends payloads in one request.
+        @param origin: what names the source in figures.
         """
+        self._place = place
+        self._origin = origin
         self._send = send
         self._counters = counters
         self._patience = Patience(clock, random, f"Messages of {place} cannot be sent")
@@ -106,6 +135,7 @@ class Route:
     def _confirmed(self, _result: None, batch: Batch) -> None:
         del self._underWay[batch]
         self._patience.succeeded()
+        self._counters.stuck.pop(batch, None)
         batch.settled()
         if self._isProbing and not self._failed:
             self._isProbing = False
@@ -126,12 +156,29 @@ class Route:
         self._counters.retriedCount += count
         if isinstance(error, UnknownOutcomeError):
             self._counters.repeatedCount += count
-        if isinstance(error, MessageTooLargeError) and count > 1:
-            self._failed += batch.halves()
+        isAlone = self._isProbing
+        if count > 1 and _isRefused(error) and (isAlone or isinstance(error, MessageTooLargeError)):
+            self._failed += batch.parts()
         else:
             self._failed.append(batch)
+            if isAlone and _isRefused(error):
+                self._tell(batch, error)
         self._error = error
         self._goOn()
+
+    def _tell(self, batch: Batch, error: PylogbrokerError) -> None:
+        """One message, sent by itself, was not taken: say so, once."""
+        if batch in self._counters.stuck:
+            return
+        topic, partition = self._place
+        end, size = batch.ends[0], batch.size
+        labels = {**self._origin, "topic": topic, "broker": str(partition.broker), "partition": str(partition.partition)}
+        self._counters.stuck[batch] = StuckMessage(labels, end if batch.start is None else batch.start, size)
+        log.error(
+            "{place}: the target does not take the message {where} of the source, of {size} bytes; what is behind it waits: {error}. If it is too "
+            "large, raise max.message.size of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
+            place=self._place, where=f"that ends at offset {end}" if batch.start is None else f"at offset {batch.start}", size=size, error=error,
+        )  # fmt: skip
 
     def _goOn(self) -> None:
         """When all are back, those that failed go again."""
@@ -147,3 +194,5 @@ class Route:
     def stop(self) -> None:
         """Nothing is sent again."""
         self._timer.stop()
+        for batch in self._waiting:
+            self._counters.stuck.pop(batch, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.metrics.mirrorcounters import TOPIC_COUNT_MAX, MirrorCounters
+from pylogbroker.metrics.mirrorcounters import TOPIC_COUNT_MAX, MirrorCounters, StuckMessage
 
 
 class MirrorCountersTests(SynchronousTestCase):
@@ -26,13 +26,16 @@ class MirrorCountersTests(SynchronousTestCase):
         counters = MirrorCounters()
         counters.taken(3, 30)
         counters.confirmed("t", 1, 10)
+        counters.stuck[self] = StuckMessage({"topic": "t"}, 7, 20)
         picture: Any = counters.snapshot()
+        counters.stuck.clear()
         counters.confirmed("t", 1, 10)
         self.assertEqual(
             picture,
             {
                 "takenCount": 3, "takenSize": 30, "confirmedCount": 1, "confirmedSize": 10, "underWayCount": 2, "underWaySize": 20, "retriedCount": 0,
-                "repeatedCount": 0, "faultCount": 0, "commitCount": 0, "topics": {"t": {"messageCount": 1, "size": 10}},
+                "repeatedCount": 0, "faultCount": 0, "commitCount": 0, "stuck": [{"topic": "t", "offset": 7, "size": 20}],
+                "topics": {"t": {"messageCount": 1, "size": 10}},
                 "otherTopics": {"messageCount": 0, "size": 0},
             },
         )  # fmt: skip

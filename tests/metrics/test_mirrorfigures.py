@@ -9,8 +9,8 @@ import re
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.metrics.exposition import COUNTER, render
-from pylogbroker.metrics.mirrorcounters import TOPIC_COUNT_MAX, MirrorCounters
-from pylogbroker.metrics.mirrorfigures import mirrorFamilies
+from pylogbroker.metrics.mirrorcounters import TOPIC_COUNT_MAX, MirrorCounters, StuckMessage
+from pylogbroker.metrics.mirrorfigures import STUCK_COUNT_MAX, mirrorFamilies
 
 
 class MirrorFigureTests(SynchronousTestCase):
@@ -42,12 +42,24 @@ class MirrorFigureTests(SynchronousTestCase):
                 "pylogbroker_mirror_repeated_messages_total 22",
                 "pylogbroker_mirror_faults_total 23",
                 "pylogbroker_mirror_commits_total 24",
+                "pylogbroker_mirror_stuck_messages 0",
                 'pylogbroker_mirror_topic_messages_total{topic="t"} 4',
                 'pylogbroker_mirror_topic_bytes_total{topic="t"} 300',
                 'pylogbroker_mirror_source_joined{group="g",zookeeper="zk1:2181"} 1',
                 'pylogbroker_mirror_source_joined{group="g",zookeeper="zk2:2181"} 0',
             ],
         )
+
+    def test_stuck(self) -> None:
+        """Messages that the target does not take are counted, and each has its offset and size, of so many at most."""
+        counters = MirrorCounters()
+        for number in range(STUCK_COUNT_MAX + 5):
+            counters.stuck[number] = StuckMessage({"topic": "t", "partition": str(number)}, 100 + number, 1_000_001)
+        lines = self.lines(counters)
+        self.assertIn("pylogbroker_mirror_stuck_messages 1005", lines)
+        self.assertIn('pylogbroker_mirror_stuck_offset{topic="t",partition="7"} 107', lines)
+        self.assertIn('pylogbroker_mirror_stuck_bytes{topic="t",partition="7"} 1000001', lines)
+        self.assertEqual(sum("stuck_bytes" in line for line in lines), STUCK_COUNT_MAX)
 
     def test_otherTopics(self) -> None:
         """Topics beyond the limit are one figure, under no name, once there are some."""

@@ -8,16 +8,18 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, MessageStream
-from pylogbroker.errors import InvalidChecksumError
+from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror import forwarding
 from pylogbroker.mirror.forwarding import Forwarder
 from pylogbroker.mirror.ledger import Ledger
+from pylogbroker.mirror.waiting import RETRY_MAX_MS
 from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.queue import Queue
 
@@ -63,7 +65,7 @@ class ForwarderTests(SynchronousTestCase):
         self.counters = MirrorCounters()
         self.homes: dict[Place, BrokerPartition] = {}
         target: Any = self.target
-        self.forwarder = Forwarder(self.clock, lambda: 0.0, self.stream, target, self.ledger, self.counters, self.homes.get)
+        self.forwarder = Forwarder(self.clock, lambda: 0.0, self.stream, target, self.ledger, self.counters, self.homes.get, {})
         self.running = Deferred.fromCoroutine(self.forwarder.run())
 
     def put(self, place: Place, *payloads: bytes, codec: int = 0, spoil: bool = False) -> int:
@@ -107,6 +109,31 @@ class ForwarderTests(SynchronousTestCase):
         self.target.confirm()
         self.assertEqual((self.ledger.committable(ONE, end), self.ledger.edge(ONE, None), self.target.room.count), (end, end, 0))
         self.assertEqual((self.counters.confirmedCount, self.counters.confirmedSize, self.counters.topics["t"].messageCount), (2, 2, 2))
+
+    def test_offsets(self) -> None:
+        """A message that the target does not take has the offset that a reader gets it with; the very first of a partition, that of its end."""
+        self.ledger.begin(ONE, 0)
+        self.put(ONE, b"x" * 99)
+        self.put(TWO, b"x" * 99)
+        with capturedLogs() as events:
+            self.refuse()
+        self.assertEqual([event["where"] for event in events if "where" in event], ["at offset 0", "that ends at offset 109"])
+        self.assertEqual([each.offset for each in self.counters.stuck.values()], [0, 109])
+        self.target.confirm()
+        self.put(ONE, b"a", b"x" * 99)
+        self.refuse()
+        self.assertEqual([each.offset for each in self.counters.stuck.values()], [120])
+
+    def refuse(self) -> None:
+        """What is large, often enough."""
+        for _attempt in range(4):
+            for batch in self.target.sent:
+                if not batch[-1].called:
+                    if b"x" * 99 in batch[1]:
+                        batch[-1].errback(MessageTooLargeError("too large"))
+                    else:
+                        batch[-1].callback(None)
+            self.clock.advance(RETRY_MAX_MS / 1000)
 
     def test_noRoom(self) -> None:
         """With a target that confirms nothing, no more is taken than it has room for, give or take a turn; then it goes on."""

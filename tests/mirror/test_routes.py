@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.rebalance import Place
-from pylogbroker.errors import ConnectionError, MessageTooLargeError, NoBrokersError, UnknownOutcomeError  # noqa: A004
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.errors import ConnectionError, LostConnectionError, MessageTooLargeError, NoBrokersError, TimedOutError, UnknownOutcomeError  # noqa: A004
+from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.routes import Batch, Route
 from pylogbroker.mirror.waiting import RETRY_MAX_MS
 from pylogbroker.model import BrokerPartition
@@ -25,7 +26,7 @@ class RouteTests(SynchronousTestCase):
         self.sent: list[tuple[bytes, Deferred[None]]] = []
         self.settled: list[bytes] = []
         self.instantly = False
-        self.route = Route(Place("t", BrokerPartition(0, 0)), self.clock, lambda: 0.0, self.send, self.counters)
+        self.route = Route(Place("t", BrokerPartition(0, 0)), self.clock, lambda: 0.0, self.send, self.counters, {"group": "g"})
 
     def send(self, payloads: list[bytes]) -> Deferred[None]:
         if self.instantly:
@@ -36,7 +37,12 @@ class RouteTests(SynchronousTestCase):
 
     def add(self, *batches: bytes) -> None:
         for each in batches:
-            self.route.add(Batch([each[index : index + 1] for index in range(len(each))], len(each), lambda each=each: self.settled.append(each)))  # type: ignore[misc]
+            self.addPayloads([each[index : index + 1] for index in range(len(each))])
+
+    def addPayloads(self, payloads: list[bytes]) -> None:
+        """A batch whose messages have the offsets 100, 101 and so on."""
+        name = b"".join(payloads)
+        self.route.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), lambda: self.settled.append(name)))
 
     def names(self) -> list[bytes]:
         """What was sent since this was last asked."""
@@ -145,6 +151,66 @@ class RouteTests(SynchronousTestCase):
         answer.callback(None)  # somebody has raised the limit
         judge()
         self.assertEqual((self.settled, self.route.isIdle), ([b"abXc"], True))
+
+    def lost(self) -> UnknownOutcomeError:
+        """How a broker says that it has dropped something, or nothing."""
+        error = UnknownOutcomeError("unknown")
+        error.__cause__ = LostConnectionError("lost")
+        return error
+
+    def test_droppedThere(self) -> None:
+        """
+        A batch whose connection ends instead of a confirmation, also when it is sent alone, is sent in parts, the one large message by itself. That is then
+        named, once, by place, offset and size, in the log and in figures, until it is confirmed; what is before it is confirmed, what is behind it waits.
+        """
+        large = b"X" * 50
+        self.addPayloads([b"a", b"b", large, b"c"])
+        with capturedLogs() as events:
+            for _round in range(6):
+                self.assertEqual(self.counters.stuck, {})
+                for name, answer in self.sent:
+                    if not answer.called:
+                        if large in name:
+                            answer.errback(self.lost())
+                        else:
+                            answer.callback(None)
+                if self.counters.stuck:
+                    break
+                self.clock.advance(RETRY_MAX_MS / 1000)
+            self.assertIn(b"ab", self.names())
+            for _round in range(3):
+                self.clock.advance(RETRY_MAX_MS / 1000)
+                self.assertEqual(self.names(), [large])
+                self.answer(large, self.lost())
+        labels = {"group": "g", "topic": "t", "broker": "0", "partition": "0"}
+        self.assertEqual(list(self.counters.stuck.values()), [StuckMessage(labels, 102, 50)])
+        told = [formatEvent(event) for event in events if event["log_level"] is LogLevel.error]
+        self.assertEqual(len(told), 1)
+        self.assertIn("t/0-0: the target does not take the message at offset 102 of the source, of 50 bytes", told[0])
+        self.instantly = True
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual((len(self.settled), self.route.isIdle, self.counters.stuck), (1, True, {}))
+
+    def test_slow(self) -> None:
+        """A batch that is not answered in time goes again as it is, and no message of it is named."""
+        self.add(b"ab")
+        for _round in range(5):
+            error = UnknownOutcomeError("unknown")
+            error.__cause__ = TimedOutError("slow")
+            self.answer(b"ab", error)
+            self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual((self.names(), self.counters.stuck), ([b"ab"] * 6, {}))
+
+    def test_stuckAtTheEnd(self) -> None:
+        """What is not sent any more is not in the figures, either."""
+        self.add(b"a")
+        for _round in range(2):
+            self.answer(b"a", MessageTooLargeError("too large"))
+            self.clock.advance(RETRY_MAX_MS / 1000)
+        self.answer(b"a", MessageTooLargeError("too large"))
+        self.assertEqual(len(self.counters.stuck), 1)
+        self.route.stop()
+        self.assertEqual(self.counters.stuck, {})
 
     def test_unforeseen(self) -> None:
         """An error that nobody foresaw is logged, and it is tried again like one of which the outcome is unknown."""
