@@ -114,6 +114,13 @@ class UnitTests(SynchronousTestCase):
         started = {words[3] for _unit, words in self.commands() if Path(words[0]).name == "twistd"}
         self.assertEqual(started, {maker.tapname for maker in getPlugins(IServiceMaker) if maker.tapname.startswith("pylogbroker")})
 
+    def test_named(self) -> None:
+        """C{docs/operations.md} names each service, and each file in C{etc/}."""
+        page = (ETC.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+        named = set(re.findall(r"[`/]([a-z.-]+)[`)]", page))
+        services = {maker.tapname for maker in getPlugins(IServiceMaker) if maker.tapname.startswith("pylogbroker")}
+        self.assertEqual({*services, *(path.name for path in ETC.rglob("*.*"))} - named, set())
+
     def test_commands(self) -> None:
         """Each unit starts a service that C{twistd} has, or a command that C{pylogbroker} has, with options that it takes and files that are in C{etc/}."""
         makers = {maker.tapname: maker for maker in getPlugins(IServiceMaker)}
