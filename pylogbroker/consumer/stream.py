@@ -80,14 +80,12 @@ class Ahead(NamedTuple):
     @ivar messages: in order.
     @ivar error: what came in place of the next one, if something did.
     @ivar positions: where those of their partitions are to move.
-    @ivar before: where they were then; L{None} for nowhere.
     @ivar epoch: of the stream, then.
     """
 
     messages: list[ConsumedMessage]
     error: Exception | None
     positions: dict[Place, int]
-    before: dict[Place, int | None]
     epoch: int
 
 
@@ -158,8 +156,9 @@ class MessageStream:
         self._counters = counters or ConsumerCounters()
         self._queue: deque[Chunk | _Fault | _Jump] = deque()
         self._chunkCount = self._size = 0  # of chunks that are queued, and of the room that is kept
-        self._epoch = 0  # how often something was dropped
+        self._epoch = 0  # how often something was dropped, or moved elsewhere
         self._droppedAt: dict[Place, int] = {}
+        self._movedAt: dict[Place, tuple[int, int]] = {}  # and to which offset
         self._place: Place | None = None
         self._current: Iterator[ConsumedMessage] | None = None
         self._reader: Deferred[None] | None = None
@@ -211,6 +210,8 @@ class MessageStream:
         if self._place == place or any(each.place == place for each in self._queue):
             self._queue.append(_Jump(place, offset))
         else:
+            self._epoch += 1
+            self._movedAt[place] = self._epoch, offset  # first, for a thread that moves the position at the same time, and looks here then
             self.positions[place] = offset
 
     def drop(self, places: Collection[Place]) -> None:
@@ -286,20 +287,25 @@ class MessageStream:
             self.positions = positions
         places = {Place(each.topic, each.partition) for each in messages}
         positions.update({place: offset for place, offset in moved.items() if place not in places})
-        return Ahead(messages, error, {place: moved[place] for place in places}, {place: positions.get(place) for place in places}, self._epoch)
+        return Ahead(messages, error, {place: moved[place] for place in places}, self._epoch)
 
     def done(self, ahead: Ahead) -> None:
         """
         All that was taken is done with: their positions move, but not those of partitions that were dropped since, which are their next owner's, nor those that
-        something else has moved since: the partition goes on elsewhere.
+        go on elsewhere since.
         """
         for place, offset in ahead.positions.items():
-            if not self.wasDropped(place, ahead.epoch) and self.positions.get(place) == ahead.before[place]:
+            if not self.wasDropped(place, ahead.epoch) and self.movedTo(place, ahead.epoch) is None:
                 self.positions[place] = offset
 
     def wasDropped(self, place: Place, epoch: int) -> bool:
         """Whether a partition was dropped since then."""
         return self._droppedAt.get(place, 0) > epoch
+
+    def movedTo(self, place: Place, epoch: int) -> int | None:
+        """Where a partition goes on since then that was not read on; L{None} for one that was."""
+        movedAt, offset = self._movedAt.get(place, (0, 0))
+        return offset if movedAt > epoch else None
 
     def _open(self, item: Chunk | _Fault | _Jump) -> None:
         if isinstance(item, _Fault):
@@ -471,7 +477,8 @@ class BlockingIterator:
     Messages for a plain thread: some at a time come from the reactor's thread.
 
     A message's position moves when the thread gets it, as with the other ways to read. When the partition is dropped, the rest of the thread's batch
-    is dropped, too; a message that the thread gets in that very moment may be delivered again by the partition's next owner.
+    is dropped, too; a message that the thread gets in that very moment may be delivered again by the partition's next owner. When a partition goes on
+    elsewhere, since its broker has nothing at the position any more, its position does not come back from there for what the thread still has to read.
     """
 
     def __init__(self, stream: MessageStream, reactor: Any, timeoutMs: int, batchCountMax: int = BATCH_COUNT_MAX) -> None:
@@ -480,7 +487,7 @@ class BlockingIterator:
         self._timeoutMs = timeoutMs
         self._batchCountMax = batchCountMax
         self._batch: deque[ConsumedMessage | Exception] = deque()
-        self._epoch = 0
+        self._ahead = Ahead([], None, {}, 0)
 
     def __iter__(self) -> BlockingIterator:
         return self
@@ -499,24 +506,34 @@ class BlockingIterator:
             item = self._batch.popleft()
             if not isinstance(item, ConsumedMessage):
                 raise item
-            place = Place(item.topic, item.partition)
-            if not stream.wasDropped(place, self._epoch):
+            place, epoch = Place(item.topic, item.partition), self._ahead.epoch
+            if not stream.wasDropped(place, epoch):
                 stream.positions[place] = item.nextOffset
+                elsewhere = stream.movedTo(place, epoch)
+                if elsewhere is not None:
+                    stream.positions[place] = elsewhere
                 return item
         raise StopIteration
 
     def _fetch(self) -> None:
-        answers: queue.SimpleQueue[tuple[list[Any], int]] = queue.SimpleQueue()
-        self._reactor.callFromThread(self._collect, answers)
-        batch, self._epoch = answers.get()
-        self._batch.extend(batch)
+        answers: queue.SimpleQueue[Ahead] = queue.SimpleQueue()
+        self._reactor.callFromThread(self._begin, answers)
+        self._ahead = ahead = answers.get()
+        self._batch.extend(ahead.messages)
+        if ahead.error is not None:
+            self._batch.append(ahead.error)
 
-    def _collect(self, answers: queue.SimpleQueue[tuple[list[Any], int]]) -> None:
-        """On the reactor's thread: what there is, or else the next thing that comes. The positions of what is in the batch are the other thread's to move."""
+    def _begin(self, answers: queue.SimpleQueue[Ahead]) -> None:
+        """On the reactor's thread: the other thread has had all of its batch; what came behind the last message of a partition counts now, too."""
+        self._stream.done(self._ahead)
+        self._collect(answers)
+
+    def _collect(self, answers: queue.SimpleQueue[Ahead]) -> None:
+        """What there is, or else the next thing that comes. The positions of what is in the batch are the other thread's to move."""
         stream = self._stream
         ahead = stream.takeAhead(self._batchCountMax)
-        batch = [*ahead.messages, *([] if ahead.error is None else [ahead.error])]
-        if batch or stream.isEnded:
-            answers.put((batch, ahead.epoch))
+        if ahead.messages or ahead.error is not None or stream.isEnded:
+            answers.put(ahead)
             return
-        Deferred.fromCoroutine(stream.wait()).addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(([failure.value], stream._epoch)))
+        waiting = Deferred.fromCoroutine(stream.wait())
+        waiting.addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(ahead._replace(error=failure.value)))

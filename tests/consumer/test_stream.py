@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
 from pylogbroker.consumer.rebalance import Place
-from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
+from pylogbroker.consumer.stream import BlockingIterator, Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import (
     ConsumerTimeoutError,
     CorruptCompressionError,
@@ -414,6 +414,15 @@ class BlockingTests(TestCase):
     def stream(self, **arguments: Any) -> MessageStream:
         return MessageStream("s", reactor, self.positions, lambda: None, **arguments)
 
+    async def begun(self, start: int) -> tuple[MessageStream, BlockingIterator]:
+        """A thread has the first of three messages, two of A from an offset on and one of B."""
+        stream = self.stream()
+        stream.put(chunk(A, start, b"a", b"b"))
+        stream.put(chunk(B, 0, b"c"))
+        messages = stream.blocking(reactor)
+        await deferToThread(next, messages)
+        return stream, messages
+
     async def test_reads(self) -> None:
         """The thread gets all messages in order, waits for more, and comes to the end when the consumer is shut down."""
         stream = self.stream()
@@ -428,7 +437,7 @@ class BlockingTests(TestCase):
         self.assertEqual(await reading, [b"%d" % index for index in range(250)] + [b"last"])
 
     async def test_positions(self) -> None:
-        """A position moves when the thread gets the message, not when the batch leaves the reactor's thread; a jump at the end counts at once."""
+        """A position moves when the thread gets the message, not when the batch leaves the reactor's thread; a jump behind it counts when it asks for more."""
         stream = self.stream()
         stream.put(chunk(A, 0, b"a", b"b"))
         stream.put(chunk(B, 0, b"c"))
@@ -439,14 +448,24 @@ class BlockingTests(TestCase):
         await deferToThread(next, messages)
         await deferToThread(next, messages)
         self.assertEqual(self.positions, {A: 22, B: 11})
+        stream.put(chunk(A, 22, b"d"))
+        await deferToThread(next, messages)
+        self.assertEqual(self.positions, {A: 33, B: 500})
+
+    async def test_elsewhere(self) -> None:
+        """A partition that goes on elsewhere while the thread still has messages of it stays there when the thread gets them, and goes on from there."""
+        stream, messages = await self.begun(100)
+        stream.jump(A, 7)
+        for _message in range(2):
+            await deferToThread(next, messages)
+        self.assertEqual(self.positions, {A: 7, B: 11})
+        stream.put(chunk(A, 7, b"d"))
+        self.assertEqual((await deferToThread(next, messages)).value, b"d")
+        self.assertEqual(self.positions, {A: 18, B: 11})
 
     async def test_dropped(self) -> None:
         """What is dropped while it waits in the thread's batch is not handed out; the other partitions' messages are."""
-        stream = self.stream()
-        stream.put(chunk(A, 0, b"a", b"b"))
-        stream.put(chunk(B, 0, b"c"))
-        messages = stream.blocking(reactor)
-        await deferToThread(next, messages)
+        stream, messages = await self.begun(0)
         stream.drop((A,))
         self.assertEqual((await deferToThread(next, messages)).value, b"c")
         self.assertEqual(self.positions, {A: 11, B: 11})
