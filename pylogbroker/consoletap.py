@@ -13,6 +13,7 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from pylogbroker.config.accesssettings import AccessSettings
+from pylogbroker.config.kinds import ZookeeperServers
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.program import Orderly, ProgramOptions
@@ -52,6 +53,10 @@ class Options(ProgramOptions):
         super().postOptions()
         if not (self["zookeeper"] or "").strip():
             raise usage.UsageError("--zookeeper HOST:PORT is missing")
+        try:
+            ZookeeperServers().parse(self["zookeeper"], lambda _sentence: None)
+        except ValueError as error:
+            raise usage.UsageError(f"--zookeeper {self['zookeeper']}: {error}") from error
         try:
             self.access = AccessSettings.read(self["config"], self.changes)
         except ConfigurationError as error:

@@ -4,7 +4,11 @@ The values that every floor shares: what a message is, where it is, and the cons
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+HOST = re.compile(r"[A-Za-z0-9._-]+")
+"""A host that others can be told: a name, or an IPv4 address."""
 
 RANDOM_PARTITION = -1
 """As a produce request's partition: the broker picks one (spec-0.7 wire-protocol §3.1)."""

@@ -33,6 +33,11 @@ class OptionsTests(SynchronousTestCase):
             error = self.assertRaises(usage.UsageError, Options().parseOptions, arguments)
             self.assertIn("--zookeeper", str(error))
 
+    def test_noServers(self) -> None:
+        """Servers that are none are named."""
+        error = self.assertRaises(usage.UsageError, Options().parseOptions, ["--zookeeper", "zk1:2181,ev[il:2181"])
+        self.assertIn("'ev[il:2181'", str(error))
+
     def test_service(self) -> None:
         """Options become the service."""
         options = Options()

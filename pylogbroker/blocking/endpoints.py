@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from pylogbroker.errors import ConfigurationError
@@ -52,7 +53,7 @@ def endpoint(description: str) -> Endpoint:
     """
     plain = PLAIN.fullmatch(description)
     if plain is not None and plain["host"] not in ("tcp", "tls"):
-        return Endpoint(plain["v6"] or plain["host"], _port(description, plain["port"]))
+        return Endpoint(_host(description, plain["host"] or plain["v6"], bool(plain["v6"])), _port(description, plain["port"]))
     kind, *parts = _split(description)
     named = dict(part.split("=", 1) for part in parts if "=" in part)
     given = [part for part in parts if "=" not in part]
@@ -63,11 +64,21 @@ def endpoint(description: str) -> Endpoint:
         if name not in known:
             raise ConfigurationError(f"endpoint {description!r}: {name}= is not known here; there are: {', '.join(known) or 'none'}")
     tls = _context(description, named) if kind == "tls" else None
-    return Endpoint(given[0], _port(description, given[1]), tls)
+    return Endpoint(_host(description, given[0], ":" in given[0]), _port(description, given[1]), tls)
 
 
 def _split(description: str) -> list[str]:
     return [_ESCAPE.sub(r"\1", part) for part in _PART.findall(f"{description}:")]
+
+
+def _host(description: str, text: str, isV6: bool) -> str:
+    try:
+        isHost = bool(IPv6Address(text)) if isV6 else not {"[", "]"}.intersection(text)
+    except ValueError:
+        isHost = False
+    if not isHost:
+        raise ConfigurationError(f"endpoint {description!r}: {text!r} is not a host")
+    return text
 
 
 def _port(description: str, text: str) -> int:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pylogbroker.errors import ZnodeError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import HOST, BrokerPartition
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")
-_HOST = re.compile(r"[A-Za-z0-9._-]+")
 _SHOWN_SIZE_MAX = 100
 _BROKER_SIZE_MAX = 10
 
@@ -40,10 +39,12 @@ class BrokerRegistration(NamedTuple):
 
     def encode(self) -> bytes:
         """
-        @raise ValueError: the host has a colon in it: 0.7's values cannot carry an IPv6 literal.
+        @raise ValueError: the host has a colon in it: 0.7's values cannot carry an IPv6 literal; or it is none.
         """
         if ":" in self.host:
             raise ValueError(f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper cannot carry an IPv6 address")
+        if not HOST.fullmatch(self.host):
+            raise ValueError(f"{self.host!r} is not a host")
         return f"{self.creatorId}:{self.host}:{self.port}".encode()
 
 
@@ -75,7 +76,7 @@ def decodeBroker(path: str, data: bytes | None) -> BrokerRegistration:
     fields = decodeText(path, data).split(":")
     if len(fields) < 3 or not fields[1]:
         raise ZnodeError(path, _shown(data), "a broker's value is creator:host:port")
-    if not _HOST.fullmatch(fields[1]):
+    if not HOST.fullmatch(fields[1]):
         raise ZnodeError(path, _shown(data), f"{_shown(fields[1])} is not a host")
     if not fields[2].isascii() or not fields[2].isdigit() or not 0 < int(fields[2][:6]) < 65536:
         raise ZnodeError(path, _shown(data), f"{fields[2]!r} is not a port")

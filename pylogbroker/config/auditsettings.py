@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, SecretText, Text, TextList
+from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, SecretText, Text, TextList, ZookeeperServers, isServer
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -107,10 +107,16 @@ def parseTier(text: str) -> TierAddress:
             raise ConfigurationError(f"{text!r} names no folder")
         return TierAddress(name, "", (), folder)
     if not where.startswith(BROKER_PREFIX):
-        return TierAddress(name, where, ())
+        try:
+            return TierAddress(name, ZookeeperServers().parse(where, lambda _sentence: None), ())
+        except ValueError as error:
+            raise ConfigurationError(f"{text!r}: {error}") from error
     brokers = tuple(broker for broker in where.removeprefix(BROKER_PREFIX).split(",") if broker)
     if not brokers:
         raise ConfigurationError(f"{text!r} names no broker")
+    for broker in brokers:
+        if not isServer(broker) and ("[" in broker or broker.count(":") < 2):  # which could not be an endpoint string, either
+            raise ConfigurationError(f"{text!r}: {broker!r} is not HOST:PORT")
     return TierAddress(name, "", brokers)
 
 

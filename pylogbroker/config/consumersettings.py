@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
-from pylogbroker.config.kinds import Boolean, Integer, Text
+from pylogbroker.config.kinds import Boolean, Integer, Text, ZookeeperServers
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -33,7 +33,7 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         derived="made of host name, time and chance",
     ),
     # -- ZooKeeper
-    Row("zk.connect", "zkConnect", Text(), "", "ZooKeeper's addresses, `host:port[,host:port…][/chroot]`. The chroot must exist."),
+    Row("zk.connect", "zkConnect", ZookeeperServers(), "", "ZooKeeper's addresses, `host:port[,host:port…][/chroot]`. The chroot must exist."),
     Row(
         "zk.sessiontimeout.ms", "zkSessionTimeoutMs", _POSITIVE, "6000",
         "How long ZooKeeper waits for a sign of life before others get this member's partitions.",

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import IPv6Address
 from typing import Protocol
+
+from pylogbroker.model import HOST
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+PORT_MAX = 65_535
 
 _NUMBER = re.compile(r"[+-]?[0-9]+")
+_SERVER = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 _JAVA_TRIM = "".join(map(chr, range(33)))
 
 
@@ -101,6 +106,64 @@ class Text:
     def parse(self, text: str, warn: Callable[[str], None]) -> str:
         if not text and not self.empty:
             raise ValueError("must not be empty")
+        return text
+
+
+class Host:
+    """
+    A name, or an address; an IPv6 address without brackets. Nothing is looked up.
+
+    @ivar empty: as in L{Text}.
+    """
+
+    name = "string"
+
+    def __init__(self, empty: bool = True) -> None:
+        self.empty = empty
+
+    @property
+    def range(self) -> str:
+        return "a name or an address"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+        if not (isHost(text) or (not text and self.empty)):
+            raise ValueError("must be a host's name or address, of letters, digits, dots, - and _")
+        return text
+
+
+def isHost(text: str) -> bool:
+    """Whether it is a host's name, or an IPv4 or IPv6 address."""
+    if HOST.fullmatch(text):
+        return True
+    try:
+        return bool(IPv6Address(text))
+    except ValueError:
+        return False
+
+
+def isServer(text: str, orPort: int = 0) -> bool:
+    """
+    Whether it is a host and a port, with a colon between them; an IPv6 address in brackets.
+
+    @param orPort: the port, where none is named; 0: one must be.
+    """
+    found = _SERVER.fullmatch(text)
+    return found is not None and isHost(found["v6"] or found["host"]) and 0 < int(found["port"] or orPort) <= PORT_MAX
+
+
+class ZookeeperServers:
+    """
+    C{host:port,host:port/path}, or nothing: ports may be left out, IPv6 addresses stand in brackets. White space around each counts for nothing.
+    """
+
+    name = "string"
+    range = "`host:port,host:port/path`"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+        servers, _, _path = text.partition("/")
+        for server in servers.split(",") if text.strip() else ():
+            if not isServer(server.strip(), orPort=2181):
+                raise ValueError(f"{server.strip()!r} is not a host with a port")
         return text
 
 

@@ -18,14 +18,14 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
-from pylogbroker.config.kinds import INT_MAX, LONG_MAX, Boolean, Integer, PropertyList, Text
+from pylogbroker.config.kinds import INT_MAX, LONG_MAX, PORT_MAX, Boolean, Integer, PropertyList, Text, ZookeeperServers
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.model import HOST
 
 SYNC = "sync"
 ASYNC = "async"
 CODECS = {"0": 0, "1": 1, "2": 2, "none": 0, "gzip": 1, "snappy": 2}
-PORT_MAX = 65_535
 DEFAULT_PARTITIONER = "kafka.producer.DefaultPartitioner"
 DEFAULT_ENCODER = "kafka.serializer.DefaultEncoder"
 STRING_ENCODER = "kafka.serializer.StringEncoder"
@@ -64,7 +64,7 @@ class BrokerList:
             number, host, port = fields[:3]
             if not _NUMBER.fullmatch(number) or not -INT_MAX - 1 <= int(number) <= INT_MAX:
                 raise ValueError(f"{entry!r}: {number!r} is not a broker's number (white space is part of it)")
-            if not host or host != host.strip():
+            if not HOST.fullmatch(host):
                 raise ValueError(f"{entry!r}: {host!r} is not a host")
             if not _NUMBER.fullmatch(port) or not 0 < int(port) <= PORT_MAX:
                 raise ValueError(f"{entry!r}: {port!r} is not a port from 1 to {PORT_MAX}")
@@ -108,7 +108,10 @@ class TopicList:
 
 PRODUCER_ROWS: tuple[Row, ...] = (
     # -- where to
-    Row("zk.connect", "zookeeperServers", Text(), "", "ZooKeeper's addresses, `host:port,host:port/chroot`. Either this or `broker.list` must be given."),
+    Row(
+        "zk.connect", "zookeeperServers", ZookeeperServers(), "",
+        "ZooKeeper's addresses, `host:port,host:port/chroot`. Either this or `broker.list` must be given.",
+    ),
     Row(
         "broker.list", "brokers", BrokerList(), "",
         "The brokers, for a producer without ZooKeeper: each message goes to one of them by chance, which picks the partition.",

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, Text, TextList, TopicMap
+from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Host, Integer, Text, TextList, TopicMap, ZookeeperServers
 from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -36,7 +36,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     # -- who and where
     Row("brokerid", "brokerId", Integer(0), None, "The broker's number, unique in its cluster.", required=True),
     Row(
-        "hostname", "hostName", Text(), None,
+        "hostname", "hostName", Host(), None,
         "The name or address that others are told to reach this broker by; it is not what it listens on.",
         derived="`listen.interface`, or the address of the host's name",
     ),
@@ -45,7 +45,7 @@ BROKER_ROWS: tuple[Row, ...] = (
         "The TCP port to listen on; 0 takes any free one. With `listeners`, only the port that others are told.",
     ),
     _ours(
-        "listen.interface", "listenInterface", Text(), "",
+        "listen.interface", "listenInterface", Host(), "",
         "The address to listen on, such as 127.0.0.1 or ::1; none means all IPv4 addresses of the machine, as in 0.7.",
     ),
     _ours(
@@ -60,7 +60,7 @@ BROKER_ROWS: tuple[Row, ...] = (
         "Register the broker and its topics in ZooKeeper, where producers and consumers find them. Without it, clients must be told where the broker is.",
     ),
     Row(
-        "zk.connect", "zookeeperServers", Text(), None,
+        "zk.connect", "zookeeperServers", ZookeeperServers(), None,
         "ZooKeeper's servers, and a path under which everything is (it must exist): `zk1:2181,zk2:2181,zk3:2181/kafka`. Required with `enable.zookeeper`.",
     ),
     Row(

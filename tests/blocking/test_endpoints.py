@@ -54,6 +54,16 @@ class PlainTests(SynchronousTestCase):
             self.assertEqual(endpoint(brokerEndpoint("", f"{host}:9092")), Endpoint(host, 9092))
 
 
+class HostTests(SynchronousTestCase):
+    """What stands for the host."""
+
+    def test_brackets(self) -> None:
+        """Brackets are for IPv6 addresses, and whole; what is no host is shown, before anybody connects."""
+        for text in ("[evil]:9092", "tcp:ev[il:9092", "tls:[log1]:9093", "tcp:2001\\:db8\\:\\:g:9092"):
+            error = self.assertRaises(ConfigurationError, endpoint, text)
+            self.assertIn(repr(text), str(error))
+
+
 class TlsTests(SynchronousTestCase):
     """With TLS."""
 

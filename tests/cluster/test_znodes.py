@@ -29,6 +29,10 @@ class BrokerTests(SynchronousTestCase):
         """An IPv6 literal cannot be written."""
         self.assertIn("IPv6", str(self.assertRaises(ValueError, BrokerRegistration("c", "::1", 1).encode)))
 
+    def test_noHost(self) -> None:
+        """What nobody would read as a host is not written."""
+        self.assertIn("'ev[il'", str(self.assertRaises(ValueError, BrokerRegistration("c", "ev[il", 1).encode)))
+
     def test_hosts(self) -> None:
         """A host is a name or an IPv4 address, whatever else the word may mean somewhere; anything else is refused here, before somebody connects to it."""
         for host in ("log1", "log-1.example.org.", "my_host", "10.0.0.5", "unix", "tcp"):

@@ -58,6 +58,13 @@ class AuditorSettingsTests(SynchronousTestCase):
         self.assertRaises(ConfigurationError, AuditorSettings.fromProperties, {}, self.fail)
         self.assertRaises(ConfigurationError, parseTier, "live=zk1 zk2")
 
+    def test_noAddresses(self) -> None:
+        """A tier's address that is none is refused, and shown; what may be an endpoint string is left to who connects."""
+        for tier in ("a=broker:ev[il:9092", "a=broker:log1", "a=broker:log1:9092,log2:x", "a=broker:[::1:9092", "a=ev[il:2181", "a=zk1:x"):
+            error = self.assertRaises(ConfigurationError, parseTier, tier)
+            self.assertIn(repr(tier), str(error))
+        self.assertEqual(parseTier("a=broker:[::1]:9092,tls:log1:9093").brokers, ("[::1]:9092", "tls:log1:9093"))
+
     def test_derived(self) -> None:
         """A fetch can grow at least to what it begins with."""
         self.assertEqual(self.settings(fetch_size="67108864", fetch_size_max="5").fetchSizeMax, 67_108_864)

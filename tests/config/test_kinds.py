@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, Kind, OneOf, PropertyList, Secret, SecretText, Text, TextList, TopicMap
+from pylogbroker.config.kinds import (
+    LONG_MAX,
+    Boolean,
+    EndpointTemplate,
+    Host,
+    Integer,
+    Kind,
+    OneOf,
+    PropertyList,
+    Secret,
+    SecretText,
+    Text,
+    TextList,
+    TopicMap,
+    ZookeeperServers,
+)
 
 
 class KindCase(SynchronousTestCase):
@@ -59,6 +74,32 @@ class IntegerTests(KindCase):
         """Type and range are given for people."""
         kinds = Integer(), Integer(1), Integer(0, 9), Integer(-1, LONG_MAX), Integer(-LONG_MAX - 1, LONG_MAX)
         self.assertEqual([(kind.name, kind.range) for kind in kinds], [("int", ""), ("int", "≥ 1"), ("int", "0 … 9"), ("long", "≥ -1"), ("long", "")])
+
+
+class HostTests(KindCase):
+    """Where something is."""
+
+    def test_hosts(self) -> None:
+        """Names and addresses are hosts, and so is nothing, where that is allowed; what nobody could connect to is refused, before others are told of it."""
+        for text in ("", "log1", "log-1.example.org.", "my_host", "10.0.0.5", "::1", "fe80::1%eth0"):
+            self.assertEqual(self.parse(Host(), text), text)
+        for text in ("ev[il", "[::1]", "a b", "a ", "a:1", "::g", "a/b", "h\u00f6st"):
+            self.assertIn("must be a host's name or address", self.refused(Host(), text))
+        self.refused(Host(empty=False), "")
+
+    def test_servers(self) -> None:
+        """ZooKeeper's servers have ports or not, and a path behind them all; one that is none is shown."""
+        for text in ("", "zk1:2181", "zk1", "zk1:2181, zk2:2181 ,[::1]:2183/kafka/a:b", "127.0.0.1"):
+            self.assertEqual(self.parse(ZookeeperServers(), text), text)
+        for text, wrong in (
+            ("ev[il:2181", "ev[il:2181"), ("zk1:2181,zk]:1", "zk]:1"), ("zk1:2181,", ""), ("zk1:0", "zk1:0"), ("zk1:65536", "zk1:65536"),
+            ("host:port", "host:port"), ("[zk1]:2181", "[zk1]:2181"), ("/kafka", ""), ("a b", "a b"),
+        ):  # fmt: skip
+            self.assertEqual(self.refused(ZookeeperServers(), text), f"{wrong!r} is not a host with a port")
+
+    def test_described(self) -> None:
+        """They are given for people."""
+        self.assertEqual([(kind.name, bool(kind.range)) for kind in (Host(), ZookeeperServers())], [("string", True)] * 2)
 
 
 class BooleanTests(KindCase):

@@ -92,6 +92,7 @@ class ProducerSettingsTests(SynchronousTestCase):
             ("0:a:1, 1:b:2", "' 1' is not a broker's number"),
             ("0::1", "'' is not a host"),
             ("0:a :1", "'a ' is not a host"),
+            ("0:ev[il:1", "'ev[il' is not a host"),
             ("0:a:0", "'0' is not a port"),
             ("0:a:65536", "'65536' is not a port"),
             ("0:a:p", "'p' is not a port"),

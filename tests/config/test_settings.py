@@ -162,6 +162,12 @@ class KafkaFileTests(SettingsCase):
         self.assertEqual(self.read("hostname=log1").hostName, "log1")
         self.assertIs(self.read("hostname=").hostName, None)
 
+    def test_noHosts(self) -> None:
+        """What is no host is refused with its key, and not told to others."""
+        for line in ("hostname=ev[il", "listen.interface=[::1", "zk.connect=ev[il:2181"):
+            error = self.assertRaises(ConfigurationError, self.read, line)
+            self.assertIn(line, str(error))
+
     def test_misspelt(self) -> None:
         """A misspelt key is reported with its nearest neighbour (gotcha 24)."""
         self.read("log.flush.intervall=1")
