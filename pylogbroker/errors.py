@@ -8,6 +8,10 @@ C{struct.error} and C{OSError} never leave the rooms that meet them.
 
 from __future__ import annotations
 
+import typing
+
+_E = typing.TypeVar("_E", bound=BaseException)
+
 
 class PylogbrokerError(Exception):
     """The root of the tree."""
@@ -15,6 +19,17 @@ class PylogbrokerError(Exception):
 
 class ConfigurationError(PylogbrokerError):
     """A property, option or endpoint string is wrong; the text names it, its value and what would be right."""
+
+
+def another(error: _E) -> _E:
+    """
+    The same error once more, for whoever tells it again and again: an exception that is raised gathers the frames of each time, and their variables, for ever.
+    Where it came from stays with the first.
+    """
+    made = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error.__cause__
+    return made
 
 
 def reasonOf(error: BaseException) -> str:

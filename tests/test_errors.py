@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -52,6 +53,33 @@ class TreeTests(SynchronousTestCase):
         """An offset or partition that the broker refuses can be caught by the word that the broker itself uses."""
         self.assertTrue(issubclass(RemoteOffsetOutOfRangeError, OffsetOutOfRangeError))
         self.assertTrue(issubclass(RemotePartitionError, PartitionOutOfRangeError))
+
+
+class AnotherTests(SynchronousTestCase):
+    """An error that is told again and again."""
+
+    def test_same(self) -> None:
+        """It says the same, with the same cause, and has nothing of the times that the first was raised."""
+        first = FormatError("broken", 7)
+        try:
+            try:
+                raise ValueError
+            except ValueError as cause:
+                raise first from cause
+        except FormatError:
+            second = errors.another(first)
+        self.assertEqual((type(second), str(second), vars(second)), (FormatError, str(first), vars(first)))
+        self.assertIsInstance(second.__cause__, ValueError)
+        self.assertIs(second.__traceback__, None)
+        self.assertIs(second.__context__, None)
+
+    def test_all(self) -> None:
+        """There is another of each class, whatever it is made of."""
+        classes: list[Any] = list(CLASSES)
+        for each in classes:
+            error = each("a", "b", "c") if issubclass(each, StorageError | errors.ZnodeError) else each.__new__(each, "a")
+            second = errors.another(error)
+            self.assertEqual((type(second), second.args, str(second), second is error), (each, error.args, str(error), False))
 
 
 class FormatErrorTests(SynchronousTestCase):

@@ -25,7 +25,7 @@ from pylogbroker.blocking.calls import (
 )
 from pylogbroker.blocking.connection import CLOSE_MS, CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerSocket, monotonic, sleep
 from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
-from pylogbroker.errors import ClosedError, ConnectionError, RemoteError, WireError  # noqa: A004
+from pylogbroker.errors import ClosedError, ConnectionError, RemoteError, WireError, another  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 
@@ -139,7 +139,7 @@ class SyncProducer:
 
     def _connect(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise another(self._refusal)
         self._socket.connect()
         if self._socket.serial != self._serial:
             self._serial = self._socket.serial
@@ -224,4 +224,4 @@ class SyncProducer:
             self._refusal = ClosedError(f"the producer for {self._socket.name} was closed")
             self._end()
             if self._doubt is not None:
-                raise self._doubt
+                raise another(self._doubt)

@@ -48,7 +48,7 @@ from zope.interface import implementer
 
 from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
 from pylogbroker.client.timer import Timer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, LostConnectionError, PylogbrokerError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, LostConnectionError, PylogbrokerError, TimedOutError, WireError, another  # noqa: A004
 from pylogbroker.wire.framing import FrameDecoder
 
 PIECE_SIZE = 128 << 10
@@ -235,7 +235,7 @@ class BrokerConnection(Protocol):
     def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
         """Put a frame in the line, and write what can be written."""
         if self.refusal is not None:
-            return fail(self.refusal)
+            return fail(another(self.refusal))
         if not self.canTake(len(exchange.frame)):
             return fail(BusyError(f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"))
         self._waiting.append(exchange)

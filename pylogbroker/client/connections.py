@@ -14,7 +14,7 @@ from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, BrokerLink
 from pylogbroker.client.waiting import allOf
-from pylogbroker.errors import BusyError, ClosedError
+from pylogbroker.errors import BusyError, ClosedError, another
 
 BROKER_COUNT_MAX = 10_000
 
@@ -55,7 +55,7 @@ class Connections:
         @raise ClosedError: after C{close}.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise another(self._refusal)
         link = self._links.get(endpoint)
         if link is None:
             if len(self._links) >= BROKER_COUNT_MAX:

@@ -34,7 +34,7 @@ from pylogbroker.blocking.pacing import Backoff
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
 from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.client.timer import Timer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, TimedOutError, WireError, another  # noqa: A004
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ class BrokerLink:
         if self.current is not None:
             return succeed(self.current)
         if self._refusal is not None:
-            return fail(self._refusal)
+            return fail(another(self._refusal))
         if len(self._callers) >= CALLER_COUNT_MAX:
             return fail(BusyError(f"{len(self._callers)} wait for a connection to {self.name} already"))
         if timeoutMs is None:

@@ -40,7 +40,7 @@ from pylogbroker.blocking.calls import (
 from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, RemoteError, WireError  # noqa: A004
+from pylogbroker.errors import BusyError, ClosedError, ConnectionError, RemoteError, WireError, another  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 
@@ -162,7 +162,7 @@ class SyncProducer:
 
     def _send(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         if self._refusal is not None:
-            return fail(self._refusal)
+            return fail(another(self._refusal))
         connection = self._link.current
         if connection is None:
             return self._pending(self._sendLater(frame, where))
@@ -251,7 +251,7 @@ class SyncProducer:
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
-        return fail(self._refusal) if self._refusal is not None else self._pending(Deferred.fromCoroutine(self._confirm(call)))
+        return fail(another(self._refusal)) if self._refusal is not None else self._pending(Deferred.fromCoroutine(self._confirm(call)))
 
     async def _confirm(self, call: Call[list[int]]) -> int:
         connection = await self._link.connection()

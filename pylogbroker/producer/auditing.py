@@ -31,7 +31,7 @@ from pylogbroker.audit.counts import SENT, CountReport, WindowCounter
 from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
 from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError, UnknownOutcomeError
+from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError, UnknownOutcomeError, another
 from pylogbroker.formats.checksum import crc32
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.producer.classes import callableOf, load
@@ -263,7 +263,7 @@ class AuditedProducer:
         """
         datas = [ProducerData(*data) for data in datas]
         if self._refusal is not None:
-            return self._refused(datas, self._refusal)
+            return self._refused(datas, another(self._refusal))
         try:
             packed = [self._pack(*data) for data in datas]
         except PylogbrokerError as error:

@@ -36,7 +36,7 @@ from pylogbroker.client.discovery import Broker, IDiscovery
 from pylogbroker.client.timer import Timer
 from pylogbroker.cluster.partitioning import Partitioner, defaultPartitioner
 from pylogbroker.config.producersettings import DEFAULT_PARTITIONER, ProducerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError
+from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError, another
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientfigures import producerFamilies
 from pylogbroker.metrics.exposition import Family
@@ -297,7 +297,7 @@ class Producer:
         count, size = len(everything), sum([item.size for item in everything])
         self.counters.acceptedCount += count
         if self._refusal is not None:
-            self._outcomes.tell(everything, Failure(self._refusal))
+            self._outcomes.tell(everything, Failure(another(self._refusal)))
             return
         if self._hookCalls is not None:
             try:

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.client.discovery import IDiscovery, StaticDiscovery, ZookeeperDiscovery
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.errors import PylogbrokerError, another
 from pylogbroker.interfaces import IZookeeper
 
 
@@ -69,7 +69,7 @@ class Starting:
         if self._waiters is not None:
             self._waiters.append(waiter)
         elif self._refusal is not None:
-            return fail(self._refusal)
+            return fail(another(self._refusal))
         else:
             self._waiters = [waiter]
             self._work = work = Deferred.fromCoroutine(self._start())

@@ -412,7 +412,8 @@ class CloseTests(LinkCase):
         self.assertNoResult(closing)
         line.end()
         self.successResultOf(closing)
-        self.failureResultOf(self.link.connection(), ClosedError)
+        told = [self.failureResultOf(self.link.connection(), ClosedError).value for _time in range(2)]
+        self.assertIsNot(*told)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_twice(self) -> None:

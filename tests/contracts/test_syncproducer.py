@@ -10,6 +10,7 @@ import datetime
 import os
 from collections.abc import Callable
 from ipaddress import IPv4Address
+from traceback import walk_tb
 from typing import Any
 
 from twisted.python.filepath import FilePath
@@ -17,7 +18,7 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.errors import ConnectionError  # noqa: A004
+from pylogbroker.errors import ClosedError, ConnectionError  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet, encodeMessage
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.contracts.clients import BlockingClients, Clients, TwistedClients, failure
@@ -52,6 +53,16 @@ class SyncProducerPromises:
         self.addCleanup(broker.stop)
         await broker.start()
         return broker
+
+    async def test_afterTheEnd(self) -> None:
+        """Whoever goes on after C{close} is told so each time, by an error of its own, so that no traceback grows with each time."""
+        broker = await self.serve()
+        producer = self.clients.producer(broker.host, broker.port)
+        await producer.close()
+        found = [await failure(call(), ClosedError) for call in 3 * [lambda: producer.send("test", 0, b""), lambda: producer.confirm("test", 0)]]
+        self.assertEqual(len({id(error) for error in found}), 6)
+        depths = [sum(1 for _frame in walk_tb(error.__traceback__)) for error in found]
+        self.assertEqual(depths[:2], depths[4:])
 
     async def test_confirmed(self) -> None:
         """A confirmation tells the end behind what was sent; from there on is read what is sent next."""
