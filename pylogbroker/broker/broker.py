@@ -47,8 +47,8 @@ INLINE_DECOMPRESSED_SIZE_MAX = 64 << 10
 DECOMPRESSION_COPY_COUNT = 2  # a set in pieces, and joined
 DUE_FLUSH_WAIT_MS = 5_000
 
-Refused = Callable[[PylogbrokerError], None]
-"""Told why a set was refused; returns to go on with the next one, or raises to leave the rest."""
+Refused = Callable[[Unproven, PylogbrokerError], None]
+"""Told of what its connection has produced, and why a set was refused; returns to go on with the next one, or raises to leave the rest."""
 
 
 class Broker:
@@ -105,12 +105,13 @@ class Broker:
 
     # -- producing
 
-    def produce(self, topic: str, partition: int, sets: Sequence[bytes], refused: Refused) -> Deferred[None] | None:
+    def produce(self, topic: str, partition: int, sets: Sequence[bytes], unproven: Unproven, refused: Refused) -> Deferred[None] | None:
         """
         Append message sets to a partition, each on its own, in order (spec-0.7 wire-protocol §3.1, §9).
 
         @param partition: L{RANDOM_PARTITION} picks one for each set.
         @param sets: one for each request.
+        @param unproven: the connection's, for C{refused}; an argument of its own, since a function that had it bound would be made for each request.
         @return: L{None} when that is done; else fires with L{None} when it is, and the connection's next request may follow.
         @raise PylogbrokerError: what C{refused} raised; from the Deferred, too.
         """
@@ -122,28 +123,28 @@ class Broker:
                 try:
                     log.append(sets, size, count)
                 except PartitionFailedError as error:
-                    self._refuse(topic, error, refused)
+                    self._refuse(topic, error, unproven, refused)
                     return None
                 self._count(topic, size, count)
                 self._upkeep.appended(log, size)
                 return None
-        return Deferred.fromCoroutine(self._produceEach(topic, partition, sets, refused))
+        return Deferred.fromCoroutine(self._produceEach(topic, partition, sets, unproven, refused))
 
     def _count(self, topic: str, size: int, count: int) -> None:
         counters = self._counters.topic(topic)
         counters.messageCount += count
         counters.producedSize += size
 
-    def _refuse(self, topic: str, error: PylogbrokerError, refused: Refused) -> None:
+    def _refuse(self, topic: str, error: PylogbrokerError, unproven: Unproven, refused: Refused) -> None:
         self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
-        refused(error)
+        refused(unproven, error)
 
-    async def _produceEach(self, topic: str, partition: int, sets: Sequence[bytes], refused: Refused) -> None:
+    async def _produceEach(self, topic: str, partition: int, sets: Sequence[bytes], unproven: Unproven, refused: Refused) -> None:
         for data in sets:
             try:
                 await self._produceOne(topic, partition, data)
             except PylogbrokerError as error:
-                self._refuse(topic, error, refused)
+                self._refuse(topic, error, unproven, refused)
 
     async def _produceOne(self, topic: str, partition: int, data: bytes) -> None:
         if partition == RANDOM_PARTITION:

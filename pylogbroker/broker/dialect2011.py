@@ -13,7 +13,6 @@ Answers go out in the order of the requests, one at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -93,7 +92,7 @@ class Dialect2011:
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
             unproven.add(request.topic, request.partition, self._lostCount)
-            later = self._broker.produce(request.topic, request.partition, request.sets, partial(self._refused, unproven))
+            later = self._broker.produce(request.topic, request.partition, request.sets, unproven, self._refused)
             if later is not None:
                 return self._timed(later, begun, counters.produced)
             took = self._seconds() - begun  # as C{produced} does, without another call: the commonest request of all
@@ -148,10 +147,9 @@ class Dialect2011:
         self._report("A produce request was dropped, as 0.7 does without telling the producer", error)
 
     async def _multiProduce(self, request: MultiProduce, unproven: Unproven) -> None:
-        refused = partial(self._refused, unproven)
         for produce in request.produces:
             unproven.add(produce.topic, produce.partition, self._lostCount)
-            later = self._broker.produce(*produce, refused)
+            later = self._broker.produce(*produce, unproven, self._refused)
             if later is not None:
                 await later
 

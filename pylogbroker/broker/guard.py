@@ -100,13 +100,13 @@ class GuardedBroker:
         """All else is the broker's."""
         return getattr(self._broker, name)
 
-    def produce(self, topic: str, partition: int, sets: Sequence[bytes], refused: Refused) -> Deferred[None] | None:
+    def produce(self, topic: str, partition: int, sets: Sequence[bytes], unproven: Unproven, refused: Refused) -> Deferred[None] | None:
         """See L{Broker.produce}."""
         refusal: PylogbrokerError | None = self._guard.refusal(self._name, PRODUCE, topic)
         if refusal is not None:
-            refused(refusal)
+            refused(unproven, refusal)
             return None
-        return self._broker.produce(topic, partition, sets, refused)
+        return self._broker.produce(topic, partition, sets, unproven, refused)
 
     def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Slice | Deferred[Slice]:
         """See L{Broker.fetch}."""

@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.broker import DUE_FLUSH_WAIT_MS, INLINE_COMPRESSED_SIZE_MAX, Broker
+from pylogbroker.broker.unproven import Unproven
 from pylogbroker.errors import (
     CorruptCompressionError,
     DecompressionLimitError,
@@ -49,14 +50,16 @@ class BrokerTestCase(LeadTestCase):
         self.lead = lead
         flow: Any = lead.service.factory.flow
         self.asked: Broker = flow
+        self.unproven = Unproven()
         self.refusals: list[PylogbrokerError] = []
 
-    def refused(self, error: PylogbrokerError) -> None:
+    def refused(self, unproven: Unproven, error: PylogbrokerError) -> None:
         """A dialect that goes on after every refusal."""
+        self.assertIs(unproven, self.unproven)
         self.refusals.append(error)
 
     def produce(self, *sets: bytes, topic: str = "t", partition: int = 0) -> Deferred[None] | None:
-        return self.asked.produce(topic, partition, sets, self.refused)
+        return self.asked.produce(topic, partition, sets, self.unproven, self.refused)
 
     def put(self, *sets: bytes, topic: str = "t", partition: int = 0) -> None:
         """Produce, and see to the end of it."""
@@ -120,11 +123,11 @@ class ProduceTests(BrokerTestCase):
     def test_badEndsTheRun(self) -> None:
         """With one that does not go on, those behind the bad one are lost, and the call fails with what the dialect raised."""
 
-        def raising(error: PylogbrokerError) -> None:
+        def raising(_unproven: Unproven, error: PylogbrokerError) -> None:
             raise error
 
         self.put(b"")
-        later = self.asked.produce("t", 0, [encodeSet([b"a"]), BAD, encodeSet([b"b"])], raising)
+        later = self.asked.produce("t", 0, [encodeSet([b"a"]), BAD, encodeSet([b"b"])], self.unproven, raising)
         assert later is not None
         self.failureResultOf(later, InvalidChecksumError)
         self.lead.turn()
