@@ -22,7 +22,7 @@ from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.offsetlines import GroupOffset, decodeOffsetLines
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
-from pylogbroker.errors import FormatError, InvalidNameError
+from pylogbroker.errors import FormatError, InvalidNameError, PylogbrokerError
 from pylogbroker.model import EARLIEST, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import write
 
@@ -171,8 +171,27 @@ async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     """
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
     async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+        if not options.isForced:
+            await _checkAll(cluster, wanted)
         await change(reactor, cluster, wanted, options, streams)
     return 0
+
+
+async def _checkAll(cluster: ClusterReading, wanted: Iterable[GroupOffset]) -> None:
+    """
+    Refuse what is known to be wrong. A broker that is not there, or does not answer, keeps nobody from bringing back what was exported.
+
+    @raise CommandError: a number is none at which a message begins.
+    """
+    silent: set[int] = set()
+    for each in wanted:
+        if each.partition.broker not in silent:
+            try:
+                await _check(cluster, each.topic, each.partition, each.offset)
+            except CommandError:
+                raise
+            except PylogbrokerError:
+                silent.add(each.partition.broker)
 
 
 def _readFile(path: str, streams: Streams) -> str:
@@ -231,18 +250,28 @@ async def _target(cluster: ClusterReading, name: str, partition: BrokerPartition
         return found[0] if found else (await cluster.ends.before(name, partition, EARLIEST, 1))[0]
     offset = int(options.toOffset)
     if not options.isForced:
-        start, end = await cluster.ends.start(name, partition), await cluster.ends.end(name, partition)
-        if not start <= offset <= end:
-            raise CommandError(f"{name} {partition} holds {start} to {end}, and not {offset}")
-        if offset < end:
-            consumer = await cluster.ends.consumer(partition.broker)
-            try:
-                next(iter((await consumer.fetch(name, partition.partition, offset, CHECK_SIZE)).shallow()), None)
-            except FormatError as error:
-                raise CommandError(
-                    f"at offset {offset} of {name} {partition} no message begins, or one of more than {CHECK_SIZE:,} bytes: {error.reason}"
-                ) from error
+        await _check(cluster, name, partition, offset)
     return offset
+
+
+async def _check(cluster: ClusterReading, name: str, partition: BrokerPartition, offset: int) -> None:
+    """
+    Whether a message begins there, or the log ends.
+
+    @raise PylogbrokerError: neither, or nobody knows.
+    """
+    start, end = await cluster.ends.start(name, partition), await cluster.ends.end(name, partition)
+    if not start <= offset <= end:
+        raise CommandError(f"{name} {partition} holds {start} to {end}, and not {offset}")
+    if offset == end:
+        return
+    consumer = await cluster.ends.consumer(partition.broker)
+    try:
+        next(iter((await consumer.fetch(name, partition.partition, offset, CHECK_SIZE)).shallow()), None)
+    except FormatError as error:
+        raise CommandError(
+            f"at offset {offset} of {name} {partition} no message begins, or one of more than {CHECK_SIZE:,} bytes: {error.reason}"
+        ) from error
 
 
 async def change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOffset], options: argparse.Namespace, streams: Streams) -> None:

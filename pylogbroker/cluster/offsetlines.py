@@ -72,5 +72,5 @@ def decodeOffsetLines(lines: Iterable[str]) -> list[GroupOffset]:
             if found.setdefault(each.path, each) != each:
                 raise ZnodeError(each.path, str(each.offset), f"another line has {found[each.path].offset}")
         except ZnodeError as error:
-            raise ZnodeError(f"line {index + 1}", repr(line.strip()[:200]), str(error)) from error
+            raise ZnodeError(f"line {index + 1}", repr(line.strip()[:200]), error.reason) from error
     return list(found.values())

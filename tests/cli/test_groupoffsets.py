@@ -123,6 +123,22 @@ class ImportTests(OffsetsCase):
         self.assertEqual(result, Outcome(1, b"", "pylogbroker: cannot read '/nonexistent': No such file or directory\n"))
         self.assertEqual(await self.children("/consumers"), [])
 
+    async def test_number(self) -> None:
+        """A number at which no message begins is refused, also before anything is done, unless it is forced; a broker that is not there refuses nothing."""
+        await self.startBrokers(1, num_partitions="1")
+        await self.establish("t", *PAYLOADS)
+        path = self.write(b"/consumers/g/offsets/t/7-0:13\n/consumers/g/offsets/t/0-0:13\n")
+        for more in ((), ("--execute",)):
+            result = await self.groups("import", path, *more)
+            self.assertEqual((result.code, result.output), (1, b""))
+            self.assertIn("at offset 13 of t 0-0 no message begins", result.errors)
+        self.assertEqual(await self.children("/consumers"), [])
+        self.assertEqual((await self.groups("import", path, "--execute", "--force")).code, 0)
+        self.assertEqual(await self.positions("g", "t"), {"0-0": 13, "7-0": 13})
+        path = self.write(b"/consumers/g/offsets/t/7-0:14\n/consumers/g/offsets/t/7-1:14\n/consumers/g/offsets/t/0-0:12\n")
+        self.assertEqual((await self.groups("import", path, "--execute")).code, 0)
+        self.assertEqual(await self.positions("g", "t"), {"0-0": 12, "7-0": 14, "7-1": 14})
+
     async def test_members(self) -> None:
         """Under members nothing is changed, since they would write their own; unless it is forced."""
         await self.startBrokers(1)
