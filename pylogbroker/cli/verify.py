@@ -59,7 +59,8 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
         if each.fault is not None:
             streams.say(f"pylogbroker: {each.path}: {each.fault}")
     count = sum(each.messageCount for each in verdicts)
-    streams.say(f"{len(verdicts):,} segments with {count:,} messages: {f'{faultCount:,} of them not good' if faultCount else 'all good'}")
+    verdict = f"{faultCount:,} of them not good" if faultCount else "all good" if verdicts or not problems else "nothing was looked at"
+    streams.say(f"{len(verdicts):,} segments with {count:,} messages: {verdict}")
     return 1 if faultCount or problems else 0
 
 

@@ -56,4 +56,5 @@ class VerifyTests(CommandCase):
         """A path at which nothing is is an error; the others are looked at."""
         result = self.verify("/nonexistent", "--json")
         self.assertEqual((result.code, json.loads(result.output)), (1, {"segments": [], "problems": ["cannot verify /nonexistent: nothing is there"]}))
-        self.assertEqual(self.verify("/nonexistent").output, b"")
+        result = self.verify("/nonexistent")
+        self.assertEqual((result.output, result.errors.splitlines()[-1]), (b"", "0 segments with 0 messages: nothing was looked at"))
