@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.client.consumers import Consumers
 from pylogbroker.client.discovery import ZookeeperDiscovery, openedDiscovery
+from pylogbroker.client.logends import edgeOf
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError, RemoteOffsetOutOfRangeError, RemotePartitionError
 from pylogbroker.formats.messageset import MessageSet
@@ -112,21 +113,24 @@ class TierReader:
         def bound(time: int) -> Deferred[list[int]]:
             return consumer.getOffsetsBefore(topic, partition, time, 1)
 
-        [end] = await bound(LATEST)
+        async def edge(time: int) -> int:
+            return edgeOf(await bound(time))
+
+        end = await edge(LATEST)
         offset = self._positions.get(key)
         if offset is None:
             before = await bound(sinceMs)
-            offset = before[0] if before else (await bound(EARLIEST))[0]
+            offset = before[0] if before else await edge(EARLIEST)
         elif offset > end:  # somebody has emptied it
             self.skippedCount += 1
-            [offset] = await bound(EARLIEST)
+            offset = await edge(EARLIEST)
         size = self._settings.fetchSize
         while offset < end:
             fetched = await consumer.fetch(topic, partition, offset, size)
             try:
                 behind = take(fetched)
             except OffsetOutOfRangeError:
-                [earliest] = await bound(EARLIEST)
+                earliest = await edge(EARLIEST)
                 if earliest <= offset:
                     raise
                 self.skippedCount += 1

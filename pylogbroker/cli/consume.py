@@ -19,6 +19,7 @@ from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.groupconsume import consumeInGroup
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat
 from pylogbroker.cli.streams import Streams, write
+from pylogbroker.client.logends import edgeOf
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
 from pylogbroker.model import EARLIEST, LATEST
@@ -153,7 +154,7 @@ class _Reading:
                 raise CommandError(f"at offset {self.offset} stands no valid message: {error.reason}") from error
 
     async def _bound(self, time: int) -> int:
-        return (await self._consumer.getOffsetsBefore(self._options.topic, self._options.partition, time, 1))[0]
+        return edgeOf(await self._consumer.getOffsetsBefore(self._options.topic, self._options.partition, time, 1))
 
     async def _print(self, payloads: Iterator[tuple[bytes, int]]) -> None:
         """Write messages; C{count} and C{offset} tell how far it came, also when it breaks off, by Ctrl-C or at a bad message."""

@@ -23,7 +23,7 @@ from pylogbroker.cluster import paths
 from pylogbroker.cluster.offsetlines import GroupOffset, decodeOffsetLines
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import FormatError, InvalidNameError, PylogbrokerError
-from pylogbroker.model import EARLIEST, BrokerPartition
+from pylogbroker.model import BrokerPartition
 from pylogbroker.zookeeper.ephemeral import write
 
 FILE_SIZE_MAX = 64 << 20
@@ -247,7 +247,7 @@ async def _target(cluster: ClusterReading, name: str, partition: BrokerPartition
     """Where to go in a partition."""
     if options.toOffset is None:
         found = await cluster.ends.before(name, partition, options.to, 1)
-        return found[0] if found else (await cluster.ends.before(name, partition, EARLIEST, 1))[0]
+        return found[0] if found else await cluster.ends.start(name, partition)
     offset = int(options.toOffset)
     if not options.isForced:
         await _check(cluster, name, partition, offset)

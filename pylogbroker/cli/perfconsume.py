@@ -18,6 +18,7 @@ from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
+from pylogbroker.client.logends import edgeOf
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.waiting import allOf
 from pylogbroker.consumer.stream import MessageStream
@@ -177,7 +178,7 @@ async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: 
     consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
     try:
         await checkPartition(consumer, options.topic, options.partition)
-        offset = (await consumer.getOffsetsBefore(options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1))[0]
+        offset = edgeOf(await consumer.getOffsetsBefore(options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1))
         await showing.header()
         total = showing.measuring()
         while total.count < options.countMax:

@@ -92,11 +92,11 @@ class LogEnds:
 
     async def end(self, topic: str, partition: BrokerPartition) -> int:
         """Behind the last message that consumers see."""
-        return _only(await self.before(topic, partition, LATEST, 1))
+        return edgeOf(await self.before(topic, partition, LATEST, 1))
 
     async def start(self, topic: str, partition: BrokerPartition) -> int:
         """The oldest message that there is."""
-        return _only(await self.before(topic, partition, EARLIEST, 1))
+        return edgeOf(await self.before(topic, partition, EARLIEST, 1))
 
     async def bounds(self, places: Iterable[Place]) -> dict[Place, Bounds | PylogbrokerError]:
         """
@@ -148,10 +148,10 @@ async def bounds(consumer: SimpleConsumer, topic: str, partition: int) -> Bounds
     @raise PylogbrokerError: it cannot be asked.
     """
     starts, ends = await allOf([consumer.getOffsetsBefore(topic, partition, time, 1) for time in (EARLIEST, LATEST)])
-    return Bounds(_only(starts), _only(ends))
+    return Bounds(edgeOf(starts), edgeOf(ends))
 
 
-def _only(offsets: list[int]) -> int:
+def edgeOf(offsets: list[int]) -> int:
     """The one that was asked for; 0 of a partition of which its broker knows no offset yet."""
     return offsets[0] if offsets else 0
 

@@ -15,7 +15,10 @@ from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import TopicPartition
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.wire.requests import encodeFetch
+from pylogbroker.wire.responses import encodeOffsets, fetchHeader
 from tests.cli.commands import CommandCase
+from tests.contracts.scriptedbroker import ScriptedBroker, ScriptedConnection
 
 
 class TierReaderTests(CommandCase):
@@ -103,6 +106,24 @@ class TierReaderTests(CommandCase):
         reader._positions = dict.fromkeys(reader._positions, 10_000)
         self.assertEqual(await self.read(reader), [b"one"])
         self.assertEqual(reader.skippedCount, 1)
+
+    async def test_noOffsets(self) -> None:
+        """A broker that knows of no offset of a partition has nothing in it."""
+        broker = ScriptedBroker(reactor)
+        self.addCleanup(broker.stop)
+        asked = encodeFetch("clicks", 0, 0, 0)[4:]
+
+        def answer(connection: ScriptedConnection) -> None:
+            request = connection.requests[-1]
+            connection.write(encodeOffsets([]) if request[:2] != asked[:2] else fetchHeader(0 if request == asked else 3, 0))
+
+        broker.onRequest = answer
+        settings = AuditorSettings.fromProperties({"tiers": f"live=broker:127.0.0.1:{broker.port}"}, self.fail)
+        reader = TierReader(reactor, settings.tiers[0], settings)
+        self.addCleanup(reader.close)
+        self.assertEqual(await self.read(reader), [])
+        self.assertEqual(await self.read(reader), [])
+        self.assertEqual(reader.skippedCount, 0)
 
     async def test_takeFails(self) -> None:
         """A set that cannot be counted is not passed over: the next time it is there again."""
