@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.model import EARLIEST, LATEST, NO_TIMESTAMP, RANDOM_PARTITION, Message, MessageAndOffset, TopicPartition
+from pylogbroker.model import EARLIEST, LATEST, NO_TIMESTAMP, RANDOM_PARTITION, Message, MessageAndOffset, TopicPartition, printable
 
 
 class ValueTests(SynchronousTestCase):
@@ -35,3 +35,14 @@ class ValueTests(SynchronousTestCase):
     def test_constants(self) -> None:
         """The wire's special numbers (spec-0.7 wire-protocol §3.1, §3.5)."""
         self.assertEqual((RANDOM_PARTITION, LATEST, EARLIEST, NO_TIMESTAMP), (-1, -1, -2, -1))
+
+
+class PrintableTests(SynchronousTestCase):
+    """Texts that others chose."""
+
+    def test_printable(self) -> None:
+        """What can be seen stays as it is; what does something instead is shown by its number."""
+        for text in ("", "clicks", "a b", "kl\u00f6\u00dfe \u65e5\u672c <script> \\"):
+            self.assertEqual(printable(text), text)
+        for text, shown in (("\x1b[2J", "\\x1b[2J"), ("a\u202eb", "a\\u202eb"), ("a\r\nb", "a\\r\\nb"), ("\x9b1m", "\\x9b1m"), ("\udcff", "\\udcff")):
+            self.assertEqual(printable(text), shown)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pylogbroker.audit.comparison import HOLES, OPEN, TOTAL_START, Comparison, Line
+from pylogbroker.model import printable
 
 _HEADS = ("topic", "window", "tier", "expected", "unknown", "seen", "complete", "status")
 _NUMBERS = frozenset((3, 4, 5, 6))
@@ -27,13 +28,9 @@ def timeText(timeMs: int) -> str:
 def _cells(line: Line) -> tuple[str, ...]:
     part = "" if line.completeness is None else f"{int(line.completeness * 10_000) / 100:.2f} %"  # rounded down: what is not whole does not look whole
     return (
-        _plain(line.topic), timeText(line.startMs), _plain(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part, line.status,
+        printable(line.topic), timeText(line.startMs), printable(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part,
+        line.status,
     )  # fmt: skip
-
-
-def _plain(text: str) -> str:
-    """Names may come from anywhere, and go to a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def asTable(comparison: Comparison, isBrief: bool = False) -> str:
@@ -57,7 +54,7 @@ def asTable(comparison: Comparison, isBrief: bool = False) -> str:
     if comparison.more:
         count = sum(line.moreCount for line in comparison.more)
         text.append(f"{count} messages more are there than were sent, in {len(comparison.more)} places")
-    text += [f"note: {_plain(note)}" for note in comparison.notes]
+    text += [f"note: {printable(note)}" for note in comparison.notes]
     return "\n".join(text) + "\n"
 
 

@@ -21,7 +21,7 @@ from pylogbroker.client.registries import Registries
 from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster import paths
 from pylogbroker.errors import InvalidPatternError, PylogbrokerError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, printable
 
 _EXAMPLES = """\
 examples:
@@ -177,8 +177,8 @@ _HEADINGS = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "BEHIND", "OWNER")
 
 def asTable(report: GroupReport) -> str:
     """A group for people."""
-    lines = [f"group {report.group}"]
-    lines += [f"  member {name}  {wanted}" for name, wanted in report.members.items()] or ["  no members"]
+    lines = [f"group {printable(report.group)}"]
+    lines += [f"  member {printable(name)}  {printable(wanted)}" for name, wanted in report.members.items()] or ["  no members"]
     if report.partitions:
         rows = [
             (each.topic, str(each.partition), each.offset, each.end, each.lag, shownAges(each.ages), each.owner) for each in report.partitions

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.errors import StorageError
+from pylogbroker.model import printable
 
 READ_SIZE = 256 << 10
 
@@ -39,9 +40,9 @@ class Streams(NamedTuple):
     errors: TextIO
 
     def say(self, text: str) -> None:
-        """A line for people. That nobody listens is no error."""
+        """A line for people, or some; names in it may come from anywhere (L{printable}). That nobody listens is no error."""
         try:
-            print(text, file=self.errors, flush=True)
+            print("\n".join(map(printable, text.split("\n"))), file=self.errors, flush=True)
         except (OSError, ValueError):
             pass
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pylogbroker.cli.streams import Streams, write
+from pylogbroker.model import printable
 
 NOTHING = "-"
 """What a table shows of what is not known."""
@@ -16,7 +17,7 @@ NOTHING = "-"
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """
-    Columns below their headings. What is a number everywhere stands at the right.
+    Columns below their headings. What is a number everywhere stands at the right. Names may come from anywhere: see L{printable}.
 
     @param rows: as many cells as there are headings in each; L{None} is what is not known.
     @return: lines, each with its end; with no rows none but the headings.
@@ -24,7 +25,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [list(row) for row in rows]
     columns = [[row[index] for row in cells if row[index] is not None] for index in range(len(headings))]
     isRight = [bool(column) and all(isinstance(cell, int | float) for cell in column) for column in columns]
-    texts = [list(headings), *([NOTHING if cell is None else str(cell) for cell in row] for row in cells)]
+    texts = [list(headings), *([NOTHING if cell is None else printable(str(cell)) for cell in row] for row in cells)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = []
     for row in texts:

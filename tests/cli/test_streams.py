@@ -134,11 +134,12 @@ class OutputTests(SynchronousTestCase):
         self.failureResultOf(Deferred.fromCoroutine(write(reactor, descriptor, b"a")), StorageError)
 
     def test_say(self) -> None:
-        """A line goes where errors go; nobody there is no error."""
+        """A line goes where errors go, and does nothing to a terminal; nobody there is no error."""
         errors = io.StringIO()
         streams = Streams(0, 1, errors)
         streams.say("hello")
-        self.assertEqual(errors.getvalue(), "hello\n")
+        streams.say("one\ntwo \x1b[31m")
+        self.assertEqual(errors.getvalue(), "hello\none\ntwo \\x1b[31m\n")
         errors.close()
         streams.say("hello")
 

@@ -21,6 +21,10 @@ class TableTests(SynchronousTestCase):
         """Without rows there are the headings."""
         self.assertEqual(table(("A", "B"), []), "A  B\n")
 
+    def test_hostile(self) -> None:
+        """What others chose does nothing to a terminal, and makes no row of its own."""
+        self.assertEqual(table(("A", "B"), [("\x1b[31mred", "a\nb\u202e")]), "A            B\n\\x1b[31mred  a\\nb\\u202e\n")
+
     def test_json(self) -> None:
         """A document is read back, names as they are; a line has no line feed in it."""
         value = {"name": "ä\n", "number": 5, "nothing": None}
