@@ -5,7 +5,7 @@ Neither of the two asks anybody for anything: a schema's id is found, and schema
 called in the middle of a producer, and a decoder in a stream, and neither blocks.
 
 An encoder is for one schema; it is what C{Producer(encoder=…)} takes. A decoder reads what any schema has written, as far as it has learnt it,
-and gives it as its reader's schema says, if it has one.
+and gives it as its reader's schema says, if it has one; what numbers and bytes then stand for is said in L{pylogbroker.schemas.logical}.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, UnknownSchemaError, reasonOf
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
+from pylogbroker.schemas.logical import readable
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.texts import isDeeper
@@ -136,7 +137,9 @@ class AvroDecoder:
 
     def _reading(self, text: str) -> Callable[[BytesIO], Any]:
         writer, reader = parseSchema(text), self._reader
+        if reader is not None and reader.text == writer.text:
+            reader = None
         isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
         read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
-        wanted = None if reader is None or reader.text == writer.text else reader.schema
-        return lambda body: read(body, writer.schema, wanted)
+        schema, wanted = readable(writer.text, writer.schema, None if reader is None else reader.text), None if reader is None else reader.schema
+        return lambda body: read(body, schema, wanted)

@@ -24,6 +24,7 @@ import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, reasonOf
+from pylogbroker.schemas.logical import fillDefaults
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.texts import canonicalText
 
@@ -34,6 +35,10 @@ PARSED_COUNT_MAX = 256
 PARSED_SIZE_MAX = 4 << 20
 """Characters of their texts together. Parsed they take about forty times that: strangers may send large ones, so a count alone is no limit."""
 
+FILLED_COUNT_MIN = 1_000
+FILLED_SIZE = 8
+"""So many records may a schema's defaults be, with the fields that are filled in, and one more for so many characters: what is kept is not much larger."""
+
 _SIZED = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum", "array", "map", "union", "error_union"))
 
 
@@ -43,7 +48,7 @@ class Parsed(NamedTuple):
 
     @ivar text: canonical.
     @ivar tree: of the library C{avro}.
-    @ivar schema: of the library C{fastavro}.
+    @ivar schema: of the library C{fastavro}; its defaults are values (L{pylogbroker.schemas.logical.fillDefaults}).
     @ivar isRecursive: whether a value of it can hold another of it.
     """
 
@@ -79,6 +84,7 @@ def _parse(text: str) -> Parsed:
             warnings.simplefilter("ignore")  # about logical types that it does not know, which are then left out, as Avro wants it
             tree = avro.schema.parse(text)
         schema = fastavro.parse_schema(json.loads(text))
+        fillDefaults(schema, FILLED_COUNT_MIN + len(text) // FILLED_SIZE)
         _qualifyAliases(tree)
         isRecursive = _checkDepth(tree)
         _checkItems(tree)
