@@ -29,7 +29,7 @@ from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.texts import canonicalText
 
 DEPTH_MAX = 128
-PARSED_COUNT_MAX = 256
+PARSED_COUNT_MAX = 2_000
 """Schemas that are kept parsed."""
 
 PARSED_SIZE_MAX = 4 << 20
@@ -75,6 +75,12 @@ def parseSchema(text: str) -> Parsed:
         with _lock:
             _parsed.put(text, parsed, len(text))
     return parsed
+
+
+def isKept(text: str) -> bool:
+    """Whether parsing it would take no time now. From any thread."""
+    with _lock:
+        return text in _parsed
 
 
 def _parse(text: str) -> Parsed:
