@@ -108,7 +108,7 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
     checker = _Checker()
     found: list[tuple[int, str]] = []
     for old, version in sorted(versions.items(), key=lambda each: (not isKept(each[0]), -each[1])):
-        parsed = parseSchema(old)
+        parsed = _earlier(version, old)
         if kind in (BACKWARD, FULL):
             found += [(version, f"the new schema cannot read what version {version} has written: {why}") for why in _whyNot(checker, new, parsed)]
         if kind in (FORWARD, FULL):
@@ -117,6 +117,13 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
         if len(found) >= PROBLEM_COUNT_MAX:
             break
     return [said for _version, said in sorted(found, key=lambda each: -each[0])][:PROBLEM_COUNT_MAX]
+
+
+def _earlier(version: int, text: str) -> Parsed:
+    try:
+        return parseSchema(text)
+    except InvalidSchemaError as error:  # it was taken when less was refused
+        raise InvalidSchemaError(f"version {version} cannot be used any more, and nothing be compared with it until it is deleted: {error}") from error
 
 
 def _whyNot(checker: _Checker, reader: Parsed, writer: Parsed) -> list[str]:

@@ -117,6 +117,11 @@ class LevelTests(SynchronousTestCase):
         self.assertIn("too large", str(self.assertRaises(InvalidSchemaError, incompatibilities, X, earlier, "BACKWARD_TRANSITIVE")))
         self.assertEqual(incompatibilities(X, earlier, "NONE_TRANSITIVE"), [])
 
+    def test_unusableVersion(self) -> None:
+        """A version that would not be taken today is named, and what to do about it."""
+        error = self.assertRaises(InvalidSchemaError, incompatibilities, X, [(1, X), (2, '{"type":"array","items":"null"}')], "BACKWARD")
+        self.assertRegex(str(error), "version 2 cannot be used any more.* until it is deleted: .* take no bytes")
+
     def test_saysLittle(self) -> None:
         """Of thousands of problems in many versions some are told, and no more is looked at."""
         wide = record("A", *(field(f"f{number}", "int") for number in range(3_000)))

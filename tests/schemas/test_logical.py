@@ -229,7 +229,7 @@ class DefaultTests(ReadingCase):
         """Defaults that double with each line of text are refused."""
 
         def rows(count: int) -> str:
-            found: list[dict[str, Any]] = [field("f0", {"type": "record", "name": "R0", "fields": []}, default={})]
+            found: list[dict[str, Any]] = [field("f0", {"type": "record", "name": "R0", "fields": [field("i", "int", default=0)]}, default={})]
             for number in range(1, count):
                 fields = [field(name, f"R{number - 1}", default={}) for name in "ab"]
                 found.append(field(f"f{number}", {"type": "record", "name": f"R{number}", "fields": fields}, default={}))
