@@ -19,6 +19,7 @@ from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     MEDIA_TYPE,
+    REMEMBERED_SIZE_MAX,
     RegistryCall,
     compatibilityCall,
     findCall,
@@ -50,14 +51,14 @@ class RegistryClient:
         @param url: C{http://HOST:PORT} or C{https://…}; several, with commas between, for registries that know the same.
         @param timeoutMs: for connecting, and for each piece of an answer.
         @param context: for C{https}: whom to trust, and own certificates; by default the system's.
-        @param schemaCountMax: how many schemas are remembered.
+        @param schemaCountMax: how many schemas are remembered; no more than L{REMEMBERED_SIZE_MAX} either.
         @raise ConfigurationError: C{url} is none.
         """
         self._bases = [_base(each.strip()) for each in url.split(",")]
         self._timeoutSeconds = timeoutMs / 1000
         self._context = context
-        self._texts: Remembered[int, str] = Remembered(schemaCountMax)
-        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax)
+        self._texts: Remembered[int, str] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
         self._lock = Lock()
 
     def schema(self, schemaId: int) -> str:
@@ -67,7 +68,7 @@ class RegistryClient:
         if text is None:
             text = self.ask(schemaCall(schemaId))
             with self._lock:
-                self._texts.put(schemaId, text)
+                self._texts.put(schemaId, text, len(text))
         return text
 
     def register(self, subject: str, text: str) -> int:
@@ -77,7 +78,7 @@ class RegistryClient:
         if schemaId is None:
             schemaId = self.ask(registerCall(subject, text))
             with self._lock:
-                self._ids.put((subject, text), schemaId)
+                self._ids.put((subject, text), schemaId, len(text))
         return schemaId
 
     def find(self, subject: str, text: str) -> Registered:

@@ -7,10 +7,12 @@ way waits for the same answer: a stream that comes upon a new id asks once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, ResponseDone, ResponseFailed
 from twisted.web.http_headers import Headers
@@ -23,6 +25,7 @@ from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     MEDIA_TYPE,
+    REMEMBERED_SIZE_MAX,
     RegistryCall,
     compatibilityCall,
     findCall,
@@ -101,14 +104,14 @@ class RegistryClient:
         @param url: C{http://HOST:PORT} or C{https://…}.
         @param timeoutMs: for an answer, connecting included.
         @param agent: what asks; by default Twisted's, which trusts whom the system trusts.
-        @param schemaCountMax: how many schemas are remembered.
+        @param schemaCountMax: how many schemas are remembered; no more than L{REMEMBERED_SIZE_MAX} either.
         """
         self._reactor = reactor
         self._url = url.rstrip("/")
         self._timeoutMs = timeoutMs
         self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
-        self._texts: Remembered[int, str] = Remembered(schemaCountMax)
-        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax)
+        self._texts: Remembered[int, str] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
         self._asked: dict[int, list[Deferred[str]]] = {}
         self._askedCount = 0
 
@@ -130,7 +133,7 @@ class RegistryClient:
             for answer in waiting:
                 answer.errback(result)
             return
-        self._texts.put(schemaId, result)
+        self._texts.put(schemaId, result, len(result))
         for answer in waiting:
             answer.callback(result)
 
@@ -145,7 +148,7 @@ class RegistryClient:
             return succeed(schemaId)
 
         def registered(found: int) -> int:
-            self._ids.put((subject, text), found)
+            self._ids.put((subject, text), found, len(text))
             return found
 
         return self.ask(registerCall(subject, text)).addCallback(registered)
@@ -169,6 +172,14 @@ class RegistryClient:
     def incompatibilities(self, subject: str, text: str) -> Deferred[list[str]]:
         """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
         return self.ask(compatibilityCall(subject, text))
+
+    def apart(self, work: Callable[[], T]) -> Deferred[T]:
+        """
+        Do what takes time, as reading a schema does, on a thread of the reactor.
+
+        @return: fires with what C{work} returned, or fails with what it raised.
+        """
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
 
     def ask(self, call: RegistryCall[T]) -> Deferred[T]:
         """Ask anything."""

@@ -5,6 +5,8 @@ A decoder that is called in a stream cannot wait. Here it can: a message with a 
 behind it fills up and pushes back, as with any reader that takes its time. While the registry is away the message stays held: asking again goes on
 with it, and nothing is lost or left out.
 
+A schema that is new takes some tenths of a second if it is large, and anybody may have registered it: it is looked at on a thread, once.
+
 A message that no schema explains is given to whoever said so (C{onBroken}), and the stream goes on behind it; without, it is raised, and the stream goes on
 behind it when it is asked again.
 """
@@ -23,6 +25,8 @@ from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.framing import schemaIdOf
 
 OnBroken = Callable[[ConsumedMessage, SchemaError], Any]
+Apart = Callable[[Callable[[], Any]], Deferred[Any]]
+"""Does on a thread what takes time; the Deferred fires with what it returns."""
 
 
 class AvroMessages:
@@ -32,12 +36,15 @@ class AvroMessages:
     @ivar brokenCount: messages that were given to C{onBroken}.
     """
 
-    def __init__(self, stream: MessageStream, registry: RegistryClient, readerSchema: str | None = None, onBroken: OnBroken | None = None) -> None:
+    def __init__(
+        self, stream: MessageStream, registry: RegistryClient, readerSchema: str | None = None, onBroken: OnBroken | None = None, apart: Apart | None = None
+    ) -> None:
         """
         @param stream: one without a C{decode} of its own.
         @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
         @param onBroken: called with a message, whose value is the payload, and what is wrong with it; may return a Deferred, which is waited for: send it
             to a topic for later, say. What it raises is raised, and the message is held.
+        @param apart: where new schemas are looked at; by default, on a thread of the registry client's reactor.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
         self.brokenCount = 0
@@ -45,6 +52,7 @@ class AvroMessages:
         self._registry = registry
         self._decoder = AvroDecoder(readerSchema)
         self._onBroken = onBroken
+        self._apart = registry.apart if apart is None else apart
         self._held: ConsumedMessage | None = None
 
     def __aiter__(self) -> AvroMessages:
@@ -76,8 +84,9 @@ class AvroMessages:
 
     async def _decoded(self, payload: bytes) -> Any:
         schemaId = schemaIdOf(payload)
-        if not self._decoder.knows(schemaId):
-            self._decoder.learn(schemaId, await self._registry.schema(schemaId))
+        if self._decoder.isNew(schemaId):
+            text = await self._registry.schema(schemaId)
+            self._decoder.take(schemaId, await self._apart(lambda: self._decoder.look(text)))
         return self._decoder.decode(payload)
 
 

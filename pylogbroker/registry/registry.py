@@ -33,6 +33,8 @@ ATTEMPT_COUNT_MAX = 20
 
 SUBJECT_COUNT_MAX = 100_000
 VERSION_COUNT_MAX = 1_000
+"""Of a subject, those that are not deleted for good."""
+
 TEXTS_SIZE_MAX = 256 << 20
 """Bytes of all schemas together."""
 
@@ -239,7 +241,7 @@ class Registry:
 
     async def _judgeAndAppend(self, subject: str, text: str, identity: str) -> Any:
         earlier, level, basis = self.state.earlier(subject), self.state.level(subject), self.state.basis(subject)
-        self._checkRoom(len(earlier), len(text))
+        self._checkRoom(self.state.versionCount(subject), len(text))
         problems = await self.problems(text, earlier, level)
         if problems:
             raise RegistryError(INCOMPATIBLE, f"Schema being registered is incompatible with an earlier schema for subject \"{subject}\" ({level}): {problems}")
@@ -248,7 +250,7 @@ class Registry:
     def _checkRoom(self, versionCount: int, size: int) -> None:
         state = self.state
         if versionCount >= VERSION_COUNT_MAX or state.subjectCount >= SUBJECT_COUNT_MAX or state.textsSize + size > TEXTS_SIZE_MAX:
-            most = f"{VERSION_COUNT_MAX} versions of a subject, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX} bytes of schemas"
+            most = f"{VERSION_COUNT_MAX} versions of a subject that are not deleted for good, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX} bytes of schemas"
             raise RegistryError(NOT_ALLOWED, f"There is no more room: {most} is the most")
 
     async def deleteVersion(self, subject: str, version: int, isPermanent: bool) -> int:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import InvalidSchemaError, RegistryError
-from pylogbroker.registry.registry import INVALID_SCHEMA, NOT_READY, Registry
+from pylogbroker.registry.registry import INVALID_SCHEMA, NOT_ALLOWED, NOT_READY, Registry
 from pylogbroker.schemas.levels import LEVELS, TRANSITIVE
 from pylogbroker.schemas.rest import MEDIA_TYPE
-from pylogbroker.schemas.state import LEVEL_NOT_FOUND, MODE_NOT_FOUND, SCHEMA_NOT_FOUND, Registered
+from pylogbroker.schemas.state import LEVEL_NOT_FOUND, MODE_NOT_FOUND, SCHEMA_NOT_FOUND, VERSION_NOT_FOUND, Registered
 from pylogbroker.web.site import Asked, Reply, Web, jsonReply
+
+T = TypeVar("T")
 
 INVALID_VERSION = 42202
 INVALID_LEVEL = 42203
@@ -49,6 +51,21 @@ class _Call(NamedTuple):
 
     def flag(self, name: str) -> bool:
         return self.asked.query.get(name, "").lower() == "true"
+
+    @property
+    def isDeletedOnly(self) -> bool:
+        return self.flag("deletedOnly") or self.flag("deleted_only")  # as Java's clients and as Python's write it
+
+    def number(self, name: str, default: int) -> int:
+        text = self.asked.query.get(name, str(default))
+        if not re.fullmatch(r"-?[0-9]{1,9}", text):
+            raise RegistryError(400, f"{name} is a number, not {text[:40]!r}")
+        return int(text)
+
+    def page(self, found: list[T]) -> list[T]:
+        """What is asked for of a list: from C{offset} on, C{limit} at most unless that is negative. Who turns pages stops at an empty one."""
+        rest, limit = found[max(0, self.number("offset", 0)) :], self.number("limit", -1)
+        return rest if limit < 0 else rest[:limit]
 
     @property
     def subject(self) -> str:
@@ -86,6 +103,14 @@ class _Call(NamedTuple):
             raise RegistryError(400, "The body is no JSON object")
         return value
 
+    def newSchema(self) -> str:
+        """The schema in the body, which is to have the number that comes next."""
+        body = self.json()
+        for name in ("id", "version"):
+            if body.get(name) not in (None, 0, -1):
+                raise RegistryError(NOT_ALLOWED, f"The {name} of a schema is given here, not taken: there is no mode IMPORT")
+        return self.schema()
+
     def schema(self) -> str:
         """The schema in the body."""
         body = self.json()
@@ -94,6 +119,9 @@ class _Call(NamedTuple):
             raise RegistryError(INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not known here: {_AVRO} is")
         if body.get("references"):
             raise RegistryError(INVALID_SCHEMA, "References to other schemas are not known here: put what they name into the schema")
+        for name in ("metadata", "ruleSet"):  # rules encrypt fields: they may not be left out silently
+            if body.get(name):
+                raise RegistryError(INVALID_SCHEMA, f"{name} is not known here, and nobody would heed it: leave it out")
         text = body.get("schema")
         if not isinstance(text, str) or not text.strip():
             raise RegistryError(INVALID_SCHEMA, "Empty schema: \"schema\" must be the schema's text")
@@ -113,11 +141,19 @@ def _version(registry: Registry, call: _Call) -> Registered:
 
 def _subjects(registry: Registry, call: _Call) -> list[str]:
     prefix = call.asked.query.get("subjectPrefix", "")
-    return [name for name in registry.state.subjects(call.flag("deleted")) if name.startswith(prefix)]
+    found = registry.state.subjects(call.flag("deleted") or call.isDeletedOnly)
+    left = set(registry.state.subjects()) if call.isDeletedOnly else ()
+    return call.page([name for name in found if name.startswith(prefix) and name not in left])
+
+
+def _versions(registry: Registry, call: _Call) -> list[int]:
+    found = registry.state.versions(call.subject, call.flag("deleted") or call.isDeletedOnly)
+    left = {number for number, _text in registry.state.earlier(call.subject)} if call.isDeletedOnly else ()
+    return call.page([number for number in found if number not in left])
 
 
 async def _register(registry: Registry, call: _Call) -> dict[str, Any]:
-    return {"id": await registry.register(call.subject, call.schema())}
+    return {"id": await registry.register(call.subject, call.newSchema())}
 
 
 async def _find(registry: Registry, call: _Call) -> dict[str, Any]:
@@ -150,12 +186,17 @@ async def _schemaText(registry: Registry, call: _Call) -> Any:
     return json.loads(await registry.schema(call.schemaId))
 
 
+def _places(registry: Registry, call: _Call) -> list[tuple[str, int]]:
+    wanted = call.asked.query.get("subject")
+    return [place for place in registry.state.places(call.schemaId, call.flag("deleted")) if wanted in (None, place[0])]
+
+
 def _schemaVersions(registry: Registry, call: _Call) -> list[dict[str, Any]]:
-    return [{"subject": subject, "version": version} for subject, version in registry.state.places(call.schemaId, call.flag("deleted"))]
+    return [{"subject": subject, "version": version} for subject, version in call.page(_places(registry, call))]
 
 
 def _schemaSubjects(registry: Registry, call: _Call) -> list[str]:
-    return sorted({subject for subject, _version in registry.state.places(call.schemaId, call.flag("deleted"))})
+    return call.page(sorted({subject for subject, _version in _places(registry, call)}))
 
 
 def _level(registry: Registry, call: _Call) -> dict[str, Any]:
@@ -168,7 +209,11 @@ def _level(registry: Registry, call: _Call) -> dict[str, Any]:
 
 
 async def _setLevel(registry: Registry, call: _Call) -> dict[str, Any]:
-    level = call.json().get("compatibility")
+    body = call.json()
+    level = body.pop("compatibility", None)
+    others = sorted(name for name, value in body.items() if value)
+    if others:
+        raise RegistryError(NOT_ALLOWED, f"There is only compatibility to be set here, not {', '.join(others)[:200]}")
     if not isinstance(level, str) or level.upper() not in LEVELS:
         raise RegistryError(INVALID_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}")
     return {"compatibility": await registry.setLevel(call.subject if call.pieces else "", level.upper())}
@@ -180,8 +225,12 @@ async def _deleteLevel(registry: Registry, call: _Call) -> dict[str, Any]:
 
 def _mode(registry: Registry, call: _Call) -> dict[str, str]:
     if call.pieces and not call.flag("defaultToGlobal"):
-        raise RegistryError(MODE_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level mode configured")
+        _deleteMode(registry, call)
     return _MODE
+
+
+def _deleteMode(registry: Registry, call: _Call) -> None:
+    raise RegistryError(MODE_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level mode configured")
 
 
 def _setMode(registry: Registry, call: _Call) -> dict[str, str]:
@@ -195,11 +244,12 @@ async def _check(registry: Registry, call: _Call) -> dict[str, Any]:
     subject = call.subject
     text = call.schema()
     level = registry.state.level(subject)
+    earlier = registry.state.earlier(subject)
     if len(call.pieces) > 1:
-        found = registry.state.version(subject, call.version)
-        earlier, level = [(found.version, found.text)], level.removesuffix(TRANSITIVE)
-    else:
-        earlier = registry.state.earlier(subject)
+        number, level = call.version, level.removesuffix(TRANSITIVE)
+        earlier = earlier[-1:] if number is None else [each for each in earlier if each[0] == number]
+        if number is not None and not earlier:
+            raise RegistryError(VERSION_NOT_FOUND, f"Version {number} not found.")
     problems = await registry.problems(text, earlier, level)
     return {"is_compatible": not problems, **({"messages": problems} if call.flag("verbose") else {})}
 
@@ -213,7 +263,7 @@ ROUTES: dict[str, dict[str, Route]] = {
     "": {"GET": lambda registry, call: {}},
     "subjects": {"GET": _subjects},
     "subjects/*": {"POST": _find, "DELETE": _deleteSubject},
-    "subjects/*/versions": {"GET": lambda registry, call: registry.state.versions(call.subject, call.flag("deleted")), "POST": _register},
+    "subjects/*/versions": {"GET": _versions, "POST": _register},
     "subjects/*/versions/*": {"GET": lambda registry, call: _asJson(_version(registry, call)), "DELETE": _deleteVersion},
     "subjects/*/versions/*/schema": {"GET": lambda registry, call: json.loads(_version(registry, call).text)},
     "subjects/*/versions/*/referencedby": {"GET": _referencedBy},
@@ -225,10 +275,10 @@ ROUTES: dict[str, dict[str, Route]] = {
     "config": {"GET": _level, "PUT": _setLevel, "DELETE": _deleteLevel},
     "config/*": {"GET": _level, "PUT": _setLevel, "DELETE": _deleteLevel},
     "mode": {"GET": _mode, "PUT": _setMode},
-    "mode/*": {"GET": _mode, "PUT": _setMode},
+    "mode/*": {"GET": _mode, "PUT": _setMode, "DELETE": _deleteMode},
     "compatibility/subjects/*/versions": {"POST": _check},
     "compatibility/subjects/*/versions/*": {"POST": _check},
-    "contexts": {"GET": lambda registry, call: ["."]},
+    "contexts": {"GET": lambda registry, call: call.page(["."])},
 }
 """By path, C{*} for a piece that varies; then by method."""
 

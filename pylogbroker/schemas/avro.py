@@ -5,14 +5,14 @@ Neither of the two asks anybody for anything: a schema's id is found, and schema
 called in the middle of a producer, and a decoder in a stream, and neither blocks.
 
 An encoder is for one schema; it is what C{Producer(encoder=…)} takes. A decoder reads what any schema has written, as far as it has learnt it,
-and gives it as its reader's schema says, if it has one.
+and gives it as its reader's schema says, if it has one; what numbers and bytes then stand for is said in L{pylogbroker.schemas.logical}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastavro
 from fastavro import _read_py
@@ -20,7 +20,8 @@ from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, UnknownSchemaError, reasonOf
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
-from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.logical import readable
+from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, parseSchema
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.texts import isDeeper
 
@@ -69,9 +70,23 @@ def _nobody(schemaId: int) -> str:
     raise UnknownSchemaError(f"nobody has looked for schema {schemaId} yet")
 
 
+class Look(NamedTuple):
+    """
+    What was found out about a writer's schema.
+
+    @ivar size: characters of its text.
+    @ivar read: reads a body that it has written; L{None}: it cannot be used.
+    @ivar why: not.
+    """
+
+    size: int
+    read: Callable[[BytesIO], Any] | None
+    why: str = ""
+
+
 class AvroDecoder:
     """
-    Makes values of payloads.
+    Makes values of payloads. For one thread at a time, but for L{look}.
     """
 
     def __init__(self, readerSchema: str | None = None, find: Callable[[int], str] = _nobody, schemaCountMax: int = SCHEMA_COUNT_MAX) -> None:
@@ -83,18 +98,40 @@ class AvroDecoder:
         """
         self._reader = None if readerSchema is None else parseSchema(readerSchema)
         self._find = find
-        self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(schemaCountMax)
-        self._unusable: Remembered[int, str] = Remembered(schemaCountMax)
+        self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(schemaCountMax, PARSED_SIZE_MAX)
+        self._unusable: Remembered[int, str] = Remembered(schemaCountMax, PARSED_SIZE_MAX)
 
     def knows(self, schemaId: int) -> bool:
         """Whether what this schema has written can be read now."""
         return schemaId in self._reads
 
-    def learn(self, schemaId: int, text: str) -> Callable[[BytesIO], Any]:
+    def isNew(self, schemaId: int) -> bool:
+        """Whether nothing is known of a schema, not even that it cannot be used."""
+        return schemaId not in self._reads and schemaId not in self._unusable
+
+    def look(self, text: str) -> Look:
         """
+        Find out how to read what a schema has written. Takes time: some tenths of a second for the largest one. From any thread.
+        """
+        try:
+            return Look(len(text), self._reading(text))
+        except InvalidSchemaError as error:
+            return Look(len(text), None, str(error))
+
+    def take(self, schemaId: int, look: Look) -> None:
+        """Remember what was found out. What cannot be used never can be, as ids are for ever. (Why is kept as a text: an error that is raised again grows.)"""
+        if look.read is None:
+            self._unusable.put(schemaId, look.why, len(look.why))
+        else:
+            self._reads.put(schemaId, look.read, look.size)
+
+    def learn(self, schemaId: int, text: str) -> None:
+        """
+        Both at once.
+
         @raise InvalidSchemaError: the schema cannot be used; or that was found before, and then the text is not looked at again.
         """
-        return self._learnt(schemaId, lambda _schemaId: text)
+        self._learnt(schemaId, lambda _schemaId: text)
 
     def decode(self, payload: bytes) -> Any:
         """
@@ -122,21 +159,20 @@ class AvroDecoder:
     __call__ = decode
 
     def _learnt(self, schemaId: int, find: Callable[[int], str]) -> Callable[[BytesIO], Any]:
-        """What cannot be used never can be, as ids are for ever. (Why is kept as a text: an error that is raised again grows each time.)"""
         why = self._unusable.get(schemaId)
         if why is not None:
             raise InvalidSchemaError(why)
-        try:
-            read = self._reading(find(schemaId))
-        except InvalidSchemaError as error:
-            self._unusable.put(schemaId, str(error))
-            raise
-        self._reads.put(schemaId, read)
-        return read
+        look = self.look(find(schemaId))
+        self.take(schemaId, look)
+        if look.read is None:
+            raise InvalidSchemaError(look.why)
+        return look.read
 
     def _reading(self, text: str) -> Callable[[BytesIO], Any]:
         writer, reader = parseSchema(text), self._reader
+        if reader is not None and reader.text == writer.text:
+            reader = None
         isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
         read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
-        wanted = None if reader is None or reader.text == writer.text else reader.schema
-        return lambda body: read(body, writer.schema, wanted)
+        schema, wanted = readable(writer.text, writer.schema, None if reader is None else reader.text), None if reader is None else reader.schema
+        return lambda body: read(body, schema, wanted)

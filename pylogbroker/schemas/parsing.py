@@ -2,13 +2,15 @@
 What a text means, and whether it can be used safely.
 
 Two libraries have to agree to a schema: C{avro}, Apache's own, which is strict about names and says which schema can read which; and C{fastavro}, which
-reads and writes, and is strict about defaults. Neither is made for hostile input, so three things more are seen to here, since a registry takes
+reads and writes, and is strict about defaults. Neither is made for hostile input, so some things more are seen to here, since a registry takes
 schemas from strangers and a consumer payloads:
 
   - How deep a value may be nested. fastavro's compiled reader recurses on C's stack without a limit: 5,000 bytes of a linked list end the process. So
     schemas that are not recursive may nest L{DEPTH_MAX} deep; what recursive ones have written is read by fastavro's Python code, which stops in good
     order, and what they write is measured before.
-  - Items of arrays that take no bytes (null, an empty record): ten bytes of payload could say that 2^63 of them follow. They are refused.
+  - Items of arrays that take no bytes (null, an empty record): ten bytes of payload could say that 2^63 of them follow. They are refused. So is what holds more
+    than L{EMPTY_COUNT_MAX} values that take none: twenty records, each twice in the next, are a million of them in a payload of nothing.
+  - Names, which both libraries write out in full wherever one stands: a long namespace is there once, and then with each of thousands of records.
   - Foreign errors of all kinds become L{InvalidSchemaError}.
 """
 
@@ -24,16 +26,28 @@ import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, reasonOf
+from pylogbroker.schemas.logical import fillDefaults
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.texts import canonicalText
 
 DEPTH_MAX = 128
-PARSED_COUNT_MAX = 256
+PARSED_COUNT_MAX = 2_000
 """Schemas that are kept parsed."""
 
 PARSED_SIZE_MAX = 4 << 20
 """Characters of their texts together. Parsed they take about forty times that: strangers may send large ones, so a count alone is no limit."""
 
+FILLED_COUNT_MIN = 1_000
+FILLED_SIZE = 8
+"""So many records may a schema's defaults be, with the fields that are filled in, and one more for so many characters: what is kept is not much larger."""
+
+EMPTY_COUNT_MAX = 16
+"""Values that take no bytes in one value."""
+
+NAME_SIZE_MAX = 1_000
+"""Characters of a name, with its namespace."""
+
+_NAMED = frozenset(("record", "error", "enum", "fixed"))
 _SIZED = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum", "array", "map", "union", "error_union"))
 
 
@@ -43,7 +57,7 @@ class Parsed(NamedTuple):
 
     @ivar text: canonical.
     @ivar tree: of the library C{avro}.
-    @ivar schema: of the library C{fastavro}.
+    @ivar schema: of the library C{fastavro}; its defaults are values (L{pylogbroker.schemas.logical.fillDefaults}).
     @ivar isRecursive: whether a value of it can hold another of it.
     """
 
@@ -72,6 +86,12 @@ def parseSchema(text: str) -> Parsed:
     return parsed
 
 
+def isKept(text: str) -> bool:
+    """Whether parsing it would take no time now. From any thread."""
+    with _lock:
+        return text in _parsed
+
+
 def _parse(text: str) -> Parsed:
     text = canonicalText(text)
     try:
@@ -79,9 +99,11 @@ def _parse(text: str) -> Parsed:
             warnings.simplefilter("ignore")  # about logical types that it does not know, which are then left out, as Avro wants it
             tree = avro.schema.parse(text)
         schema = fastavro.parse_schema(json.loads(text))
+        fillDefaults(schema, FILLED_COUNT_MIN + len(text) // FILLED_SIZE)
         _qualifyAliases(tree)
         isRecursive = _checkDepth(tree)
-        _checkItems(tree)
+        _checkNames(tree)
+        _checkEmpty(tree)
     except InvalidSchemaError:
         raise
     except Exception as error:  # whatever the libraries raise, RecursionError included
@@ -145,10 +167,30 @@ def _checkDepth(tree: Any) -> bool:
     return isRecursive
 
 
-def _checkItems(tree: Any) -> None:
+def _checkNames(tree: Any) -> None:
     for each in _all(tree):
-        if each.type == "array" and not _takesBytes(each.items, {}):
+        if each.type in _NAMED and len(each.fullname) > NAME_SIZE_MAX:
+            raise InvalidSchemaError(f"the name {each.fullname[:40]}… has {len(each.fullname)} characters; {NAME_SIZE_MAX} are allowed")
+
+
+def _checkEmpty(tree: Any) -> None:
+    known: dict[int, bool] = {}
+    counts: dict[int, int] = {}
+    for each in _all(tree):
+        if each.type == "array" and not _takesBytes(each.items, known):
             raise InvalidSchemaError("an array's items take no bytes: a few bytes could stand for any number of them")
+        if _emptyCount(each, known, counts) > EMPTY_COUNT_MAX:
+            raise InvalidSchemaError(f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes: a few bytes could stand for any number of them")
+
+
+def _emptyCount(tree: Any, known: dict[int, bool], counts: dict[int, int]) -> int:
+    """How many values that take no bytes are in each value, itself included; those left out that a byte of its own stands before."""
+    if tree.type in _SIZED:
+        return 0
+    if id(tree) not in counts:
+        counts[id(tree)] = 0
+        counts[id(tree)] = (not _takesBytes(tree, known)) + sum(_emptyCount(each, known, counts) for each in _inside(tree))
+    return counts[id(tree)]
 
 
 def _takesBytes(tree: Any, known: dict[int, bool]) -> bool:

@@ -19,6 +19,9 @@ MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 ANSWER_SIZE_MAX = 16 << 20
 """Bytes of an answer."""
 
+REMEMBERED_SIZE_MAX = 32 << 20
+"""Characters of the schemas that a client remembers: what answers may be any registry, and send large ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryCall(Generic[T]):

@@ -86,6 +86,7 @@ class RegistryState:
         self._texts: dict[int, str] = {}
         self._ids: dict[str, int] = {}
         self._subjects: dict[str, _Subject] = {}
+        self._places: dict[int, set[tuple[str, int]]] = {}
         self._level = DEFAULT_LEVEL
         self._revision = 0
         self._requests: OrderedDict[str, None] = OrderedDict()
@@ -129,6 +130,7 @@ class RegistryState:
         subject = self._subjects.setdefault(change.subject, _Subject())
         number = max(subject.versions, default=0) + 1
         subject.versions[number] = _Version(schemaId)
+        self._places.setdefault(schemaId, set()).add((change.subject, number))
         subject.revision += 1
         return Registered(change.subject, number, schemaId, self._texts[schemaId])
 
@@ -141,12 +143,15 @@ class RegistryState:
         if change.isPermanent:
             if not version.isDeleted:
                 raise RegistryError(VERSION_NOT_SOFT_DELETED, f"{where} was not deleted first before being permanently deleted")
-            del subject.versions[change.version]
+            self._remove(change.subject, subject, change.version)
         elif version.isDeleted:
             raise RegistryError(VERSION_SOFT_DELETED, f"{where} was soft deleted. Set permanent=true to delete permanently")
         version.isDeleted = True
         subject.revision += 1
         return change.version
+
+    def _remove(self, name: str, subject: _Subject, number: int) -> None:
+        self._places[subject.versions.pop(number).schemaId].discard((name, number))
 
     def _deleteSubject(self, change: DeleteSubject) -> list[int]:
         subject = self._subject(change.subject, True)
@@ -154,7 +159,8 @@ class RegistryState:
         if change.isPermanent:
             if subject.some(False):
                 raise RegistryError(SUBJECT_NOT_SOFT_DELETED, f"Subject '{change.subject}' was not deleted first before being permanently deleted")
-            subject.versions.clear()
+            for number in numbers:
+                self._remove(change.subject, subject, number)
         elif not numbers:
             raise RegistryError(SUBJECT_SOFT_DELETED, f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete permanently")
         for number in numbers if not change.isPermanent else ():
@@ -213,6 +219,11 @@ class RegistryState:
         schemaId = found[number].schemaId
         return Registered(subject, number, schemaId, self._texts[schemaId])
 
+    def versionCount(self, subject: str) -> int:
+        """How many versions of a subject are kept, deleted ones included."""
+        found = self._subjects.get(subject)
+        return 0 if found is None else len(found.versions)
+
     def earlier(self, subject: str) -> list[tuple[int, str]]:
         """Version and text of all that a new schema of a subject has to get on with, the oldest first."""
         found = self._subjects.get(subject)
@@ -241,10 +252,9 @@ class RegistryState:
         @raise RegistryError: there is none of that id.
         """
         self.schema(schemaId)
-        for name, subject in sorted(self._subjects.items()):
-            for number, version in subject.some(isWithDeleted).items():
-                if version.schemaId == schemaId:
-                    yield name, number
+        for name, number in sorted(self._places[schemaId]):
+            if isWithDeleted or not self._subjects[name].versions[number].isDeleted:
+                yield name, number
 
     def level(self, subject: str = "") -> str:
         """Which rule holds for a subject; C{""} for the general one."""

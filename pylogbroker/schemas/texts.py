@@ -89,6 +89,22 @@ def _shortened(schema: Any) -> Any:
     return _changed(schema, _shortened)
 
 
+def rewritten(text: str, change: Callable[[Any], Any]) -> str:
+    """
+    A schema with each schema in it changed, the inner ones first.
+
+    @param change: given the name of a type, or an object whose C{type} is a name; gives what is to stand there.
+    @raise InvalidSchemaError: it is no JSON, or too deep.
+    """
+
+    def each(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [each(branch) for branch in schema]
+        return change(_changed(schema, each) if isinstance(schema, dict) else schema)
+
+    return _written(each(_read(text)))
+
+
 def withoutLogicalType(text: str, name: str) -> str:
     """
     A schema whose values are as they would be for somebody who does not know a logical type.
@@ -97,21 +113,18 @@ def withoutLogicalType(text: str, name: str) -> str:
     """
 
     def without(schema: Any) -> Any:
-        if isinstance(schema, list):
-            return [without(branch) for branch in schema]
-        if not isinstance(schema, dict):
+        if not isinstance(schema, dict) or schema.get("logicalType") != name:
             return schema
-        changed = _changed(schema, without)
-        if changed.get("logicalType") == name:
-            del changed["logicalType"]
-        return changed
+        return {key: value for key, value in schema.items() if key != "logicalType"}
 
-    return _written(without(_read(text)))
+    return rewritten(text, without)
 
 
 def _changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """With what it is made of changed, only where a schema stands: a default may look like one."""
-    inner: dict[str, Any] = {key: change(schema[key]) for key in ("type", "items", "values") if key in schema}
+    inner: dict[str, Any] = {key: change(schema[key]) for key in ("items", "values") if key in schema}
+    if "type" in schema and not isinstance(schema["type"], str):
+        inner["type"] = change(schema["type"])
     fields = schema.get("fields")
     if isinstance(fields, list):
         inner["fields"] = [{**field, "type": change(field["type"])} if isinstance(field, dict) and "type" in field else field for field in fields]

@@ -27,12 +27,16 @@ from pylogbroker.blocking.registryclient import RegistryClient
 from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError, UnknownSchemaError
 from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.framing import schemaIdOf
+from pylogbroker.schemas.logical import logicalType
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.texts import withoutLogicalType
 
 PERMISSIVE = "PERMISSIVE"
 FAILFAST = "FAILFAST"
 MODES = (PERMISSIVE, FAILFAST)
+
+DECIMAL_DIGIT_COUNT_MAX = 38
+"""Spark's."""
 
 _PRIMITIVES: dict[str, types.DataType] = {
     "null": types.NullType(), "boolean": types.BooleanType(), "int": types.IntegerType(), "long": types.LongType(), "float": types.FloatType(),
@@ -66,12 +70,18 @@ def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
         return types.MapType(types.StringType(), *_typeOf(tree.values)), False
     if tree.type in ("union", "error_union"):
         return _unionType([branch for branch in tree.schemas if branch.type != "null"], len(tree.schemas))
-    logical = tree.props.get("logicalType")
-    if logical == "decimal" and tree.props.get("precision"):
-        return types.DecimalType(tree.props["precision"], tree.props.get("scale", 0)), False
+    logical = logicalType(tree.props)
+    if logical == "decimal":
+        return _decimalType(tree.props["precision"], tree.props.get("scale", 0)), False
     if logical in ("time-millis", "time-micros", "duration"):
         raise InvalidSchemaError(f"a schema with the logical type {logical}, which Spark has no type for")
     return _LOGICAL.get((tree.type, logical), _PRIMITIVES[tree.type]), tree.type == "null"
+
+
+def _decimalType(precision: int, scale: int) -> types.DecimalType:
+    if precision > DECIMAL_DIGIT_COUNT_MAX:
+        raise InvalidSchemaError(f"a decimal of {precision} digits: Spark has room for {DECIMAL_DIGIT_COUNT_MAX}")
+    return types.DecimalType(precision, scale)
 
 
 def _unionType(branches: list[Any], branchCount: int) -> tuple[types.DataType, bool]:
@@ -170,6 +180,5 @@ def _asArray(outcomes: list[_Outcome], kind: pyarrow.DataType, isStrict: bool, w
 
 @lru_cache(64)
 def _decoder(registry: str, readerSchema: str) -> AvroDecoder:
-    """One a process, with its schemas. The library makes objects of UUIDs wherever the writer's schema says so; without that they stay texts."""
-    client = RegistryClient(registry)
-    return AvroDecoder(withoutLogicalType(readerSchema, "uuid"), lambda schemaId: withoutLogicalType(client.schema(schemaId), "uuid"))
+    """One a process, with its schemas. A UUID is wanted as its text, whatever the writer's schema says."""
+    return AvroDecoder(withoutLogicalType(readerSchema, "uuid"), RegistryClient(registry).schema)

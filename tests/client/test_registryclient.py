@@ -5,6 +5,7 @@ Tests for L{pylogbroker.client.registryclient}.
 from __future__ import annotations
 
 import socket
+from threading import get_ident
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +16,7 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.client import registryclient
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.errors import BusyError, ConnectionError, RegistryError, TimedOutError, UnknownSchemaError, WireError  # noqa: A004
-from pylogbroker.schemas.rest import ANSWER_SIZE_MAX
+from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, REMEMBERED_SIZE_MAX
 from pylogbroker.schemas.state import Registered
 from tests.blocking.registryend import RegistryEnd
 
@@ -42,6 +43,21 @@ class RegistryClientTests(TestCase):
         for schemaId in (2, 3, 1):
             await self.client.schema(schemaId)
         self.assertEqual([path for _method, path, _body in self.end.asked], [f"/schemas/ids/{schemaId}" for schemaId in (1, 2, 3, 1)])
+
+    async def test_sizes(self) -> None:
+        """Large schemas are forgotten sooner: no registry fills the memory with them."""
+        for schemaId in (1, 2):
+            self.end.schema(schemaId, str(schemaId) * (REMEMBERED_SIZE_MAX // 3))
+        self.end.schema(3, "3" * (REMEMBERED_SIZE_MAX // 3 + 10))
+        client = self.makeClient(self.end.url, schemaCountMax=9)
+        for schemaId in (1, 2, 3, 2, 1):
+            await client.schema(schemaId)
+        self.assertEqual([path for _method, path, _body in self.end.asked], [f"/schemas/ids/{schemaId}" for schemaId in (1, 2, 3, 1)])
+
+    async def test_apart(self) -> None:
+        """What takes time is done on another thread; what it raises comes back."""
+        self.assertNotEqual(await self.client.apart(get_ident), get_ident())
+        await self.assertFailure(self.client.apart(lambda: 1 // 0), ZeroDivisionError)
 
     async def test_cancelled(self) -> None:
         """Who stops waiting does not take the answer from the others."""

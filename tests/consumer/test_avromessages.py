@@ -4,10 +4,11 @@ Tests for L{pylogbroker.consumer.avromessages}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.registryclient import RegistryClient
@@ -18,6 +19,7 @@ from pylogbroker.errors import BrokenPayloadError, PylogbrokerError, RegistryErr
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.model import BrokerPartition
 from pylogbroker.schemas.avro import AvroEncoder
+from pylogbroker.testing.worker import LeadWorker
 from tests.blocking.registryend import RegistryEnd
 
 PLACE = Place("clicks", BrokerPartition(0, 0))
@@ -93,6 +95,34 @@ class AvroMessagesTests(TestCase):
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), PylogbrokerError)
         self.assertEqual((await messages.__anext__()).value, 5)
         self.assertEqual(met, [(b"rubbish", "BrokenPayloadError")] * 2)
+
+    async def test_apart(self) -> None:
+        """A schema that is new is looked at elsewhere, and once, whether it can be used or not; the message is held meanwhile, even if nobody waits."""
+        worker, waiting = LeadWorker(), [Deferred[None]()]
+
+        def apart(work: Callable[[], Any]) -> Deferred[Any]:
+            given = waiting.pop()
+            waiting.append(Deferred())
+            reactor.callLater(0, given.callback, None)
+            return worker.do(work)
+
+        self.end.schema(2, "{")
+        met: list[bytes] = []
+        messages = self.messages(LONG(1), TEXT("a"), TEXT("b"), LONG(2), onBroken=lambda message, error: met.append(message.value), apart=apart)
+        given = Deferred.fromCoroutine(messages.__anext__())
+        await waiting[0]
+        given.cancel()
+        worker.jobs.clear()
+        self.failureResultOf(given, CancelledError)
+        asking = Deferred.fromCoroutine(messages.__anext__())
+        self.assertEqual((asking.called, len(worker.jobs)), (False, 1))
+        worker.perform()
+        self.assertEqual(self.successResultOf(asking).value, 1)
+        asking = Deferred.fromCoroutine(messages.__anext__())
+        await waiting[0]
+        self.assertEqual(met, [])
+        worker.perform()
+        self.assertEqual((self.successResultOf(asking).value, met, len(worker.jobs)), (2, [TEXT("a"), TEXT("b")], 0))
 
     async def test_registryAway(self) -> None:
         """While the registry cannot be asked the message is held: nothing is skipped, nothing is taken for broken."""

@@ -14,7 +14,7 @@ from http.client import HTTPConnection
 from itertools import count
 from typing import Any
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaRegistryClient, ServerConfig
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -25,6 +25,7 @@ from pylogbroker.blocking.simpleconsumer import SimpleConsumer
 from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.errors import RegistryError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
+from pylogbroker.schemas.framing import schemaIdOf
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.registryprocess import RegistryProcess
 
@@ -130,6 +131,48 @@ class ConfluentTests(RegistryCase):
         client.set_compatibility(level="FULL_TRANSITIVE")
         self.assertEqual(client.get_compatibility(), "FULL_TRANSITIVE")
         self.refused(42203, client.set_compatibility, "s", "SIDEWAYS")
+
+    def test_lists(self) -> None:
+        """It turns the pages of lists, and asks for what was deleted alone, or for one subject of a schema."""
+        client = self.confluent()
+        for name in "abc":
+            client.register_schema(name, Schema(CLICK, "AVRO"))
+        client.register_schema("a", Schema(WIDER, "AVRO"))
+        self.assertEqual([client.get_subjects(offset=number, limit=1) for number in range(4)], [["a"], ["b"], ["c"], []])
+        client.delete_subject("b")
+        client.delete_version("a", 1)
+        self.assertEqual((client.get_subjects(deleted_only=True), client.get_versions("a", deleted_only=True), client.get_versions("a")), (["b"], [1], [2]))
+        self.assertEqual((client.get_subjects_by_schema_id(1), client.get_subjects_by_schema_id(1, subject_name="a", deleted=True)), (["c"], ["a"]))
+        self.assertEqual([(each.subject, each.version) for each in client.get_schema_versions(1, deleted=True, limit=2)], [("a", 1), ("b", 1)])
+
+    def test_flows(self) -> None:
+        """Its serializer registers, looks up, takes the latest, and normalizes; all payloads have the ids that they should. It checks before it registers."""
+        client = self.confluent()
+        where = SerializationContext("clicks", MessageField.VALUE)
+        value = {"user": "u", "at": 0, "page": None, "ms": 1}
+        self.assertTrue(client.test_compatibility("clicks-value", Schema(WIDER, "AVRO")))
+        for number, (schema, settings) in enumerate([
+            (CLICK, {"normalize.schemas": True}), (CLICK, {"auto.register.schemas": False}), (WIDER, {}),
+            (CLICK, {"auto.register.schemas": False, "use.latest.version": True}),
+        ]):  # fmt: skip
+            payload = AvroSerializer(self.confluent(), schema, conf=settings)(value, where)
+            self.assertEqual(schemaIdOf(payload), 1 if number < 2 else 2)
+            self.assertEqual(AvroDeserializer(self.confluent(), WIDER)(payload, where)["user"], "u")
+        found = self.confluent().register_schema_full_response("clicks-value", Schema(CLICK, "AVRO"))
+        self.assertEqual((found.schema_id, found.subject), (1, "clicks-value"))
+
+    def test_notTaken(self) -> None:
+        """Rules that its serializers would carry out are refused, not lost; so are settings that nobody would heed, and what it may ask for and is not here."""
+        client = self.confluent()
+        rule = Rule("encrypt", None, RuleKind.TRANSFORM, RuleMode.WRITEREAD, "ENCRYPT", ["PII"], None, None, None, None, False)
+        rules = RuleSet(migration_rules=None, domain_rules=[rule])
+        self.assertIn("ruleSet", self.refused(42201, client.register_schema, "s", Schema(CLICK, "AVRO", rule_set=rules)))
+        self.refused(42205, client.set_config, "s", ServerConfig(compatibility=ConfigCompatibilityLevel.FULL, override_rule_set=rules))
+        self.refused(404, client.get_schema_by_guid, "6f1f8c2e-4a0b-4d5e-9b1a-0123456789ab")
+        self.refused(404, client.get_latest_with_metadata, "s", {"owner": "anna"})
+        self.refused(40409, client.delete_mode, "s")
+        answer: Any = client.set_config("s", ServerConfig(compatibility=ConfigCompatibilityLevel.FULL))
+        self.assertEqual((answer, client.get_compatibility("s")), ({"compatibility": "FULL"}, "FULL"))
 
     def test_delete(self) -> None:
         """It deletes versions and subjects, in two steps; ids stay, since data refers to them."""

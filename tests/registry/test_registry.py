@@ -123,6 +123,10 @@ class RegistryTests(RegistryCase):
         await registry.register("s", X)
         with patch.object(module, "VERSION_COUNT_MAX", 1):
             self.assertIn("no more room", await self.refused(42205, registry.register("s", XY)))
+            await registry.deleteVersion("s", 1, False)
+            self.assertIn("deleted for good", await self.refused(42205, registry.register("s", XY)))
+            await registry.deleteVersion("s", 1, True)
+            self.assertEqual(await registry.register("s", X), 1)
         with patch.object(module, "TEXTS_SIZE_MAX", 100):
             await self.refused(42205, registry.register("t", XY))
         with patch.object(module, "SUBJECT_COUNT_MAX", 1):

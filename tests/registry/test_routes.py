@@ -18,6 +18,7 @@ from tests.schemas.schematexts import field, record
 
 X = record("A", field("x", "int"))
 XY = record("A", field("x", "int"), field("y", "int"))
+X_AND_MORE = record("A", field("x", "int"), field("y", "int", default=0))
 
 
 class RoutesTests(RegistryCase):
@@ -74,6 +75,53 @@ class RoutesTests(RegistryCase):
         for path in ("/schemas/ids/2", "/schemas/ids/x", "/schemas/ids/99999999999", "/schemas/ids/2/subjects"):
             await self.refused(40403, "GET", path)
 
+    async def test_places(self) -> None:
+        """Of a schema that is in several subjects, one may be asked for."""
+        for name in ("s", "t"):
+            await self.ask("POST", f"/subjects/{name}/versions", {"schema": X})
+        self.assertEqual(await self.ask("GET", "/schemas/ids/1/subjects"), (200, ["s", "t"]))
+        self.assertEqual(await self.ask("GET", "/schemas/ids/1/subjects", subject="t"), (200, ["t"]))
+        self.assertEqual(await self.ask("GET", "/schemas/ids/1/versions", subject="t"), (200, [{"subject": "t", "version": 1}]))
+
+    async def test_pages(self) -> None:
+        """Lists may be asked for in pieces, and who turns pages comes to an end."""
+        for name in "abc":
+            await self.ask("POST", f"/subjects/{name}/versions", {"schema": X})
+        await self.ask("POST", "/subjects/a/versions", {"schema": X_AND_MORE})
+        lists: dict[str, list[Any]] = {"/subjects": list("abc"), "/subjects/a/versions": [1, 2], "/schemas/ids/1/subjects": list("abc"), "/contexts": ["."]}
+        for path, whole in lists.items():
+            self.assertEqual(await self.ask("GET", path, offset="0", limit="-1"), (200, whole))
+            self.assertEqual(await self.ask("GET", path, limit="1"), (200, whole[:1]))
+            self.assertEqual(await self.ask("GET", path, offset="1", limit="1"), (200, whole[1:2]))
+            self.assertEqual(await self.ask("GET", path, offset="9"), (200, []))
+        [one] = (await self.ask("GET", "/schemas/ids/1/versions", offset="1", limit="1"))[1]
+        self.assertEqual(one, {"subject": "b", "version": 1})
+        await self.refused(400, "GET", "/subjects", offset="x")
+
+    async def test_deletedOnly(self) -> None:
+        """What was deleted may be asked for alone, as Java's and as Python's clients write it."""
+        for name in ("s", "t"):
+            await self.ask("POST", f"/subjects/{name}/versions", {"schema": X})
+        await self.ask("POST", "/subjects/s/versions", {"schema": X_AND_MORE})
+        await self.ask("DELETE", "/subjects/s/versions/1")
+        await self.ask("DELETE", "/subjects/t")
+        for name in ("deletedOnly", "deleted_only"):
+            self.assertEqual(await self.ask("GET", "/subjects", **{name: "true"}), (200, ["t"]))
+            self.assertEqual(await self.ask("GET", "/subjects/s/versions", **{name: "True"}), (200, [1]))
+        self.assertEqual(await self.ask("GET", "/subjects/s/versions", deleted_only="False"), (200, [2]))
+
+    async def test_notTaken(self) -> None:
+        """What would not be heeded is refused, and named: rules and metadata of a schema, an id of one's own, other settings than the rule."""
+        for name in ("metadata", "ruleSet"):
+            for path in ("/subjects/s/versions", "/subjects/s", "/compatibility/subjects/s/versions"):
+                self.assertIn(name, await self.refused(42201, "POST", path, {"schema": X, name: {"properties": {}}}))
+        for name in ("id", "version"):
+            self.assertIn(name, await self.refused(42205, "POST", "/subjects/s/versions", {"schema": X, name: 7}))
+        self.assertIn("overrideRuleSet", await self.refused(42205, "PUT", "/config", {"compatibility": "FULL", "overrideRuleSet": {"domainRules": [{}]}}))
+        self.assertEqual(await self.ask("GET", "/config"), (200, {"compatibilityLevel": "BACKWARD"}))
+        self.assertEqual(await self.ask("PUT", "/config", {"compatibility": "FULL", "normalize": False, "alias": None}), (200, {"compatibility": "FULL"}))
+        self.assertEqual(await self.ask("POST", "/subjects/s/versions", {"schema": X, "id": -1, "version": None, "metadata": None}), (200, {"id": 1}))
+
     async def test_compatibility(self) -> None:
         """Against one version, and against all that count, with and without the reasons."""
         await self.ask("POST", "/subjects/s/versions", {"schema": X})
@@ -84,7 +132,11 @@ class RoutesTests(RegistryCase):
             _, answer = await self.ask("POST", path, {"schema": XY}, verbose="true")
             self.assertIn("reader_field_missing_default_value", answer["messages"][0])
         self.assertEqual(await self.ask("POST", "/compatibility/subjects/new/versions", {"schema": X}), (200, {"is_compatible": True}))
-        await self.refused(40401, "POST", "/compatibility/subjects/new/versions/latest", {"schema": X})
+        self.assertEqual(await self.ask("POST", "/compatibility/subjects/new/versions/latest", {"schema": X}), (200, {"is_compatible": True}))
+        await self.refused(40402, "POST", "/compatibility/subjects/new/versions/1", {"schema": X})
+        await self.ask("POST", "/subjects/s/versions", {"schema": X_AND_MORE})
+        self.assertEqual(await self.ask("POST", "/compatibility/subjects/s/versions/1", {"schema": XY}), (200, {"is_compatible": False}))
+        self.assertEqual(await self.ask("POST", "/compatibility/subjects/s/versions/2", {"schema": XY}), (200, {"is_compatible": True}))
         await self.refused(40402, "POST", "/compatibility/subjects/s/versions/9", {"schema": X})
         await self.refused(42201, "POST", one, {"schema": "nothing"})
 
@@ -105,6 +157,7 @@ class RoutesTests(RegistryCase):
         self.assertEqual(await self.ask("PUT", "/mode", {"mode": "READWRITE"}), (200, {"mode": "READWRITE"}))
         await self.refused(42204, "PUT", "/mode", {"mode": "IMPORT"})
         await self.refused(40409, "GET", "/mode/s")
+        await self.refused(40409, "DELETE", "/mode/s")
         self.assertEqual(await self.ask("GET", "/mode/s", defaultToGlobal="true"), (200, {"mode": "READWRITE"}))
 
     async def test_refused(self) -> None:

@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, SchemaError, UnknownSchemaError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
 from pylogbroker.schemas.framing import frame
+from pylogbroker.schemas.parsing import PARSED_SIZE_MAX
 from tests.schemas.schematexts import LIST, field, kinds, record
 
 CLICK = record("Click", field("user", "string"), field("count", "long"), field("page", ["null", "string"], default=None))
@@ -146,6 +147,25 @@ class KnowingTests(SynchronousTestCase):
         self.assertEqual((asked, len(texts)), ([1, 2, 3, 2], 1))
         self.assertIn(str(self.assertRaises(InvalidSchemaError, decoder.learn, 2, '"int"')), texts)
         self.assertFalse(decoder.knows(2))
+
+    def test_looking(self) -> None:
+        """What was found out about a schema elsewhere is taken as if it had been found here: it can be used, or not, and why."""
+        decoder = AvroDecoder(schemaCountMax=2)
+        self.assertTrue(decoder.isNew(1) and decoder.isNew(2))
+        looks = decoder.look('"int"'), decoder.look("{")
+        self.assertTrue(decoder.isNew(1))
+        for schemaId, look in enumerate(looks, 1):
+            decoder.take(schemaId, look)
+        self.assertEqual([(decoder.isNew(schemaId), decoder.knows(schemaId)) for schemaId in (1, 2)], [(False, True), (False, False)])
+        self.assertEqual(decoder.decode(frame(1, b"\x02")), 1)
+        self.assertEqual(str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(2, b""))), looks[1].why)
+
+    def test_sizes(self) -> None:
+        """Large schemas are forgotten sooner: they do not fill the memory."""
+        decoder = AvroDecoder(find=lambda schemaId: record("A", doc="x" * (PARSED_SIZE_MAX // 20)))
+        for schemaId in range(25):
+            decoder.decode(frame(schemaId, b""))
+        self.assertEqual([decoder.knows(schemaId) for schemaId in (0, 4, 10, 24)], [False, False, True, True])
 
     def test_unknown(self) -> None:
         """A schema that nobody has is asked for again: somebody may have it later."""

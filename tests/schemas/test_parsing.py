@@ -5,11 +5,12 @@ Tests for L{pylogbroker.schemas.parsing}.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.parsing import DEPTH_MAX, PARSED_SIZE_MAX, parseSchema
+from pylogbroker.schemas.parsing import DEPTH_MAX, EMPTY_COUNT_MAX, NAME_SIZE_MAX, PARSED_SIZE_MAX, parseSchema
 from tests.schemas.schematexts import LIST, field, record
 
 
@@ -65,6 +66,34 @@ class ParseTests(SynchronousTestCase):
             self.assertIn("take no bytes", self.refused(json.dumps({"type": "array", "items": items})))
         for good in (["null"], {"type": "record", "name": "E", "fields": [field("n", "null"), field("i", "int")]}, {"type": "map", "values": "null"}):
             parseSchema(json.dumps({"type": "array", "items": good}))
+
+    def test_valuesWithoutBytes(self) -> None:
+        """What holds many values that take no bytes is refused: records, each twice in the next, would make a million of them of an empty payload."""
+
+        def twice(count: int, innermost: Any) -> str:
+            rows = [field("f0", {"type": "record", "name": "R0", "fields": [field("a", innermost)]})]
+            for number in range(1, count):
+                fields = [field(name, f"R{number - 1}") for name in "ab"]
+                rows.append(field(f"f{number}", {"type": "record", "name": f"R{number}", "fields": fields}))
+            return record("R", *rows)
+
+        empties: tuple[Any, ...] = ("null", {"type": "fixed", "name": "F", "size": 0}, {"type": "record", "name": "E", "fields": []})
+        for innermost in empties:
+            parseSchema(twice(2, innermost))
+            self.assertIn("take no bytes", self.refused(twice(20, innermost)))
+            self.assertIn("take no bytes", self.refused(json.dumps({"type": "map", "values": json.loads(twice(20, innermost))})))
+        for other in ("int", ["null", "int"], "string"):
+            parseSchema(twice(20, other))
+        parseSchema(record("R", *(field(f"f{number}", "null") for number in range(EMPTY_COUNT_MAX - 1))))
+        self.assertIn("take no bytes", self.refused(record("R", field("i", "int"), *(field(f"f{number}", "null") for number in range(EMPTY_COUNT_MAX + 1)))))
+
+    def test_names(self) -> None:
+        """Names that are long are refused, also when a namespace makes them so: each record would have it."""
+        parseSchema(record("R", namespace="n" * (NAME_SIZE_MAX - 2)))
+        for text in (record("R", namespace="n" * (NAME_SIZE_MAX - 1)), record("R" * (NAME_SIZE_MAX + 1))):
+            self.assertIn("1001 characters", self.refused(text))
+        inner = {"type": "enum", "name": "E" * 600, "symbols": ["a"]}
+        self.assertIn("characters", self.refused(record("R", field("e", inner), namespace="n" * 600)))
 
     def test_aliases(self) -> None:
         """An alias without a namespace is in that of its schema."""

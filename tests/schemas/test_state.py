@@ -126,6 +126,21 @@ class DeleteTests(StateCase):
         self.assertEqual(self.state.find("a", "id of x"), Registered("a", 3, 1, "x"))
         self.assertIsNone(self.state.find("nowhere", "id of x"))
 
+    def test_places(self) -> None:
+        """A schema's places are those in which it is; from the ones that were deleted for good it is gone."""
+        for name in ("b", "a"):
+            self.register(name, "x")
+        self.register("a", "y")
+        self.assertEqual((list(self.state.places(1)), list(self.state.places(2))), ([("a", 1), ("b", 1)], [("a", 2)]))
+        self.apply(DeleteVersion("a", 1, False))
+        self.assertEqual((list(self.state.places(1)), list(self.state.places(1, True))), ([("b", 1)], [("a", 1), ("b", 1)]))
+        self.apply(DeleteVersion("a", 1, True))
+        self.apply(DeleteSubject("b", False))
+        self.apply(DeleteSubject("b", True))
+        self.assertEqual((list(self.state.places(1, True)), self.state.versionCount("a"), self.state.versionCount("b")), ([], 1, 0))
+        self.register("b", "x")
+        self.assertEqual((list(self.state.places(1)), self.state.versionCount("nowhere")), ([("b", 1)], 0))
+
     def test_latest(self) -> None:
         """The latest is the last that was not deleted."""
         for text in ("x", "y"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import BrokenPayloadError, ConfigurationError, ConnectionError, InvalidSchemaError  # noqa: A004
 from pylogbroker.schemas.avro import AvroEncoder
 from pylogbroker.schemas.framing import frame
-from pylogbroker.spark.avro import decoding, fromAvro, sparkType
+from pylogbroker.spark.avro import _decoder, decoding, fromAvro, sparkType
 from tests.blocking.registryend import RegistryEnd
 from tests.schemas.schematexts import LIST, field, record
 
@@ -74,6 +74,7 @@ class TypeTests(SynchronousTestCase):
             ('["int","string"]', "union of 2 branches"),
             ('["null","int","string"]', "union of 3 branches"),
             ('{"type":"int","logicalType":"time-millis"}', "time-millis"),
+            ('{"type":"bytes","logicalType":"decimal","precision":39}', "39 digits"),
             ("nothing", "not an Avro schema"),
         ):
             self.assertIn(why, str(self.assertRaises(InvalidSchemaError, sparkType, text)))
@@ -132,6 +133,34 @@ class DecodingTests(SynchronousTestCase):
         payloads: list[bytes | None] = [AvroEncoder(schemaId, plain).encode({"v": value}) for schemaId in (5, 6) for value in (text, "none")]
         for wanted in (plain, named):
             self.assertEqual(self.decode(wanted, payloads, isStrict=True), [{"v": text}, {"v": "none"}] * 2)
+
+    def test_oneOrBoth(self) -> None:
+        """A logical type is the reader's, and a unit the writer's; where the two have nothing to do with each other the value is null, and beside it why."""
+        plains = {"string-uuid": "string", "int-date": "int", "bytes-decimal": "bytes"}
+        named = {key: json.dumps(json.loads(logicalSchema(key))["fields"][0]["type"][1]) for key in LOGICAL_VALUES}
+        for key, kind in plains.items():
+            value = LOGICAL_VALUES[key]
+            raw = AvroEncoder(1, named[key]).encode(value)
+            for writer, reader in ((f'"{kind}"', named[key]), (named[key], f'"{kind}"')):
+                self.registry.schema(1, writer)
+                [found] = self.decode(reader, [raw], isStrict=True)
+                self.assertEqual(found, value if "logical" in reader or kind == "string" else {"int": 20_778, "bytes": b"\x04\xd2"}[kind], (writer, reader))
+                _decoder.cache_clear()
+        self.registry.schema(1, '"long"')
+        self.registry.schema(2, named["long-timestamp-micros"])
+        self.registry.schema(3, named["int-date"])
+        payloads: list[bytes | None] = [frame(schemaId, b"\x90\x4e") for schemaId in (1, 2, 3)]
+        rows = self.decode(named["long-timestamp-millis"], payloads, withErrors=True)
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        self.assertEqual([row["value"] for row in rows], [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None])
+        self.assertIn("IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written as date is no timestamp-millis", rows[2]["error"])
+
+    def test_defaults(self) -> None:
+        """A field that was not written has its default, in the reader's unit."""
+        self.registry.schema(1, record("R"))
+        wanted = record("R", field("at", {"type": "long", "logicalType": "timestamp-millis"}, default=5_000), field("y", "bytes", default="\u00ff"))
+        [found] = self.decode(wanted, [AvroEncoder(1, record("R")).encode({})], isStrict=True)
+        self.assertEqual(found, {"at": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), "y": b"\xff"})
 
     def test_broken(self) -> None:
         """What cannot be read is null, or stands beside why, or stops: as asked."""

@@ -1,0 +1,276 @@
+"""
+Logical types: what a number, or bytes, stand for.
+
+The rule is the specification's: the underlying types are resolved as if there were no logical types, and what comes of it means what the reader's schema
+says. So a plain long becomes a moment for a reader that wants moments, and a moment becomes a plain long for one that wants longs. One thing the writer alone
+knows: the unit. Where both name a logical type the unit is the writer's: microseconds that were written are the same moment for a reader of milliseconds,
+and C{12.3} with one digit behind the point is C{12.30} with two. Where two meet that have nothing to do with each other (a date where a timestamp is wanted,
+nanoseconds, which nobody here reads), the number would silently stand for something else: it is refused, as with schemas that do not fit.
+
+The library C{fastavro} looks at the writer's logical type only, whatever the reader wants. It can be told of more logical types, though, and calls what stands
+for one with the reader's schema in its hands, after it has resolved unions and names. So numbers and bytes of which a reader may want more than what they
+are get a logical type of ours, which looks at both schemas (L{readable}). Rejected: to read plain values and go through them again, since of a union's
+value nobody can tell afterwards which branch it was.
+
+Two things more are ours. Decimals: the library takes two minutes for one of a megabyte, and rounds silently. And defaults (L{fillDefaults}): the library hands
+them out as they stand in JSON, so that a moment's would be a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+import fastavro
+from fastavro._read_py import maybe_promote
+from fastavro.read import LOGICAL_READERS, SchemaResolutionError
+
+from pylogbroker.errors import InvalidSchemaError
+from pylogbroker.schemas.texts import rewritten
+
+DIGIT_COUNT_MAX = 1_000
+"""Digits of a decimal. Reading one takes time that grows with their square."""
+
+_MARK = "pylogbroker-meaning"
+"""Our logical type."""
+
+_WRITTEN = "pylogbroker-written"
+"""Where the one stands that it takes the place of."""
+
+_READ_UNITS = ("millis", "micros")
+_MOMENTS = tuple(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in (*_READ_UNITS, "nanos"))
+_NAMES: dict[str, tuple[str, ...]] = {
+    "int": ("date", "time-millis"), "long": ("time-micros", *_MOMENTS), "bytes": ("decimal", "big-decimal"), "fixed": ("decimal", "duration", "uuid"),
+    "string": ("uuid",),
+}  # fmt: skip
+"""The specification's, by underlying type."""
+
+_PROMOTED = {"int": ("int",), "long": ("long", "int"), "bytes": ("bytes", "string"), "string": ("string", "bytes"), "fixed": ("fixed",)}
+"""What may have been written where a type is read."""
+
+_READERS: dict[str, Callable[..., Any]] = {
+    f"{kind}-{name}": LOGICAL_READERS[f"{kind}-{name}"] for kind, names in _NAMES.items() for name in names
+    if f"{kind}-{name}" in LOGICAL_READERS and name != "decimal"
+}  # fmt: skip
+"""The library's, before others add theirs. What is not here is read as what underlies it."""
+
+
+def logicalType(schema: Mapping[str, Any]) -> str:
+    """
+    Which of the specification's a schema has; C{""}: none, or one that cannot be of its type, which is then left out of account.
+
+    @param schema: its properties; C{type} a text.
+    """
+    name = schema.get("logicalType")
+    if name not in _NAMES.get(schema["type"], ()) or (name == "decimal" and not schema.get("precision")):
+        return ""
+    return str(name)
+
+
+# -- values
+
+
+def _meaning(data: Any, writer: dict[str, Any], reader: dict[str, Any] | str | None) -> Any:
+    """What stands in L{fastavro.read.LOGICAL_READERS} for our logical type: a value, read as what underlies it."""
+    written: str = writer[_WRITTEN]
+    if reader is None:
+        return _meant(data, written, writer, written, writer)
+    if isinstance(reader, str):
+        return _promoted(data, writer["type"], reader)
+    return _meant(_promoted(data, writer["type"], reader["type"]), written, writer, logicalType(reader), reader)
+
+
+def _promoted(data: Any, kind: str, wanted: str) -> Any:
+    return data if kind == wanted else maybe_promote(data, kind, wanted)  # type: ignore[no-untyped-call] # the library's
+
+
+_OURS: dict[str, Callable[..., Any]] = {f"{kind}-{_MARK}": _meaning for kind in _NAMES}
+LOGICAL_READERS.update(_OURS)
+
+
+def _meant(data: Any, written: str, writer: Mapping[str, Any], wanted: str, reader: Mapping[str, Any]) -> Any:
+    if not wanted:
+        return data
+    name = _unit(written, wanted)
+    if name == "decimal":
+        return _decimal(data, writer if written else reader, reader)
+    read = _READERS.get(f"{writer['type']}-{name}") or _READERS.get(f"{reader['type']}-{name}")
+    return data if read is None else read(data)
+
+
+@lru_cache(256)
+def _unit(written: str, wanted: str) -> str:
+    """The logical type by which a number becomes what is wanted."""
+    if written in ("", wanted):
+        return wanted
+    (kind, _, unit), (wantedKind, _, wantedUnit) = written.rpartition("-"), wanted.rpartition("-")
+    if {unit, wantedUnit} <= set(_READ_UNITS) and (kind == "time") == (wantedKind == "time"):
+        return f"{wantedKind}-{unit}"
+    raise SchemaResolutionError(f"what was written as {written} is no {wanted}")
+
+
+def _decimal(data: bytes, writer: Mapping[str, Any], reader: Mapping[str, Any]) -> Decimal:
+    """With as many digits behind the point as the reader wants; never rounded."""
+    unscaled = int.from_bytes(data, "big", signed=True)
+    exponent, context = _form(reader["precision"], reader.get("scale", 0))
+    if abs(unscaled) < 10**DIGIT_COUNT_MAX:
+        try:
+            return Decimal(unscaled).scaleb(-writer.get("scale", 0), _EXACT).quantize(exponent, context=context)
+        except (Inexact, InvalidOperation):
+            pass
+    why = f"a decimal that {context.prec} digits, {-exponent.as_tuple().exponent} of them behind the point, have no room for"  # type: ignore[operator]
+    raise ValueError(why) if writer is reader else SchemaResolutionError(why)
+
+
+_EXACT = Context(prec=DIGIT_COUNT_MAX, traps=[Inexact, InvalidOperation])
+
+
+@lru_cache(256)
+def _form(precision: int, scale: int) -> tuple[Decimal, Context]:
+    return Decimal((0, (1,), -scale)), Context(prec=min(precision, DIGIT_COUNT_MAX), traps=[Inexact, InvalidOperation])
+
+
+# -- schemas
+
+
+def readable(text: str, schema: Any, readerText: str | None) -> Any:
+    """
+    A writer's schema, for the library C{fastavro} to read by. Takes time, as parsing does.
+
+    @param text: of the writer's; canonical, as the reader's.
+    @param schema: the same, as it stands.
+    @param readerText: L{None}: values are wanted as they were written.
+    """
+    wanted = None if readerText is None else _wanted(readerText)
+
+    def marked(each: Any) -> Any:
+        written = logicalType(each) if isinstance(each, dict) else ""
+        kind = each["type"] if isinstance(each, dict) else each
+        if written == "decimal" if wanted is None else kind in wanted:
+            return {**(each if isinstance(each, dict) else {"type": kind}), "logicalType": _MARK, _WRITTEN: written}
+        if wanted is None or not written:
+            return each
+        return {key: value for key, value in each.items() if key != "logicalType"}
+
+    changed = rewritten(text, marked)
+    return schema if changed == text else fastavro.parse_schema(json.loads(changed))
+
+
+def _wanted(text: str) -> frozenset[str]:
+    """Types of which a reader may want to know more than what was written."""
+    found: set[str] = set()
+
+    def look(each: Any) -> Any:
+        if isinstance(each, dict) and logicalType(each):
+            found.update(_PROMOTED[each["type"]])
+        return each
+
+    rewritten(text, look)
+    return frozenset(found)
+
+
+# -- defaults
+
+
+class _Defaults:
+    """
+    Values of the defaults of one schema.
+
+    @ivar leftCount: how many records, and fields of them that are filled in, there may still be.
+    """
+
+    def __init__(self, names: dict[str, Any], countMax: int) -> None:
+        self.leftCount = countMax
+        self._names = names
+
+    def value(self, schema: Any, given: Any) -> Any:
+        """
+        What JSON means by a schema.
+
+        @raise ValueError: it is none of it. So do L{TypeError}, L{KeyError}, L{ArithmeticError} and L{RecursionError}.
+        """
+        if isinstance(schema, list):
+            return self._branch(schema, given)
+        if isinstance(schema, str):
+            schema = self._names.get(schema) or {"type": schema}
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            return self._record(schema["fields"], _demand(given, dict))
+        if kind == "array":
+            return [self.value(schema["items"], each) for each in _demand(given, list)]
+        if kind == "map":
+            return {key: self.value(schema["values"], each) for key, each in _demand(given, dict).items()}
+        name = logicalType(schema)
+        return _meant(_plain(kind, given), name, schema, name, schema)
+
+    def _record(self, fields: list[dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+        self.leftCount -= 1 + sum(field["name"] not in given for field in fields)
+        if self.leftCount < 0:
+            raise InvalidSchemaError("defaults of records in records that stand for far more than what is written")
+        return {field["name"]: self.value(field["type"], given[field["name"]] if field["name"] in given else field["default"]) for field in fields}
+
+    def _branch(self, branches: list[Any], given: Any) -> Any:
+        for branch in branches:
+            try:
+                return self.value(branch, given)
+            except _UNFIT:
+                continue
+        raise ValueError("of no branch")
+
+
+_UNFIT = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, SchemaResolutionError)
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "null": type(None), "boolean": bool, "int": int, "long": int, "float": (int, float), "double": (int, float), "bytes": str, "fixed": str, "string": str,
+    "enum": str,
+}  # fmt: skip
+
+
+def _demand(given: Any, kind: type | tuple[type, ...]) -> Any:
+    if not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool):
+        raise TypeError(type(given))
+    return given
+
+
+def _plain(kind: str, given: Any) -> Any:
+    _demand(given, _KINDS[kind])
+    if kind in ("bytes", "fixed"):
+        return given.encode("latin-1")
+    return float(given) if kind in ("float", "double") else given
+
+
+def fillDefaults(schema: Any, countMax: int) -> None:
+    """
+    Put what they mean in the place of a schema's defaults. One that means nothing is taken away: it is missed by who needs it.
+
+    @param schema: as the library C{fastavro} has parsed it; changed.
+    @param countMax: records that they may be, and fields of them that are filled in: with records in records they double with each line of text.
+    @raise InvalidSchemaError: they stand for too many values.
+    """
+    named = {each["name"]: each for each in _nodes(schema) if "name" in each}
+    fields = [field for each in named.values() for field in each.get("fields", ()) if "default" in field]
+    defaults, missing = _Defaults(named, countMax), object()
+    values = []
+    for field in fields:
+        try:
+            values.append(defaults.value(field["type"], field["default"]))
+        except _UNFIT:
+            values.append(missing)
+    for field, value in zip(fields, values, strict=True):
+        if value is missing:
+            del field["default"]
+        else:
+            field["default"] = value
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """All that are more than a name. (How deep they may be nested is limited.)"""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _nodes(branch)
+    elif isinstance(schema, dict):
+        yield schema
+        for inner in (schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))):
+            yield from _nodes(inner)
