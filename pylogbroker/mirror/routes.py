@@ -22,10 +22,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.timer import Timer
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError, UnknownOutcomeError
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror.waiting import Patience
+from pylogbroker.model import Place
 
 log = Logger()
 

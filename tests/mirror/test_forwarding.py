@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, MessageStream
 from pylogbroker.errors import InvalidChecksumError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
@@ -18,7 +17,7 @@ from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror import forwarding
 from pylogbroker.mirror.forwarding import Forwarder
 from pylogbroker.mirror.ledger import Ledger
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.producer.queue import Queue
 
 ONE, TWO = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))

@@ -8,12 +8,11 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ConnectionError, MessageTooLargeError, NoBrokersError, UnknownOutcomeError  # noqa: A004
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror.routes import Batch, Route
 from pylogbroker.mirror.waiting import RETRY_MAX_MS
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 
 class RouteTests(SynchronousTestCase):

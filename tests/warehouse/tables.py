@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.model import BrokerPartition
-from pylogbroker.warehouse.manifest import COMPACTION, LOAD, LoadedRange, Manifest, Place, TableFile, WindowCount
+from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.warehouse.manifest import COMPACTION, LOAD, LoadedRange, Manifest, TableFile, WindowCount
 from pylogbroker.warehouse.table import Table, fileName
 from pylogbroker.warehouse.writing import TableWriter
 
