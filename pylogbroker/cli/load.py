@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pylogbroker.cli.arguments import addJson, addZookeeper, topic
@@ -29,7 +30,7 @@ examples:
 
 Each run goes on where the last one was committed, up to where the logs end when it begins; one that died is repeated by the next, and no row is lost
 or there twice. --from loads again, and replaces. Exit status: 0, all is loaded; 1, something failed, and the reason is on standard error. If that was behind
-the commit, for instance the writing of --offsets-out, what was committed stays, and the next run goes on behind it.
+the commit, it says "committed as run N, but ...": what was committed stays, and the next run goes on behind it.
 """
 
 _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
@@ -101,10 +102,28 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
         finally:
             progress.clear()
     try:
-        _tell(options, streams, result)
+        with _behindCommit(result.manifest, "that could not be told"):
+            _tell(options, streams, result)
     finally:  # also if nobody reads to the end
-        _offerOffsets(options, topics, result.manifest)
+        if options.offsetsOut is not None:
+            with _behindCommit(result.manifest, "the offsets were not written"):
+                _writeOffsets(options, _chosen(options, topics))
     return 0
+
+
+@contextmanager
+def _behindCommit(manifest: Any, problem: str) -> Iterator[None]:
+    """
+    What fails here has not kept the run from being committed, if there was one.
+
+    @raise CommittedError: for whatever of ours is raised.
+    """
+    try:
+        yield
+    except PylogbrokerError as error:
+        if manifest is None:
+            raise
+        raise CommittedError(f"committed as run {manifest.number}, but {problem}: {error}") from error
 
 
 def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
@@ -146,17 +165,6 @@ def _beginnings(options: argparse.Namespace, lines: list[str]) -> tuple[Any, lis
 
 def _chosen(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
     return matcher(compilePattern(options.whitelist)) if options.whitelist else topics.__contains__
-
-
-def _offerOffsets(options: argparse.Namespace, topics: list[str], manifest: Any) -> None:
-    if options.offsetsOut is None:
-        return
-    try:
-        _writeOffsets(options, _chosen(options, topics))
-    except PylogbrokerError as error:
-        if manifest is None:
-            raise
-        raise CommittedError(f"committed as run {manifest.number}, but the offsets were not written: {error}") from error
 
 
 def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:

@@ -31,7 +31,7 @@ import re
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from pylogbroker.errors import DirectoryLockedError, StorageError, TableBusyError, TableError
+from pylogbroker.errors import CommittedError, DirectoryLockedError, StorageError, TableBusyError, TableError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.warehouse.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, manifestName
@@ -101,7 +101,8 @@ class TableWriter:
         @param manifest: with the number that comes next.
         @raise TableError: readers would not accept the manifest. Nothing was committed, and the staged files are gone.
         @raise TableBusyError: another run has that number. Nothing was committed, and the staged files are gone.
-        @raise StorageError: if the manifest is there nevertheless, the run is committed, and will be published by the next one.
+        @raise StorageError: a file cannot be read, written or synced. Nothing was committed.
+        @raise CommittedError: the run is committed, and could not be published; the next one does that.
         """
         data = self._encoded(manifest)
         self._syncStaged(manifest)
@@ -116,9 +117,12 @@ class TableWriter:
             self._files.remove(temporary)
             self.discard(manifest.runId)
             raise TableBusyError(final, "another run has committed under this number; nothing of this one was") from error
-        self._files.syncDirectory(self.table.at(MANIFESTS))
-        self._files.remove(temporary)
-        self._publish(manifest)
+        try:
+            self._files.syncDirectory(self.table.at(MANIFESTS))
+            self._files.remove(temporary)
+            self._publish(manifest)
+        except (StorageError, TableError) as error:
+            raise CommittedError(f"committed as run {manifest.number}, but its files were not all published, which the next run does: {error}") from error
 
     def _encoded(self, manifest: Manifest) -> bytes:
         """What can be read again: a manifest that is there and cannot be read would close the table to everybody."""

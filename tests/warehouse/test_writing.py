@@ -10,7 +10,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import StorageError, TableBusyError, TableError
+from pylogbroker.errors import CommittedError, StorageError, TableBusyError, TableError
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.warehouse import writing
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table
@@ -103,10 +103,11 @@ class CommitTests(TableCase):
         self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
 
     def test_publishingFails(self) -> None:
-        """A run that was committed and could not be published is seen whole, and the next run publishes it."""
+        """A run that was committed and could not be published says that and its number; it is seen whole, and the next run publishes it."""
         self.files.makeDirectories(PATH)
         self.files.fail("link", ".parquet", errno.ENOSPC)
-        self.assertRaises(StorageError, load, self.files, "first")
+        error = self.assertRaises(CommittedError, load, self.files, "first")
+        self.assertIn("committed as run 1, but its files were not all published, which the next run does: cannot link", str(error))
         self.assertEqual(rows(self.files), list(range(10)))
         self.assertEqual(plainRows(self.files), [])
         load(self.files, "second")
@@ -127,7 +128,7 @@ class CommitTests(TableCase):
         """A committed file that is neither there nor staged stops the next run, which names it."""
         self.files.makeDirectories(PATH)
         self.files.fail("link", ".parquet", errno.EIO)
-        self.assertRaises(StorageError, load, self.files, "first")
+        self.assertRaises(CommittedError, load, self.files, "first")
         self.files.remove(f"{PATH}/{STAGING}/first/{HOUR}0/part-0.snappy.parquet")
         error = self.assertRaises(TableError, load, self.files, "second")
         self.assertIn("run 1 has committed this file", str(error))
@@ -232,7 +233,7 @@ class DeathTests(TableCase):
         def act(files: PowerCutFileSystem) -> None:
             point, files.cutAt = files.cutAt, None
             files.fail("link", ".parquet", errno.EIO)
-            self.assertRaises(StorageError, load, files, "unpublished")
+            self.assertRaises(CommittedError, load, files, "unpublished")
             files.kill()
             assert point is not None
             files.cutAt = files.operationCount + point - started

@@ -74,6 +74,7 @@ def compact(
     @raise ConfigurationError: an option is wrong.
     @raise pylogbroker.errors.TableBusyError: another run writes to the table.
     @raise LoadError: it came to nothing, and why; days that were done before stay so.
+    @raise pylogbroker.errors.CommittedError: a day is committed, and not all of its files are published; the next call does that.
     """
     if compression not in COMPRESSIONS:
         raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
