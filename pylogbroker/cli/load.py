@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from pylogbroker.cli.arguments import addJson, addZookeeper, topic
-from pylogbroker.cli.progress import Progress, amount
-from pylogbroker.cli.sparksession import addSpark, session
+from pylogbroker.cli.progress import amount
+from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
 from pylogbroker.cluster.matching import matcher
@@ -93,14 +92,11 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
         beginnings, topics = _beginnings(options, lines)
         source = _source(options, topics)
         transform = None if options.transform is None else classes.load("transform", options.transform, {}, "transform")
-        progress = Progress(streams.errors, time.monotonic)
-        try:
+        with jobProgress(streams) as report:
             result = loading.load(
                 spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
-                report=lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"), **source,
+                report=report, **source,
             )  # fmt: skip
-        finally:
-            progress.clear()
     try:
         with _behindCommit(result.manifest, "that could not be told"):
             _tell(options, streams, result)

@@ -5,12 +5,12 @@ Rules, and why:
 
  - A partition of which nothing was loaded begins at its oldest message.
  - What was promised is not skipped in silence: when the table ends at 100 and the log begins at 200, messages are lost, and the run fails, unless told to
- go on.
+   go on.
  - A beginning that somebody asks for is a wish: one before the oldest message becomes that, with a note (as 0.7's Hadoop consumer did, spec-0.7 tools §11);
    one beyond the end is refused.
  - A beginning before the table's end loads the range B{again}: the rows that came of it are taken out in the same commit. (Rejected: to let rows stand
- twice. A table
-   that equals its topic is the promise; who wants copies has a second table.) What retention has deleted meanwhile cannot be loaded again, and its rows stay.
+   twice. A table that equals its topic is the promise; who wants copies has a second table.) What retention has deleted meanwhile cannot be loaded again,
+   and its rows stay.
  - A beginning that is not where the table ends is committed even if nothing lies behind it now: the range is empty then, moves the table's end, and takes out
    the rows behind it. Else the next run would know nothing of it, and go on where nobody wanted it to.
  - A log that ends before the table does was made anew, or is another one. Nobody but the user can know which rows are right then.
