@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pylogbroker.cli.arguments import addJson, addZookeeper, topic
+from pylogbroker.cli.arguments import addAccess, addJson, addZookeeper, topic
 from pylogbroker.cli.progress import amount
 from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
@@ -18,6 +18,7 @@ from pylogbroker.cli.tables import asJson, table
 from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.commitlog.files import storageError
+from pylogbroker.config.properties import Properties
 from pylogbroker.errors import CommittedError, LoadError, PylogbrokerError
 from pylogbroker.producer import classes
 from pylogbroker.warehouse.writing import localPath
@@ -67,6 +68,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-lost", dest="isLossSkipped", action="store_true", help="go on where messages were deleted before they were loaded; without, that is an error"
     )
+    addAccess(parser)
     addSpark(parser)
     addJson(parser)
 
@@ -124,16 +126,26 @@ def _behindCommit(manifest: Any, problem: str) -> Iterator[None]:
 
 def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
     """The data source's options."""
-    source: dict[str, Any] = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    source = _cluster(options)
     source |= {"subscribePattern": options.whitelist} if options.whitelist else {"subscribe": ",".join(topics)}
     return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
 
 
+def _cluster(options: argparse.Namespace) -> dict[str, str]:
+    """Those that say where the cluster is and how to get at it. What stands in the file is left there: options travel to workers."""
+    from pylogbroker.spark.options import ACCESS_OPTIONS
+
+    found = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    found |= {"config": os.path.abspath(options.accessFile)} if options.accessFile else {}
+    given = Properties().overlaid(options.accessChanges)
+    return found | {name: given[key] for name, key in ACCESS_OPTIONS.items() if key in given}
+
+
 def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
     """The addresses, by number."""
-    from pylogbroker.blocking.clusterview import StaticView, ZookeeperView, parseBrokers
+    from pylogbroker.spark.options import CLUSTER_OPTIONS, Given, clusterOptions
 
-    with ZookeeperView(options.zookeeper) if options.zookeeper else StaticView(parseBrokers(options.brokers)) as view:
+    with clusterOptions(Given(_cluster(options), CLUSTER_OPTIONS)).view() as view:
         return view.brokers()
 
 

@@ -110,8 +110,9 @@ class Sending:
                 raise NoBrokersError(f"broker {broker} is registered for a topic, and not at all")
             address, options = self._addresses[broker], self._options
             producer = self._producers[broker] = SyncProducer(
-                address.host, address.port, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.cluster.timeoutMs, closeMs=options.cluster.timeoutMs
-            )
+                *options.cluster.endpoint(address), payloadSizeMax=options.payloadSizeMax, timeoutMs=options.cluster.timeoutMs,
+                closeMs=options.cluster.timeoutMs,
+            )  # fmt: skip
         return producer
 
     def close(self) -> None:

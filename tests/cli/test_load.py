@@ -132,6 +132,8 @@ class ArgumentTests(SynchronousTestCase):
             (("--topic", "x", "--from", "earliest", "--offsets-in", "f"), "not allowed with"),
             (("--topic", "x", "--zookeeper", "z"), "not allowed with"),
             (("--topic", "a/b"), "a/b"),
+            (("--topic", "x", "--config", "/nonexistent/properties"), "/nonexistent/properties"),
+            (("--topic", "x", "--set", "zk.diggest=me:secret"), "zk.digest"),
         ):
             errors = io.StringIO()
             with redirect_stderr(errors):
