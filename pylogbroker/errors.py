@@ -184,7 +184,7 @@ class LoadError(PylogbrokerError):
 
 
 class CommittedError(PylogbrokerError):
-    """A load was committed, and what was to be done behind it did not work out; the text says which run it was, and what failed."""
+    """A run of a table was committed, and what was to be done behind it did not work out; the text says which run it was, and what failed."""
 
 
 # -- what a broker answers --------------------------------------------------------------------------------------------

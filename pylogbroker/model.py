@@ -51,6 +51,28 @@ class BrokerPartition(NamedTuple):
         return f"{self.broker}-{self.partition}"
 
 
+class Place(NamedTuple):
+    """One partition of one topic in a cluster."""
+
+    topic: str
+    partition: BrokerPartition
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Bounds(NamedTuple):
+    """
+    Where the log of a partition begins and ends.
+
+    @ivar start: the oldest message that there is.
+    @ivar end: behind the last message that consumers see.
+    """
+
+    start: int
+    end: int
+
+
 class Message(NamedTuple):
     """
     One message, as it was read from an entry.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.model import EARLIEST, LATEST, NO_TIMESTAMP, RANDOM_PARTITION, Message, MessageAndOffset, TopicPartition, printable
+from pylogbroker.model import EARLIEST, LATEST, NO_TIMESTAMP, RANDOM_PARTITION, BrokerPartition, Message, MessageAndOffset, Place, TopicPartition, printable
 
 
 class ValueTests(SynchronousTestCase):
@@ -16,6 +16,11 @@ class ValueTests(SynchronousTestCase):
         """It is written as its directory is named, is equal to a plain tuple, and hashes like one."""
         self.assertEqual(str(TopicPartition("my-topic", 3)), "my-topic-3")
         self.assertEqual({("t", 0): 1}.get(TopicPartition("t", 0)), 1)
+
+    def test_place(self) -> None:
+        """One text for a partition in a cluster, whoever speaks of it; places sort by topic, broker and partition."""
+        places = [Place("t", BrokerPartition(0, 10)), Place("t", BrokerPartition(0, 9)), Place("s", BrokerPartition(1, 0))]
+        self.assertEqual([str(place) for place in sorted(places)], ["s/1-0", "t/0-9", "t/0-10"])
 
     def test_codec(self) -> None:
         """The codec is the two lowest bits of the attributes, whatever the others are."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from pylogbroker.blocking.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, step, topic, topicBroker
@@ -33,6 +34,10 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.model import BrokerPartition
+
+READABLE = "readable"
+_ACLS = {READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE, "private": CREATOR_ALL_ACL, "open": OPEN_ACL_UNSAFE}
+"""As of L{pylogbroker.zookeeper.client}, which has an event loop, and is on the same floor."""
 
 TIMEOUT_MS = 10_000
 PARTITION_COUNT_MAX = 100_000
@@ -86,14 +91,16 @@ class ZookeeperView(_View):
     ZooKeeper refuses.
     """
 
-    def __init__(self, servers: str, *, digest: str = "", timeoutMs: float = TIMEOUT_MS) -> None:
+    def __init__(self, servers: str, *, digest: str = "", acl: str = READABLE, timeoutMs: float = TIMEOUT_MS) -> None:
         """
         @param servers: C{host:port[,host:port…][/chroot]}.
         @param digest: C{user:password}; empty for none.
+        @param acl: with C{digest}, who but this user may use the nodes that are created: C{"readable"}, C{"private"} or C{"open"}.
         @param timeoutMs: for connecting, and for each answer.
         """
         self._servers = servers
         self._digest = digest
+        self._acls = _ACLS[acl] if digest else OPEN_ACL_UNSAFE
         self._timeoutMs = timeoutMs
         self._client: Any = None
 
@@ -206,7 +213,7 @@ class ZookeeperView(_View):
     def _connected(self) -> Any:
         if self._client is None:
             try:
-                client = KazooClient(hosts=self._servers, auth_data=[("digest", self._digest)] if self._digest else None)
+                client = KazooClient(hosts=self._servers, auth_data=[("digest", self._digest)] if self._digest else None, default_acl=self._acls)
             except Exception as error:  # whatever a parser raises on foreign text
                 raise ConfigurationError(f"zookeeper={self._servers}: {error}") from error
             try:

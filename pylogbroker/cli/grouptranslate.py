@@ -16,10 +16,9 @@ from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.groupoffsets import addChange, addTopics, change, readOffsets
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.offsetlines import GroupOffset
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.mirror.tables import readTables
 from pylogbroker.mirror.translation import translate
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 _EXAMPLES = """\
 examples:

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from pylogbroker.cli.arguments import addJson, addZookeeper, topic
-from pylogbroker.cli.progress import Progress, amount
-from pylogbroker.cli.sparksession import addSpark, session
+from pylogbroker.cli.arguments import addAccess, addJson, addZookeeper, topic
+from pylogbroker.cli.progress import amount
+from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
 from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.commitlog.files import storageError
+from pylogbroker.config.properties import Properties
 from pylogbroker.errors import CommittedError, LoadError, PylogbrokerError
 from pylogbroker.producer import classes
 from pylogbroker.warehouse.writing import localPath
@@ -29,7 +30,7 @@ examples:
 
 Each run goes on where the last one was committed, up to where the logs end when it begins; one that died is repeated by the next, and no row is lost
 or there twice. --from loads again, and replaces. Exit status: 0, all is loaded; 1, something failed, and the reason is on standard error. If that was behind
-the commit, for instance the writing of --offsets-out, what was committed stays, and the next run goes on behind it.
+the commit, it says "committed as run N, but ...": what was committed stays, and the next run goes on behind it.
 """
 
 _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
@@ -67,6 +68,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-lost", dest="isLossSkipped", action="store_true", help="go on where messages were deleted before they were loaded; without, that is an error"
     )
+    addAccess(parser)
     addSpark(parser)
     addJson(parser)
 
@@ -92,33 +94,58 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
         beginnings, topics = _beginnings(options, lines)
         source = _source(options, topics)
         transform = None if options.transform is None else classes.load("transform", options.transform, {}, "transform")
-        progress = Progress(streams.errors, time.monotonic)
-        try:
+        with jobProgress(streams) as report:
             result = loading.load(
                 spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
-                report=lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"), **source,
+                report=report, **source,
             )  # fmt: skip
-        finally:
-            progress.clear()
     try:
-        _tell(options, streams, result)
+        with _behindCommit(result.manifest, "that could not be told"):
+            _tell(options, streams, result)
     finally:  # also if nobody reads to the end
-        _offerOffsets(options, topics, result.manifest)
+        if options.offsetsOut is not None:
+            with _behindCommit(result.manifest, "the offsets were not written"):
+                _writeOffsets(options, _chosen(options, topics))
     return 0
+
+
+@contextmanager
+def _behindCommit(manifest: Any, problem: str) -> Iterator[None]:
+    """
+    What fails here has not kept the run from being committed, if there was one.
+
+    @raise CommittedError: for whatever of ours is raised.
+    """
+    try:
+        yield
+    except PylogbrokerError as error:
+        if manifest is None:
+            raise
+        raise CommittedError(f"committed as run {manifest.number}, but {problem}: {error}") from error
 
 
 def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
     """The data source's options."""
-    source: dict[str, Any] = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    source = _cluster(options)
     source |= {"subscribePattern": options.whitelist} if options.whitelist else {"subscribe": ",".join(topics)}
     return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
 
 
+def _cluster(options: argparse.Namespace) -> dict[str, str]:
+    """Those that say where the cluster is and how to get at it. What stands in the file is left there: options travel to workers."""
+    from pylogbroker.spark.options import ACCESS_OPTIONS
+
+    found = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    found |= {"config": os.path.abspath(options.accessFile)} if options.accessFile else {}
+    given = Properties().overlaid(options.accessChanges)
+    return found | {name: given[key] for name, key in ACCESS_OPTIONS.items() if key in given}
+
+
 def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
     """The addresses, by number."""
-    from pylogbroker.blocking.clusterview import StaticView, ZookeeperView, parseBrokers
+    from pylogbroker.spark.options import CLUSTER_OPTIONS, Given, clusterOptions
 
-    with ZookeeperView(options.zookeeper) if options.zookeeper else StaticView(parseBrokers(options.brokers)) as view:
+    with clusterOptions(Given(_cluster(options), CLUSTER_OPTIONS)).view() as view:
         return view.brokers()
 
 
@@ -146,17 +173,6 @@ def _beginnings(options: argparse.Namespace, lines: list[str]) -> tuple[Any, lis
 
 def _chosen(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
     return matcher(compilePattern(options.whitelist)) if options.whitelist else topics.__contains__
-
-
-def _offerOffsets(options: argparse.Namespace, topics: list[str], manifest: Any) -> None:
-    if options.offsetsOut is None:
-        return
-    try:
-        _writeOffsets(options, _chosen(options, topics))
-    except PylogbrokerError as error:
-        if manifest is None:
-            raise
-        raise CommittedError(f"committed as run {manifest.number}, but the offsets were not written: {error}") from error
 
 
 def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:

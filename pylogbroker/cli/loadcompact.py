@@ -5,13 +5,11 @@ C{pylogbroker load compact}: few files of many, in a table that C{pylogbroker lo
 from __future__ import annotations
 
 import argparse
-import time
 from datetime import date
 
 from pylogbroker.cli.arguments import addJson, positive
 from pylogbroker.cli.load import addTable
-from pylogbroker.cli.progress import Progress
-from pylogbroker.cli.sparksession import addSpark, session
+from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
 from pylogbroker.warehouse.writing import localPath
@@ -55,14 +53,10 @@ def loadCompact(options: argparse.Namespace, streams: Streams) -> int:
     with session(options, "pylogbroker load compact") as spark:
         from pylogbroker.spark.loading import compact
 
-        progress = Progress(streams.errors, time.monotonic)
-        try:
+        with jobProgress(streams) as report:
             days = compact(
-                spark, options.path, date=options.date, fileCountMin=options.fileCountMin, compression=options.compression,
-                report=lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"),
+                spark, options.path, date=options.date, fileCountMin=options.fileCountMin, compression=options.compression, report=report
             )  # fmt: skip
-        finally:
-            progress.clear()
     text = asJson({"days": [each._asdict() for each in days]}) if options.isJson else table(("TOPIC", "DATE", "BEFORE", "FILES", "ROWS", "BYTES"), days)
     writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
     return 0

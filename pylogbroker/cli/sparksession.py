@@ -9,14 +9,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pylogbroker.cli import CommandError
+from pylogbroker.cli.progress import Progress
+from pylogbroker.cli.streams import Streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pylogbroker.spark.loading.watching import Report
 
 DEFAULT_MASTER = "local[*,4]"
 """All processors of this machine; a task may fail three times before the job does."""
@@ -81,3 +86,17 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def jobProgress(streams: Streams, clock: Callable[[], float] = time.monotonic) -> Iterator[Report]:
+    """
+    What Spark tells of its jobs, on a terminal, until they are done.
+
+    @param clock: seconds.
+    """
+    progress = Progress(streams.errors, clock)
+    try:
+        yield lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks")
+    finally:
+        progress.clear()

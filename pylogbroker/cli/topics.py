@@ -12,8 +12,7 @@ from pylogbroker.cli.arguments import addJson, addRegistry
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
-from pylogbroker.client.logends import Bounds
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import Bounds, BrokerPartition
 
 _EXAMPLES = """\
 examples:

@@ -18,7 +18,7 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.waiting import AT_ONCE_COUNT_MAX, allOf, slices
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import LostConnectionError, PylogbrokerError, RemoteError
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.model import EARLIEST, LATEST, Bounds, BrokerPartition
 
 OFFSET_COUNT_MAX = 100_000
 """Of segments that a partition is asked for."""
@@ -53,16 +53,6 @@ UNKNOWN = Ages()
 
 Find = Callable[[int], Awaitable[BrokerRegistration]]
 """Where a broker is; fails with a L{PylogbrokerError} when nobody knows."""
-
-
-class Bounds(NamedTuple):
-    """
-    @ivar start: the oldest message that there is.
-    @ivar end: behind the last message that consumers see.
-    """
-
-    start: int
-    end: int
 
 
 class LogEnds:

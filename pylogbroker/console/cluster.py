@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.logends import Bounds, LogEnds
+from pylogbroker.client.logends import LogEnds
 from pylogbroker.client.registries import Place, Registries
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
@@ -21,7 +21,7 @@ from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import NoBrokersError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.picture import BrokerPicture, PartitionPicture
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import Bounds, BrokerPartition
 
 BROKER_COUNT_MAX = 100
 TOPIC_COUNT_MAX = 500

@@ -9,10 +9,10 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.logends import Bounds, bounds
+from pylogbroker.client.logends import bounds
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.model import EARLIEST, LATEST, Bounds
 
 
 class ISource(Protocol):

@@ -37,7 +37,6 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.timer import Timer
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.positions import Positions
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, MessageStream, located
 from pylogbroker.errors import (
     FormatError,
@@ -50,7 +49,7 @@ from pylogbroker.errors import (
 from pylogbroker.formats.compression import CODEC_NAMES
 from pylogbroker.formats.messageset import CODEC_MASK, MessageSet, readEntry
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.model import EARLIEST, LATEST, Place
 
 RETRY_FIRST_MS = 1_000
 RETRY_MAX_MS = 60_000

@@ -20,10 +20,11 @@ from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetcher import FETCH_COUNT_MAX, Fetcher
 from pylogbroker.consumer.positions import Positions
-from pylogbroker.consumer.rebalance import Place, Share
+from pylogbroker.consumer.rebalance import Share
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.counters import ConsumerCounters
+from pylogbroker.model import Place
 
 EndpointFor = Callable[[BrokerRegistration], "str | IStreamClientEndpoint"]
 

@@ -32,13 +32,14 @@ from pylogbroker.consumer.looking import TOPIC_SIZE_MAX
 from pylogbroker.consumer.member import Member
 from pylogbroker.consumer.offsetstores import IOffsetStore, ZookeeperOffsetStore
 from pylogbroker.consumer.positions import Positions
-from pylogbroker.consumer.rebalance import Place, Share, State
+from pylogbroker.consumer.rebalance import Share, State
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import ClosedError, CommitFailedError, ConfigurationError, ConsumerStateError, InvalidNameError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientfigures import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
+from pylogbroker.model import Place
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STREAM_COUNT_MAX = 100_000

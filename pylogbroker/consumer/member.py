@@ -33,7 +33,6 @@ from pylogbroker.consumer.rebalance import (
     Finish,
     Forget,
     Look,
-    Place,
     Rebalance,
     Release,
     Released,
@@ -44,6 +43,7 @@ from pylogbroker.consumer.rebalance import (
 from pylogbroker.consumer.watching import Watches
 from pylogbroker.errors import PylogbrokerError, RebalanceFailedError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
+from pylogbroker.model import Place
 from pylogbroker.zookeeper.ephemeral import claim
 
 Commit = Callable[[Callable[[], Collection[Place]]], Awaitable[None]]

@@ -19,10 +19,9 @@ from twisted.logger import Logger
 from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import NoNodeException, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.zookeeper.ephemeral import write
 
 

@@ -10,9 +10,10 @@ from twisted.logger import Logger
 
 from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.paths import GroupPaths
-from pylogbroker.consumer.rebalance import Place, Share
+from pylogbroker.consumer.rebalance import Share
 from pylogbroker.errors import BadVersionException, NoNodeException
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.model import Place
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim
 
 

@@ -15,7 +15,7 @@ from twisted.internet.defer import CancelledError, DeferredLock
 from twisted.logger import Logger
 
 from pylogbroker.consumer.offsetstores import IOffsetStore
-from pylogbroker.consumer.rebalance import Place
+from pylogbroker.model import Place
 
 _KNOWN_COUNT_MAX = 100
 """Writes without an answer that are remembered, for each partition; one that is forgotten looks like somebody else's, and then what is stored counts."""

@@ -47,20 +47,10 @@ from typing import NamedTuple
 from pylogbroker.cluster.assignment import assign
 from pylogbroker.cluster.subscription import ISubscription
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 BACKOFF_FACTOR_MAX = 10
 """How many times the back-off time a member waits at the most, after many failures."""
-
-
-class Place(NamedTuple):
-    """One partition of one topic in the cluster."""
-
-    topic: str
-    partition: BrokerPartition
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}"
 
 
 class View(NamedTuple):

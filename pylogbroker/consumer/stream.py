@@ -30,11 +30,10 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ConsumerTimeoutError, FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20

@@ -17,14 +17,13 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.routes import Batch, Route
 from pylogbroker.mirror.target import Target
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 TURN_COUNT_MAX = 2_000
 """Messages that are taken in one turn of the reactor."""

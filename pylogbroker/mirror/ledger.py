@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, succeed
 
-from pylogbroker.consumer.rebalance import Place
+from pylogbroker.model import Place
 
 
 class Entry:

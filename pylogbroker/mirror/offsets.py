@@ -16,8 +16,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004
 
 from pylogbroker.consumer.offsetstores import IOffsetStore
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.mirror.ledger import Ledger
+from pylogbroker.model import Place
 
 PATIENCE_MS = 5_000
 """How long a commit waits for what is under way."""

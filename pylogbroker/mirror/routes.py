@@ -25,10 +25,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.timer import Timer
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import LostConnectionError, MessageTooLargeError, PylogbrokerError, UnknownOutcomeError
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.waiting import Patience
+from pylogbroker.model import Place
 
 log = Logger()
 

@@ -21,7 +21,6 @@ from pylogbroker.cluster.subscription import WildcardSubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
@@ -31,6 +30,7 @@ from pylogbroker.mirror.offsets import ConfirmedOffsetStore
 from pylogbroker.mirror.tables import Tables
 from pylogbroker.mirror.target import Target
 from pylogbroker.mirror.waiting import Patience, untilDone
+from pylogbroker.model import Place
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 

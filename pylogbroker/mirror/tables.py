@@ -22,13 +22,12 @@ from twisted.logger import Logger
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import BadVersionException, NodeExistsException, NoNodeException, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.target import Target
 from pylogbroker.mirror.translation import OffsetTable, decodeTable
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.zookeeper.ephemeral import createParents
 
 _ROUNDS_MAX = 10

@@ -21,9 +21,8 @@ from itertools import pairwise
 from typing import Any
 
 from pylogbroker.cluster.znodes import decodePartition, decodeText
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ZnodeError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 COUNT_MAX = 64
 """Entries of one source partition."""

@@ -15,12 +15,9 @@ from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConnectionError, NoBrokersError, ZookeeperError  # noqa: A004
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import Place
 from pylogbroker.spark.asking import Brokers, Patience
 from pylogbroker.spark.options import ClusterOptions, Selection
-
-Place = tuple[str, BrokerPartition]
-"""A topic's partition."""
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +107,7 @@ def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:
     @raise NoBrokersError: a topic that is named is on no broker.
     """
     if selection.assigned is not None:
-        return sorted((topic, partition) for topic, partitions in selection.assigned.items() for partition in partitions)
+        return sorted(Place(topic, partition) for topic, partitions in selection.assigned.items() for partition in partitions)
     names: Iterable[str] = selection.topics
     if selection.pattern:
         matches = matcher(compilePattern(selection.pattern))
@@ -120,5 +117,5 @@ def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:
         partitions = view.partitions(topic)
         if not partitions and not selection.pattern:
             raise NoBrokersError(f"there is no broker that has topic {topic}")
-        found += [(topic, partition) for partition in partitions]
+        found += [Place(topic, partition) for partition in partitions]
     return found

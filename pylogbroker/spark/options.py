@@ -15,9 +15,11 @@ from typing import TypeVar
 from pylogbroker.blocking.calls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
 from pylogbroker.blocking.clusterview import IClusterView, StaticView, ZookeeperView, parseBrokers
 from pylogbroker.blocking.connection import CONNECT_TIMEOUT_MS
+from pylogbroker.blocking.endpoints import Endpoint, brokerEndpoint, endpoint
 from pylogbroker.blocking.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import compilePattern
+from pylogbroker.config.accesssettings import ACCESS_ROWS, AccessSettings
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.formats.compression import CODEC_NAMES, NONE
@@ -26,7 +28,10 @@ from pylogbroker.spark.offsetmaps import OffsetMap, parseAssignment, parseOffset
 
 T = TypeVar("T")
 
-CLUSTER_OPTIONS = ("zookeeper", "brokers", "zookeeperDigest", "timeoutMs", "retryCount")
+ACCESS_OPTIONS = {row.setting: row.key for row in ACCESS_ROWS}
+"""What stands in a property file under another name: C{zookeeperDigest}, C{zookeeperAcl}, C{brokerEndpoint}."""
+
+CLUSTER_OPTIONS = ("zookeeper", "brokers", "config", *ACCESS_OPTIONS, "timeoutMs", "retryCount")
 SOURCE_OPTIONS = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "failOnDataLoss", "minPartitions",
     "maxBytesPerTrigger", "fetchSize", "fetchSizeMax",
@@ -100,9 +105,39 @@ class Given:
 
 
 @dataclass(frozen=True)
+class AccessOptions:
+    """
+    How to get at a secured cluster. Workers get this object, and what stands in the file stays there: each reads its own.
+
+    @ivar config: path of a property file, of which L{ACCESS_ROWS} are heeded; empty: none.
+    @ivar changes: C{key=value} each, over the file's.
+    """
+
+    config: str
+    changes: tuple[str, ...] = field(repr=False)
+
+    def settings(self) -> AccessSettings:
+        """
+        What holds on this machine.
+
+        @raise ConfigurationError: the file cannot be read, or a value is wrong.
+        """
+        return AccessSettings.read(self.config or None, self.changes)
+
+
+def accessOptions(given: Given) -> AccessOptions:
+    """
+    @raise ConfigurationError: an option, or what stands in the file on this machine, is wrong.
+    """
+    access = AccessOptions(given.text("config"), tuple(f"{key}={given.text(name)}" for name, key in ACCESS_OPTIONS.items() if given.text(name)))
+    access.settings()
+    return access
+
+
+@dataclass(frozen=True)
 class ClusterOptions:
     """
-    Where the brokers are, and how long to wait for them.
+    Where the brokers are, how to get at them, and how long to wait for them.
 
     @ivar zookeeper: addresses and chroot; empty, if there is a list of C{brokers}.
     @ivar retryCount: how often a question to a broker is repeated when it gave no answer.
@@ -110,19 +145,24 @@ class ClusterOptions:
 
     zookeeper: str
     brokers: tuple[BrokerAddress, ...]
-    digest: str = field(repr=False)
+    access: AccessOptions
     timeoutMs: int
     retryCount: int
 
     def view(self) -> IClusterView:
-        """A look at the cluster; to be closed."""
+        """A look at the cluster; to be closed. Raises as L{AccessOptions.settings}, and so do the others."""
         if self.zookeeper:
-            return ZookeeperView(self.zookeeper, digest=self.digest, timeoutMs=self.timeoutMs)
+            access = self.access.settings()
+            return ZookeeperView(self.zookeeper, digest=access.zookeeperDigest, acl=access.zookeeperAcl, timeoutMs=self.timeoutMs)
         return StaticView(self.brokers, consumer=self.consumer)
 
     def consumer(self, address: BrokerAddress) -> SimpleConsumer:
         """A client for a broker; to be closed."""
-        return SimpleConsumer(address.host, address.port, timeoutMs=self.timeoutMs, connectTimeoutMs=min(self.timeoutMs, CONNECT_TIMEOUT_MS))
+        return SimpleConsumer(*self.endpoint(address), timeoutMs=self.timeoutMs, connectTimeoutMs=min(self.timeoutMs, CONNECT_TIMEOUT_MS))
+
+    def endpoint(self, address: BrokerAddress) -> Endpoint:
+        """How to reach a broker."""
+        return endpoint(brokerEndpoint(self.access.settings().brokerEndpoint, f"{address.host}:{address.port}"))
 
 
 def clusterOptions(given: Given) -> ClusterOptions:
@@ -136,7 +176,7 @@ def clusterOptions(given: Given) -> ClusterOptions:
     return ClusterOptions(
         zookeeper,
         parseBrokers(brokers) if brokers else (),
-        given.text("zookeeperDigest"),
+        accessOptions(given),
         given.number("timeoutMs", TIMEOUT_MS, 1),
         given.number("retryCount", RETRY_COUNT, 0, 1000),
     )

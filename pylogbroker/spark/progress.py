@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pylogbroker.errors import UnreadableError
-from pylogbroker.spark.cluster import Place
+from pylogbroker.model import Place
 from pylogbroker.spark.offsetmaps import parsePartition
 from pylogbroker.spark.plan import Range
 
@@ -32,7 +32,7 @@ def decodeProgress(kept: Mapping[str, Any]) -> dict[Place, Range]:
     @raise UnreadableError: it is not what we have given to Spark.
     """
     try:
-        pairs = [((topic, parsePartition(topic, name)), each) for topic, partitions in kept.items() for name, each in partitions.items()]
+        pairs = [(Place(topic, parsePartition(topic, name)), each) for topic, partitions in kept.items() for name, each in partitions.items()]
         return {place: Range(*place, int(each[FROM]), int(each[TO])) for place, each in pairs}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableError(f"the checkpoint has {kept!r}, which is no offset of pylogbroker") from error

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.model import EARLIEST, LATEST, Place
 from pylogbroker.spark.asking import Brokers
-from pylogbroker.spark.cluster import Place
 from pylogbroker.spark.ends import askBounds, askOffsetAt
 from pylogbroker.spark.fetching import lost
 from pylogbroker.spark.options import SourceOptions, Where
@@ -22,7 +21,7 @@ from pylogbroker.spark.plan import Bounds, Range
 
 def expectedPlaces(options: SourceOptions) -> set[Place]:
     """The partitions for which offsets are given, and which must therefore be there."""
-    return {(topic, partition) for where in (options.starting, options.ending) if isinstance(where, dict) for topic in where for partition in where[topic]}
+    return {Place(topic, partition) for where in (options.starting, options.ending) if isinstance(where, dict) for topic in where for partition in where[topic]}
 
 
 def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> None:
@@ -31,7 +30,7 @@ def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> Non
     """
     if not isinstance(where, dict):
         return
-    named = {(topic, partition) for topic, offsets in where.items() for partition in offsets}
+    named = {Place(topic, partition) for topic, offsets in where.items() for partition in offsets}
     wanted = set(places)
     for topic, partition in sorted(wanted - named):
         raise ConfigurationError(f"{option} says nothing of topic {topic}, partition {partition}; it must name all (-2 is the earliest, -1 the latest)")

@@ -18,8 +18,7 @@ from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioning import defaultPartitioner
 from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidNameError, NoBrokersError  # noqa: A004
-from pylogbroker.model import BrokerPartition
-from pylogbroker.spark.cluster import Place
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.options import SinkOptions
 
 HELD_SIZE_MAX = 64 << 20
@@ -61,7 +60,7 @@ class Sending:
         if topic is None or value is None:
             raise EncodingError(f"a row without a {'topic' if topic is None else 'value'} (key {key!r}) cannot be sent")
         payload = value.encode() if isinstance(value, str) else value
-        place = (topic, self._choose(topic, key))
+        place = Place(topic, self._choose(topic, key))
         size = self._sizes.get(place, 0) + len(payload) + ENTRY_HEADER_SIZE
         self._held.setdefault(place, []).append(payload)
         self._sizes[place] = size
@@ -111,8 +110,9 @@ class Sending:
                 raise NoBrokersError(f"broker {broker} is registered for a topic, and not at all")
             address, options = self._addresses[broker], self._options
             producer = self._producers[broker] = SyncProducer(
-                address.host, address.port, payloadSizeMax=options.payloadSizeMax, timeoutMs=options.cluster.timeoutMs, closeMs=options.cluster.timeoutMs
-            )
+                *options.cluster.endpoint(address), payloadSizeMax=options.payloadSizeMax, timeoutMs=options.cluster.timeoutMs,
+                closeMs=options.cluster.timeoutMs,
+            )  # fmt: skip
         return producer
 
     def close(self) -> None:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from pylogbroker.model import LATEST
+from pylogbroker.model import LATEST, Place
 from pylogbroker.spark.asking import Brokers
 from pylogbroker.spark.boundaries import boundaryWithin
-from pylogbroker.spark.cluster import Cluster, Place
+from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.ends import askBounds
 from pylogbroker.spark.fetching import lost
 from pylogbroker.spark.options import SourceOptions
@@ -91,8 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _present(self, before: Mapping[Place, Range]) -> list[Place]:
         """The partitions that are there, after all that are known have been looked for."""
         places = self._live().places(self._options.selection, before)
-        for topic, partition in sorted(set(before) - set(places)):
-            lost(self._options, f"topic {topic}, partition {partition}: no broker has it any more, of which {before[topic, partition].end} was read")
+        for place in sorted(set(before) - set(places)):
+            lost(self._options, f"topic {place.topic}, partition {place.partition}: no broker has it any more, of which {before[place].end} was read")
         if self._targets is not None:
             places = [place for place in places if place in before or place in self._targets]
         return places

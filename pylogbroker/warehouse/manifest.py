@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import TableError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 MANIFEST_SIZE_MAX = 256 << 20
 WINDOW_COUNT_MAX = 200_000
@@ -30,16 +30,6 @@ VERSION = 1
 LOAD = "load"
 COMPACTION = "compaction"
 KINDS = (LOAD, COMPACTION)
-
-
-class Place(NamedTuple):
-    """A partition of a topic on a broker."""
-
-    topic: str
-    partition: BrokerPartition
-
-    def __str__(self) -> str:
-        return f"{self.topic} {self.partition}"
 
 
 class LoadedRange(NamedTuple):

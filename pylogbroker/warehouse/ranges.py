@@ -5,12 +5,12 @@ Rules, and why:
 
  - A partition of which nothing was loaded begins at its oldest message.
  - What was promised is not skipped in silence: when the table ends at 100 and the log begins at 200, messages are lost, and the run fails, unless told to
- go on.
+   go on.
  - A beginning that somebody asks for is a wish: one before the oldest message becomes that, with a note (as 0.7's Hadoop consumer did, spec-0.7 tools §11);
    one beyond the end is refused.
  - A beginning before the table's end loads the range B{again}: the rows that came of it are taken out in the same commit. (Rejected: to let rows stand
- twice. A table
-   that equals its topic is the promise; who wants copies has a second table.) What retention has deleted meanwhile cannot be loaded again, and its rows stay.
+   twice. A table that equals its topic is the promise; who wants copies has a second table.) What retention has deleted meanwhile cannot be loaded again,
+   and its rows stay.
  - A beginning that is not where the table ends is committed even if nothing lies behind it now: the range is empty then, moves the table's end, and takes out
    the rows behind it. Else the next run would know nothing of it, and go on where nobody wanted it to.
  - A log that ends before the table does was made anew, or is another one. Nobody but the user can know which rows are right then.
@@ -22,15 +22,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pylogbroker.errors import LoadError
-from pylogbroker.model import EARLIEST, LATEST
-from pylogbroker.warehouse.manifest import Place
-
-
-class Bounds(NamedTuple):
-    """Where the log of a partition begins, and where it ends for consumers."""
-
-    startOffset: int
-    endOffset: int
+from pylogbroker.model import EARLIEST, LATEST, Bounds, Place
 
 
 class PlannedRange(NamedTuple):
@@ -90,8 +82,8 @@ def planRanges(
         except LoadError as error:
             problems.append(str(error))
             continue
-        if fromOffset < bounds[place].endOffset or (place in wanted and fromOffset != positions.get(place)):
-            ranges.append(PlannedRange(place, fromOffset, bounds[place].endOffset, fromOffset < positions.get(place, 0)))
+        if fromOffset < bounds[place].end or (place in wanted and fromOffset != positions.get(place)):
+            ranges.append(PlannedRange(place, fromOffset, bounds[place].end, fromOffset < positions.get(place, 0)))
     if problems:
         raise LoadError("\n".join(problems))
     return LoadPlan(tuple(ranges), tuple(notes))
@@ -102,25 +94,25 @@ def _beginning(place: Place, position: int | None, bounds: Bounds, wish: int | N
     if wish is not None:
         return _wished(place, position, bounds, wish, notes)
     if position is None:
-        return bounds.startOffset
-    if position > bounds.endOffset:
-        raise LoadError(f"{place}: the log ends at {bounds.endOffset}, and the table has it up to {position}: was it made anew? A beginning has to be given")
-    if position >= bounds.startOffset:
+        return bounds.start
+    if position > bounds.end:
+        raise LoadError(f"{place}: the log ends at {bounds.end}, and the table has it up to {position}: was it made anew? A beginning has to be given")
+    if position >= bounds.start:
         return position
-    lost = f"{place}: offsets {position} to {bounds.startOffset} were deleted before they were loaded"
+    lost = f"{place}: offsets {position} to {bounds.start} were deleted before they were loaded"
     if isLossFatal:
         raise LoadError(f"{lost}; with failOnDataLoss=false the load goes on behind them")
     notes.append(lost)
-    return bounds.startOffset
+    return bounds.start
 
 
 def _wished(place: Place, position: int | None, bounds: Bounds, wish: int, notes: list[str]) -> int:
-    offset = {EARLIEST: bounds.startOffset, LATEST: bounds.endOffset}.get(wish, wish)
-    if offset > bounds.endOffset:
-        raise LoadError(f"{place}: the log ends at {bounds.endOffset}, and cannot be loaded from {offset} on")
-    if offset < bounds.startOffset:
-        notes.append(f"{place}: the oldest message is at {bounds.startOffset}; the load begins there, and not at {offset}")
-        offset = bounds.startOffset
+    offset = {EARLIEST: bounds.start, LATEST: bounds.end}.get(wish, wish)
+    if offset > bounds.end:
+        raise LoadError(f"{place}: the log ends at {bounds.end}, and cannot be loaded from {offset} on")
+    if offset < bounds.start:
+        notes.append(f"{place}: the oldest message is at {bounds.start}; the load begins there, and not at {offset}")
+        offset = bounds.start
     if position is not None and offset > position:
         notes.append(f"{place}: offsets {position} to {offset} are skipped, as was asked for")
     return offset

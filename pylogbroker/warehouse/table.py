@@ -20,6 +20,7 @@ No list of all files is kept: it would have to be rewritten, or read whole, by e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from pylogbroker.errors import StorageError, TableError
@@ -32,6 +33,7 @@ LOCK = "_lock"
 SUFFIX = ".parquet"
 LEVELS = ("topic=", "date=", "hour=")
 _NUMBER_DIGITS = 12
+_FILE = re.compile(rf"(\d{{{_NUMBER_DIGITS}}})-\d{{6}}\.", re.ASCII)
 LOOK_COUNT_MAX = 10
 
 
@@ -44,6 +46,12 @@ def fileName(number: int, index: int, staged: str) -> str:
     """Of a run's file: its number and index, and how the file is compressed, which stands behind the first dot of the name that it was written under."""
     _name, dot, ending = staged.rpartition("/")[2].partition(".")
     return f"{number:0{_NUMBER_DIGITS}d}-{index:06d}{dot}{ending}"
+
+
+def runNumber(path: str) -> int | None:
+    """Of the run that committed a file; L{None}: somebody else has put it there."""
+    found = _FILE.match(path.rpartition("/")[2])
+    return None if found is None else int(found[1])
 
 
 class Table:

@@ -5,18 +5,19 @@ What must be true: after any death, at any point, the table has all rows of each
 being told. The rule:
 
  1. Who writes holds the lock on C{_lock}, from before it looks how far the table is until it is done. A second one is told at once, before it has read a
- byte. The
-    system lets go of the lock when the process dies, so that nobody has to clean up.
+    byte. The system lets go of the lock when the process dies, so that nobody has to clean up.
  2. Files are written to C{_staging/<run id>/}, whose name no other run ever uses: what still writes for a dead run harms nobody.
- 3. What no reader would accept as a manifest is refused. The staged files are synced, names and all. Then the manifest is written under another name,
-    synced, and B{linked} to its number, which fails if that is
-    taken. This is the commit. Where the lock does not reach (some network file systems, mounted without locks), still only one of two runs from the same
-    state wins here, and the other has committed nothing; but each takes the other's staging folder for a dead one's. So who calls compares the rows that were
-    written with those in the files, and a staged file that is gone before it is synced fails the commit. Between that and the publishing nothing helps: there
-    the table would miss files, which that run says. Two writers at a time are safe only with the lock.
+ 3. What no reader would accept as a manifest is refused. The staged files are synced, names and all. Then the manifest is written under another name, and
+    synced; the staged files are looked at once more; and the manifest is B{linked} to its number, which fails if that is taken. This is the commit.
  4. The run is published: each staged file is linked to its final name, the folders are synced, the files that the manifest removes are removed, and then the
     staging folder is. All of this can be done twice; whoever takes the lock begins with it, for the last manifest, whose staging folder tells that it may be
     unfinished. All other staging folders are of runs that came to nothing, and go.
+
+Where the lock does not reach (some network file systems, mounted without locks), a run that lives looks like a dead one to the next. So who sweeps first moves
+the folder aside, then removes the manifest's other name, and then looks whether the run has committed meanwhile; and who commits does the opposite, first
+that name and then a look at the files. Whichever way the two fall together, either the one that commits finds something missing, which is an error before the
+commit, or the one that sweeps finds a committed run, whose files it still has and publishes. And of two runs from the same state only one gets the number.
+That is for mistakes: a run that commits before the one before it has published would hide it from rule 4. Two writers at a time are safe only with the lock.
 
 Rejected: offsets in ZooKeeper beside the files (two commits, and a death between them loses or doubles); an optimistic commit with a second attempt (the
 loser has done all the work for nothing, and a paused publisher could resurrect files that a later compaction removed; with the lock it cannot).
@@ -31,12 +32,16 @@ import re
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from pylogbroker.errors import DirectoryLockedError, StorageError, TableBusyError, TableError
+from pylogbroker.errors import CommittedError, DirectoryLockedError, StorageError, TableBusyError, TableError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.warehouse.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, manifestName
 
 _TEMPORARY = "_next-"
+_ASIDE = ".aside"
+"""Behind the name of a staging folder that is about to be removed."""
+
+_TAKEN_FOR_DEAD = "nothing was committed. Another run that writes to this table has taken this one for dead: the lock does not reach from there to here"
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -99,39 +104,80 @@ class TableWriter:
         Commit and publish a run.
 
         @param manifest: with the number that comes next.
-        @raise TableError: readers would not accept the manifest. Nothing was committed, and the staged files are gone.
+        @raise TableError: readers would not accept the manifest, or a staged file is not what the manifest says, or another run has taken this one for
+            dead. Nothing was committed, and the staged files are gone.
         @raise TableBusyError: another run has that number. Nothing was committed, and the staged files are gone.
-        @raise StorageError: if the manifest is there nevertheless, the run is committed, and will be published by the next one.
+        @raise StorageError: a file cannot be read, written or synced. Nothing was committed.
+        @raise CommittedError: the run is committed, and could not be published; the next one does that.
         """
-        data = self._encoded(manifest)
-        self._syncStaged(manifest)
-        temporary = self.table.at(MANIFESTS, _TEMPORARY + manifest.runId)
-        self._write(temporary, data)
-        final = self.table.at(MANIFESTS, manifestName(manifest.number))
+        self._link(manifest, self._prepared(manifest))
         try:
-            self._files.link(temporary, final)
-        except StorageError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            self._files.remove(temporary)
+            self._files.syncDirectory(self.table.at(MANIFESTS))
+            self._drop(self._temporary(manifest.runId))
+            self._publish(manifest)
+        except (StorageError, TableError) as error:
+            raise CommittedError(f"committed as run {manifest.number}, but its files were not all published, which the next run does: {error}") from error
+
+    def _prepared(self, manifest: Manifest) -> bytes:
+        """The manifest as a file, with all that it names on the disk."""
+        try:
+            data = self._encoded(manifest)
+            self._checkStaged(manifest)
+            self._syncStaged(manifest)
+        except TableError:
             self.discard(manifest.runId)
-            raise TableBusyError(final, "another run has committed under this number; nothing of this one was") from error
-        self._files.syncDirectory(self.table.at(MANIFESTS))
-        self._files.remove(temporary)
-        self._publish(manifest)
+            raise
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                raise TableError(error.path, f"it is gone; {_TAKEN_FOR_DEAD}") from error
+            raise
+        return data
 
     def _encoded(self, manifest: Manifest) -> bytes:
         """What can be read again: a manifest that is there and cannot be read would close the table to everybody."""
         name = self.table.at(MANIFESTS, manifestName(manifest.number))
         data = manifest.encode()
-        try:
-            if len(data) > MANIFEST_SIZE_MAX:
-                raise TableError(name, f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX}; nothing was committed")
-            decodeManifest(name, data)
-        except TableError:
-            self.discard(manifest.runId)
-            raise
+        if len(data) > MANIFEST_SIZE_MAX:
+            raise TableError(name, f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX}; nothing was committed")
+        decodeManifest(name, data)
         return data
+
+    def _link(self, manifest: Manifest, data: bytes) -> None:
+        """The commit."""
+        temporary, final = self._temporary(manifest.runId), self.table.at(MANIFESTS, manifestName(manifest.number))
+        self._write(temporary, data)
+        try:
+            self._checkStaged(manifest)
+            self._files.link(temporary, final)
+        except (StorageError, TableError) as error:
+            self._drop(temporary)
+            if self._lastIf(manifest.runId) is not None:
+                return  # the answer was lost, as network file systems do, and not the link
+            self.discard(manifest.runId)
+            code = error.errno if isinstance(error, StorageError) else None
+            if code == errno.EEXIST:
+                raise TableBusyError(final, "another run has committed under this number; nothing of this one was") from error
+            if code == errno.ENOENT:
+                raise TableError(temporary, f"it is gone; {_TAKEN_FOR_DEAD}") from error
+            raise
+
+    def _temporary(self, runId: str) -> str:
+        """The other name of a run's manifest."""
+        return self.table.at(MANIFESTS, _TEMPORARY + runId)
+
+    def _drop(self, path: str) -> None:
+        """Remove a file that may be there."""
+        if self._files.status(path) is not None:
+            self._files.remove(path)
+
+    def _checkStaged(self, manifest: Manifest) -> None:
+        """That all is there that the manifest promises."""
+        for each in manifest.added:
+            path = f"{self.staging(manifest.runId)}/{each.staged}"
+            status = self._files.status(path)
+            if status is None or status.size != each.size:
+                found = "is gone" if status is None else f"has {status.size} bytes, and not {each.size}"
+                raise TableError(path, f"it {found}; {_TAKEN_FOR_DEAD}")
 
     def _write(self, path: str, data: bytes) -> None:
         file = self._files.open(path, create=True)
@@ -195,14 +241,41 @@ class TableWriter:
     def _recover(self) -> None:
         # The manifest of a run that died just behind its commit may not be on the disk yet; its files must not be there before it.
         self._syncUp([self.table.at(MANIFESTS), self.table.at(STAGING)])
-        last = self.table.last()
-        if last is not None and self._files.status(self.staging(last.runId)) is not None:
-            self._publish(last)
-        for name in self._files.list(self.table.at(STAGING)):
-            self.discard(name)
+        for runId in sorted({name.removesuffix(_ASIDE) for name in self._files.list(self.table.at(STAGING))}):
+            self._settle(runId)
         for name in self._files.list(self.table.at(MANIFESTS)):
             if name.startswith(_TEMPORARY):
                 self._files.remove(self.table.at(MANIFESTS, name))
+
+    def _settle(self, runId: str) -> None:
+        """Publish a run if it is the last that was committed; else see to it that it never will be, and remove its files."""
+        there, aside = self.staging(runId), self.staging(runId) + _ASIDE
+        last = self._lastIf(runId)
+        if last is None:
+            try:
+                self._moveAside(runId, there, aside)
+            except StorageError:  # then it stays as it is, for a later run
+                return
+            last = self._lastIf(runId)
+        if last is None:
+            self._sweep(there)
+            self._sweep(aside)
+            return
+        if self._files.status(aside) is not None:
+            self._sweep(there)
+            self._files.rename(aside, there)
+        self._publish(last)
+
+    def _lastIf(self, runId: str) -> Manifest | None:
+        """The last manifest, if it is this run's."""
+        last = self.table.last()
+        return last if last is not None and last.runId == runId else None
+
+    def _moveAside(self, runId: str, there: str, aside: str) -> None:
+        """In this order, so that a run that lives finds one of the two missing, or has committed already."""
+        if self._files.status(aside) is None:
+            self._files.rename(there, aside)
+        self._drop(self._temporary(runId))
 
     def _sweep(self, path: str) -> None:
         """Remove a folder with all that is in it, as far as can be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.blocking import SimpleConsumer
@@ -107,6 +107,18 @@ class ZookeeperViewTests(SynchronousTestCase):
             self.assertEqual(view.topics(), [])
         self.view.close()
         self.assertEqual(self.view.topics(), [])
+
+    def test_ownNodes(self) -> None:
+        """With credentials, nodes that are made belong to them, as far as C{acl} says; without, to everybody."""
+        self.admin.create(self.chroot)
+        own = make_digest_acl("me", "secret", all=True)
+        for acl, expected in (("private", [own]), ("readable", [own, *READ_ACL_UNSAFE]), ("open", OPEN_ACL_UNSAFE)):
+            with ZookeeperView(sharedZookeeper().servers + self.chroot, digest="me:secret", acl=acl, timeoutMs=60_000) as view:
+                view.keepNumber(f"/{acl}", 5)
+            self.admin.add_auth("digest", "me:secret")
+            self.assertEqual(self.admin.get_acls(f"{self.chroot}/{acl}")[0], expected)
+        self.view.keepNumber("/plain", 5)
+        self.assertEqual(self.admin.get_acls(f"{self.chroot}/plain")[0], OPEN_ACL_UNSAFE)
 
     def test_refused(self) -> None:
         """What ZooKeeper refuses is an error that names the path."""

@@ -92,6 +92,14 @@ class CommandTests(LoadCase):
         options = parse(["load", "s3a://bucket/table", "--brokers", "h:1", "--topic", "x"])
         self.assertRaises(TableError, load, options, Streams(-1, 1, io.StringIO()))
 
+    def test_notTold(self) -> None:
+        """A result that cannot be printed is a failure that says which run was committed all the same."""
+        self.write(b"a")
+        options = parse(["load", self.folder, "--brokers", self.cluster.listed, "--topic", self.topic])
+        with open("/dev/full", "wb") as full:
+            error = self.assertRaises(CommittedError, load, options, Streams(-1, full.fileno(), io.StringIO()))
+        self.assertIn("committed as run 1, but that could not be told: cannot write the output", str(error))
+        self.assertEqual(table(self.spark, self.folder).count(), 1)
 
     def test_zookeeper(self) -> None:
         """Brokers and topics are found in ZooKeeper; notes are said."""
@@ -124,6 +132,8 @@ class ArgumentTests(SynchronousTestCase):
             (("--topic", "x", "--from", "earliest", "--offsets-in", "f"), "not allowed with"),
             (("--topic", "x", "--zookeeper", "z"), "not allowed with"),
             (("--topic", "a/b"), "a/b"),
+            (("--topic", "x", "--config", "/nonexistent/properties"), "/nonexistent/properties"),
+            (("--topic", "x", "--set", "zk.diggest=me:secret"), "zk.digest"),
         ):
             errors = io.StringIO()
             with redirect_stderr(errors):

@@ -11,10 +11,15 @@ import sys
 from contextlib import redirect_stderr
 from threading import Thread
 
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.sparksession import DEFAULT_MASTER, addSpark, session
+from pylogbroker.cli.sparksession import DEFAULT_MASTER, addSpark, jobProgress, session
+from pylogbroker.cli.streams import Streams
+from pylogbroker.errors import LoadError
+from pylogbroker.spark.loading.watching import StageProgress
 from tests.cli.commands import ROOT
+from tests.cli.test_progress import Terminal
 from tests.integration.sparksession import sharedSession
 
 
@@ -33,6 +38,24 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual((options.master, options.settings), (DEFAULT_MASTER, [("spark.a", "b=c"), ("spark.driver.memory", "4g")]))
         for wrong in ("spark.a", "driver.memory=4g"):
             self.assertRaises(SystemExit, self.parse, "--conf", wrong)
+
+
+class ProgressTests(SynchronousTestCase):
+    """What a terminal shows meanwhile."""
+
+    def test_line(self) -> None:
+        """The stage, its tasks, rows and bytes, which are taken away again, also when the job fails."""
+        clock, terminal = Clock(), Terminal()
+
+        def fail() -> None:
+            with jobProgress(Streams(-1, -1, terminal), clock.seconds) as report:
+                clock.advance(2)
+                report(StageProgress("counting", 8, 3, 5000, 1_000_000))
+                self.assertIn("counting, 3 of 8 tasks: 5,000 messages, 1.0 MB, 2,500 messages/s", terminal.getvalue())
+                raise LoadError("no")
+
+        self.assertRaises(LoadError, fail)
+        self.assertTrue(terminal.getvalue().endswith(" \r"))
 
 
 class SessionTests(SynchronousTestCase):

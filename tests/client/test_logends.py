@@ -11,11 +11,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.client import logends
-from pylogbroker.client.logends import AGE_MS_MAX, UNKNOWN, Ages, Bounds, LogEnds, ages
+from pylogbroker.client.logends import AGE_MS_MAX, UNKNOWN, Ages, LogEnds, ages
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ConnectionError, LostConnectionError, NoBrokersError, TimedOutError  # noqa: A004
-from pylogbroker.model import LATEST, BrokerPartition
+from pylogbroker.model import LATEST, Bounds, BrokerPartition
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import encodeOffsets
 

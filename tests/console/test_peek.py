@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client.logends import Bounds
 from pylogbroker.console import peek as module
 from pylogbroker.console.peek import COUNT_MAX, READ_SIZE, READ_SIZE_MAX, SHOWN_SIZE_MAX, Peek, firstEntry, peek, peekLast
 from pylogbroker.errors import OffsetOutOfRangeError
 from pylogbroker.formats import checksum
 from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import encodeSet, wrap
+from pylogbroker.model import Bounds
 
 
 class Log:

@@ -13,9 +13,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from tests.consumer.farend import FarCluster
 
 START = 1_795_194_789.952

@@ -13,11 +13,10 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.consumer.avromessages import AvroMessages, toTopic
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import BrokenPayloadError, PylogbrokerError, RegistryError, SchemaError, UnknownSchemaError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.schemas.avro import AvroEncoder
 from pylogbroker.testing.worker import LeadWorker
 from tests.blocking.registryend import RegistryEnd

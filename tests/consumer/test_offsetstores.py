@@ -11,9 +11,8 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import IOffsetStore, MemoryOffsetStore, SqliteOffsetStore, ZookeeperOffsetStore
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ConnectionLossException
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.testing.zookeeper import ZookeeperDouble
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("u", BrokerPartition(10, 3))

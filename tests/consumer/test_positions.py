@@ -10,8 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.consumer.positions import Positions
-from pylogbroker.consumer.rebalance import Place
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
 

@@ -19,7 +19,6 @@ from pylogbroker.consumer.rebalance import (
     Finish,
     Forget,
     Look,
-    Place,
     Rebalance,
     Release,
     Released,
@@ -28,7 +27,7 @@ from pylogbroker.consumer.rebalance import (
     View,
     shareOf,
 )
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 BROKERS = {number: BrokerRegistration("c", f"host{number}", 9092) for number in (200, 300, 400)}
 

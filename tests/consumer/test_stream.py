@@ -12,7 +12,6 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import BlockingIterator, Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import (
     ConsumerTimeoutError,
@@ -22,7 +21,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
 

@@ -27,8 +27,8 @@ import pyarrow.parquet as parquet
 from pylogbroker.audit.envelope import encodeEnvelope
 from pylogbroker.blocking import SimpleConsumer
 from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.model import BrokerPartition
-from pylogbroker.warehouse.manifest import Manifest, Place
+from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.warehouse.manifest import Manifest
 from pylogbroker.warehouse.table import STAGING, Table
 from tests.integration.loaderapp import FAILED, TOPIC
 from tests.integration.sparksession import SparkCluster

@@ -118,7 +118,7 @@ class SecureToolTests(CommandCase):
             self.assertEqual(row["data.consumed.in.nMsg"], 20)
         await self.tool("audit", "--tier", f"live={self.servers}", "--topic", "t", "--set", "grace.ms=0")
         withCluster = {name for name, parser in commands().items() if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())}
-        self.assertEqual(self.told, withCluster - {"load"})  # that one reads by Spark's data source, which has options of its own
+        self.assertEqual(self.told, withCluster - {"load"})  # that one reads by Spark's data source: tests.integration.test_securespark
 
     async def translate(self, end: int) -> None:
         """C{groups translate}, to where a mirror has written down that nothing is known."""

@@ -23,9 +23,9 @@ from twisted.internet.task import deferLater, react
 
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.model import Place
 from pylogbroker.wire.requests import encodeProduce
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.benchmarks.clients import turnNs

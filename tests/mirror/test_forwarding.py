@@ -11,7 +11,6 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, MessageStream
 from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
@@ -20,7 +19,7 @@ from pylogbroker.mirror import forwarding
 from pylogbroker.mirror.forwarding import Forwarder
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.waiting import RETRY_MAX_MS
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.producer.queue import Queue
 
 ONE, TWO = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.mirror.ledger import Ledger
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 ONE = Place("t", BrokerPartition(0, 0))
 TWO = Place("t", BrokerPartition(0, 1))

@@ -10,11 +10,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import NoBrokersError
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.offsets import PATIENCE_MS, ConfirmedOffsetStore
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 ONE = Place("t", BrokerPartition(0, 0))
 TWO = Place("t", BrokerPartition(0, 1))

@@ -9,12 +9,11 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ConnectionError, LostConnectionError, MessageTooLargeError, NoBrokersError, TimedOutError, UnknownOutcomeError  # noqa: A004
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.routes import Batch, Route
 from pylogbroker.mirror.waiting import RETRY_MAX_MS
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 
 class RouteTests(SynchronousTestCase):

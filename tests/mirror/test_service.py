@@ -14,12 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.subscription import blacklist
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.mirror.service import TELL_SECONDS, MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
 from pylogbroker.mirror.tables import readTables
 from pylogbroker.mirror.translation import translate
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from tests.mirror.clusters import SESSION_MS, Cluster, MirrorCase, reactor
 
 OFFSETS = "/consumers/mirrors/offsets"

@@ -13,11 +13,10 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.paths import GroupPaths
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ConnectionLossException, NoBrokersError, ZookeeperError
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.tables import Tables, readTables
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.testing.zookeeper import ZookeeperDouble
 from pylogbroker.zookeeper.ephemeral import write
 

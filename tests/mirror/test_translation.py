@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.errors import ZnodeError
 from pylogbroker.mirror.translation import COUNT_MAX, SIZE_MAX, OffsetTable, decodeTable, translate
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 
 A = BrokerPartition(0, 0)
 B = BrokerPartition(1, 0)

@@ -15,9 +15,9 @@ from twisted.python.failure import Failure
 from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
+from pylogbroker.model import Place
 from pylogbroker.producer.producer import Producer
 from tests.producer.puppets import PuppetConnections
 from tests.simulation.ledger import FAILED, SENT, UNKNOWN, Delivery, Ledger, Sending

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pylogbroker.consumer.rebalance import Place
+from pylogbroker.model import Place
 
 FAULT_COUNT_MAX = 5
 """Of each kind that are told."""

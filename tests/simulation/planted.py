@@ -10,8 +10,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.rebalance import Effect, Place, Rebalance, State, View, shareOf
+from pylogbroker.consumer.rebalance import Effect, Rebalance, State, View, shareOf
 from pylogbroker.consumer.stream import Chunk, MessageStream
+from pylogbroker.model import Place
 from tests.simulation.simulation import Plants
 
 

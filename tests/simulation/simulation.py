@@ -22,8 +22,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from pylogbroker.cluster import paths
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.rebalance import Place
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.testing.zookeeper import ZookeeperDouble
 from tests.simulation.brokers import SimulatedBroker
 from tests.simulation.clients import Connect, SimulatedMember, SimulatedProducer

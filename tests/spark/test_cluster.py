@@ -5,7 +5,7 @@ from __future__ import annotations
 from pylogbroker.blocking.clusterview import IClusterView
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConnectionError, NoBrokersError, ZookeeperTimeoutException  # noqa: A004
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.cluster import Cluster, findPlaces
 from pylogbroker.spark.options import Selection
 from tests.spark.sourcecase import HERE, SourceCase
@@ -81,12 +81,12 @@ class ClusterTests(SourceCase):
     def test_expected(self) -> None:
         """Partitions that should be there are looked for several times."""
         cluster = self.cluster({"t": [HERE]}, {"t": [HERE]}, {"t": [HERE, AWAY]})
-        self.assertEqual(cluster.places(Selection(topics=("t",)), [("t", AWAY)]), [("t", HERE), ("t", AWAY)])
+        self.assertEqual(cluster.places(Selection(topics=("t",)), [Place("t", AWAY)]), [("t", HERE), ("t", AWAY)])
         self.assertEqual(self.pauses, [0.1, 0.2])
 
     def test_expectedInVain(self) -> None:
         """What is there in the end is the answer, and the caller sees what is missing."""
-        self.assertEqual(self.cluster({"t": [HERE]}).places(Selection(topics=("t",)), [("t", AWAY)]), [("t", HERE)])
+        self.assertEqual(self.cluster({"t": [HERE]}).places(Selection(topics=("t",)), [Place("t", AWAY)]), [("t", HERE)])
         self.assertEqual(len(self.pauses), 2)
 
     def test_noBrokerForAMoment(self) -> None:

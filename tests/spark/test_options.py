@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.blocking.clusterview import StaticView, ZookeeperView
+from pylogbroker.blocking.endpoints import Endpoint
+from pylogbroker.config.accesssettings import AccessSettings
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.formats.compression import SNAPPY
@@ -46,8 +51,30 @@ class SourceOptionsTests(SynchronousTestCase):
     def test_secret(self) -> None:
         """A password is for ZooKeeper, and not shown."""
         cluster = sourceOptions({"zookeeper": "h:2181", "subscribe": "t", "zookeeperDigest": "me:secret"}).cluster
-        self.assertEqual(cluster.digest, "me:secret")
+        self.assertEqual(cluster.access.settings().zookeeperDigest, "me:secret")
         self.assertNotIn("secret", repr(cluster))
+        self.assertNotIn("secret", self.refusal(**LEAST, zookeeperDigest="secret"))
+
+    def test_accessFile(self) -> None:
+        """
+        A property file says how to get at a cluster, a producer's own for instance; options go before it. What stands in it is read where it is needed, and
+        does not go to workers.
+        """
+        path = self.mktemp()
+        Path(path).write_text("zk.digest=me:secret\nzk.acl=private\nbroker.endpoint=tls:{host}:{port}:trustRoots=/ca\nproducer.type=sync\n", encoding="utf-8")
+        cluster = sourceOptions({**LEAST, "config": path, "zookeeperAcl": "open", "brokerEndpoint": "tcp:{host}:1{port}"}).cluster
+        self.assertEqual(cluster.access.settings(), AccessSettings("me:secret", "open", "tcp:{host}:1{port}"))
+        self.assertNotIn(b"secret", pickle.dumps(cluster))
+        self.assertEqual(pickle.loads(pickle.dumps(cluster)), cluster)
+        self.assertEqual(cluster.endpoint(BrokerAddress(0, "h", 92)), Endpoint("h", 192))
+        os.unlink(path)
+        self.assertIn(path, str(self.assertRaises(ConfigurationError, cluster.view().partitions, "t")))
+        self.assertIn(path, self.refusal(**LEAST, config=path))
+
+    def test_wrongAccess(self) -> None:
+        """What is wrong is refused before anything is asked."""
+        self.assertIn("zk.acl", self.refusal(**LEAST, zookeeperAcl="nobody"))
+        self.assertIn("broker.endpoint", self.refusal(**LEAST, brokerEndpoint="tls:h:1"))
 
     def test_selections(self) -> None:
         """Topics are listed, matched, or given with their partitions."""

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.model import BrokerPartition
-from pylogbroker.spark.cluster import Place
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.plan import Range
 from pylogbroker.spark.progress import decodeProgress, encodeProgress, sharesOf
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pylogbroker.errors import ConfigurationError, DataLossError
 from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.plan import Bounds
 from pylogbroker.spark.ranges import batchRanges, checkNamed, expectedPlaces, inBounds
 from tests.spark.sourcecase import HERE, SourceCase
@@ -27,7 +27,7 @@ class RangesTests(SourceCase):
 
     def ends(self, **options: Any) -> tuple[int, int]:
         """Start and end of the one range, in sets."""
-        [found] = batchRanges(self.options(**options), self.brokers(), [("clicks", HERE)])
+        [found] = batchRanges(self.options(**options), self.brokers(), [Place("clicks", HERE)])
         return found.start // SIZE, found.end // SIZE
 
     def at(self, count: int) -> str:
@@ -65,10 +65,10 @@ class RangesTests(SourceCase):
         """A map of offsets names every partition that is read and no other, and what it names is expected."""
         options = self.options(startingOffsets='{"clicks": {"0-0": 5}}')
         self.assertEqual(expectedPlaces(options), {("clicks", HERE)})
-        checkNamed("startingOffsets", options.starting, [("clicks", HERE)])
-        checkNamed("startingOffsets", None, [("clicks", HERE)])
+        checkNamed("startingOffsets", options.starting, [Place("clicks", HERE)])
+        checkNamed("startingOffsets", None, [Place("clicks", HERE)])
         other = BrokerPartition(1, 0)
-        text = str(self.assertRaises(ConfigurationError, checkNamed, "startingOffsets", options.starting, [("clicks", HERE), ("clicks", other)]))
+        text = str(self.assertRaises(ConfigurationError, checkNamed, "startingOffsets", options.starting, [Place("clicks", HERE), Place("clicks", other)]))
         self.assertIn("startingOffsets says nothing of topic clicks, partition 1-0", text)
         text = str(self.assertRaises(ConfigurationError, checkNamed, "startingOffsets", options.starting, []))
         self.assertIn("startingOffsets names topic clicks, partition 0-0, which is not there", text)

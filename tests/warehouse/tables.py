@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.model import BrokerPartition
-from pylogbroker.warehouse.manifest import COMPACTION, LOAD, LoadedRange, Manifest, Place, TableFile, WindowCount
+from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.warehouse.manifest import COMPACTION, LOAD, LoadedRange, Manifest, TableFile, WindowCount
 from pylogbroker.warehouse.table import Table, fileName
 from pylogbroker.warehouse.writing import TableWriter
 
@@ -58,8 +58,9 @@ def load(fileSystem: IFileSystem, runId: str, count: int = 10) -> None:
         added = []
         for hour, some in rows.items():
             staged = f"{HOUR}{hour}/part-{hour}.snappy.parquet"
-            write(fileSystem, f"{writer.staging(runId)}/{staged}", b"".join(b"%d\n" % row for row in some))
-            added.append(TableFile(f"{HOUR}{hour}/{fileName(number, hour, staged)}", staged, len(some), 0))
+            data = b"".join(b"%d\n" % row for row in some)
+            write(fileSystem, f"{writer.staging(runId)}/{staged}", data)
+            added.append(TableFile(f"{HOUR}{hour}/{fileName(number, hour, staged)}", staged, len(some), len(data)))
         loaded = (LoadedRange(*PLACE, begin, begin + count, count),)
         writer.commit(manifest(number, runId, ranges=loaded, positions={PLACE: begin + count}, added=tuple(added)))
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import LoadError
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
-from pylogbroker.warehouse.manifest import Place
-from pylogbroker.warehouse.ranges import Bounds, LoadPlan, PlannedRange, advanced, planRanges
+from pylogbroker.model import EARLIEST, LATEST, Bounds, BrokerPartition, Place
+from pylogbroker.warehouse.ranges import LoadPlan, PlannedRange, advanced, planRanges
 
 A = Place("clicks", BrokerPartition(0, 0))
 B = Place("clicks", BrokerPartition(1, 0))
@@ -44,7 +43,7 @@ class RangeTests(SynchronousTestCase):
 
     def test_lost(self) -> None:
         """What was deleted before it was loaded is an error; told to, the load goes on behind it, and says so."""
-        self.assertIn("clicks 0-0: offsets 20 to 30 were deleted before they were loaded", self.refused(20, 30, 90))
+        self.assertIn("clicks/0-0: offsets 20 to 30 were deleted before they were loaded", self.refused(20, 30, 90))
         plan = self.one(20, 30, 90, None, False)
         self.assertEqual(plan.ranges, (PlannedRange(A, 30, 90, False),))
         self.assertEqual(len(plan.notes), 1)

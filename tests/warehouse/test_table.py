@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError, TableError
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from pylogbroker.warehouse.table import LOOK_COUNT_MAX, MANIFESTS, Table, fileName, manifestName
+from pylogbroker.warehouse.table import LOOK_COUNT_MAX, MANIFESTS, Table, fileName, manifestName, runNumber
 from tests.warehouse.tables import HOUR, PATH, compact, load, manifest, read, rows, write
 
 
@@ -31,6 +31,8 @@ class TableTests(SynchronousTestCase):
         """A file's name has its run and index, and how it is compressed."""
         self.assertEqual(fileName(12, 3, "topic=a/part-00000-uuid-c000.snappy.parquet"), "000000000012-000003.snappy.parquet")
         self.assertEqual(fileName(12, 3, "part.parquet"), "000000000012-000003.parquet")
+        self.assertEqual(runNumber(f"{HOUR}1/000000000012-000003.snappy.parquet"), 12)
+        self.assertEqual([runNumber(name) for name in ("part-00000-uuid-c000.parquet", "12-3.parquet", "x000000000012-000003.parquet")], [None] * 3)
 
     def test_strangers(self) -> None:
         """Other files are none of the table's."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import StorageError, TableBusyError, TableError
+from pylogbroker.errors import CommittedError, StorageError, TableBusyError, TableError
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.warehouse import writing
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table
@@ -103,10 +104,11 @@ class CommitTests(TableCase):
         self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
 
     def test_publishingFails(self) -> None:
-        """A run that was committed and could not be published is seen whole, and the next run publishes it."""
+        """A run that was committed and could not be published says that and its number; it is seen whole, and the next run publishes it."""
         self.files.makeDirectories(PATH)
         self.files.fail("link", ".parquet", errno.ENOSPC)
-        self.assertRaises(StorageError, load, self.files, "first")
+        error = self.assertRaises(CommittedError, load, self.files, "first")
+        self.assertIn("committed as run 1, but its files were not all published, which the next run does: cannot link", str(error))
         self.assertEqual(rows(self.files), list(range(10)))
         self.assertEqual(plainRows(self.files), [])
         load(self.files, "second")
@@ -118,7 +120,7 @@ class CommitTests(TableCase):
         write(self.files, f"{PATH}/{STAGING}/dead/a/b", b"1\n")
         self.files.fail("remove", "/b", errno.EBUSY)
         load(self.files, "first")
-        self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), ["dead"])
+        self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), ["dead.aside"])
         load(self.files, "second")
         self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), [])
         self.assertWhole(self.files, 20)
@@ -127,7 +129,7 @@ class CommitTests(TableCase):
         """A committed file that is neither there nor staged stops the next run, which names it."""
         self.files.makeDirectories(PATH)
         self.files.fail("link", ".parquet", errno.EIO)
-        self.assertRaises(StorageError, load, self.files, "first")
+        self.assertRaises(CommittedError, load, self.files, "first")
         self.files.remove(f"{PATH}/{STAGING}/first/{HOUR}0/part-0.snappy.parquet")
         error = self.assertRaises(TableError, load, self.files, "second")
         self.assertIn("run 1 has committed this file", str(error))
@@ -156,6 +158,124 @@ class LockTests(TableCase):
         error = self.assertRaises(TableError, load, self.files, "third")
         self.assertIn("000000000001.json: it is missing", str(error))
         self.files.lock(f"{PATH}/{LOCK}")()
+
+
+class UnlockedTests(TableCase):
+    """Where the lock does not reach, a run that lives is taken for a dead one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        load(self.files, "first")
+
+    def sweepAt(self, action: str, pathEnd: str) -> list[str]:
+        """
+        Let another run begin just before an operation of the next one.
+
+        @return: gets how that run found the staging folder when it was done.
+        """
+        files = self.files
+        left: list[str] = []
+        real = getattr(files, action)
+
+        def between(path: str, *more: Any, **named: Any) -> Any:
+            if (more[0] if action == "link" else path).endswith(pathEnd) and not left:
+                left.append("begun")
+                with TableWriter(Table(PATH, files), Unlocked(files)):
+                    left[:] = files.list(f"{PATH}/{STAGING}") or ["nothing"]
+            return real(path, *more, **named)
+
+        self.patch(files, action, between)
+        return left
+
+    def test_swept(self) -> None:
+        """
+        Whenever its files go before the commit, or the name that it commits with: the run fails, names what is gone, and says why; nothing is committed, and
+        the next run loads what it would have.
+        """
+        moments = (("status", "/part-1.snappy.parquet"), ("syncDirectory", f"{STAGING}/second"), ("open", "_next-second"), ("link", "000000000002.json"))
+        for action, pathEnd in moments:
+            left = self.sweepAt(action, pathEnd)
+            error = self.assertRaises(TableError, load, self.files, "second")
+            self.assertEqual(left, ["nothing"], action)
+            self.assertIn("nothing was committed. Another run that writes to this table has taken this one for dead", str(error))
+            self.assertWhole(self.files, 10)
+            self.assertEqual(sorted(self.files.list(f"{PATH}/{MANIFESTS}")), ["000000000001.json"])
+        load(self.files, "third")
+        self.assertWhole(self.files, 20)
+
+    def test_otherSize(self) -> None:
+        """A staged file of another size than the manifest says is not committed."""
+        with TableWriter(Table(PATH, self.files), self.files) as writer:
+            write(self.files, f"{writer.staging('second')}/{HOUR}7/part-0.parquet", b"10\n")
+            error = self.assertRaises(TableError, writer.commit, manifest(2, "second"))
+        self.assertIn("it has 3 bytes, and not 100", str(error))
+        self.assertWhole(self.files, 10)
+
+    def test_committedMeanwhile(self) -> None:
+        """A run that commits while another is about to sweep its folder is published by that one."""
+        write(self.files, f"{PATH}/{STAGING}/other/x/y", b"99\n")
+        done: list[str] = []
+        rename, link = self.files.rename, self.files.link
+
+        def stop(_old: str, _new: str) -> None:
+            raise PowerLostError("just before its commit")
+
+        def overtaken(old: str, new: str) -> None:
+            if old.endswith("/second") and not done:
+                done.append(new)
+                link(f"{PATH}/{MANIFESTS}/_next-second", f"{PATH}/{MANIFESTS}/000000000002.json")
+            rename(old, new)
+
+        self.patch(self.files, "link", stop)
+        self.assertRaises(PowerLostError, load, self.files, "second")
+        self.patch(self.files, "link", link)
+        self.patch(self.files, "rename", overtaken)
+        load(self.files, "third")
+        self.assertEqual(len(done), 1)
+        self.assertWhole(self.files, 30)
+
+    def test_lostAnswer(self) -> None:
+        """A link that was made and whose answer was lost, as a network file system may say, is a commit."""
+        real = self.files.link
+
+        def link(old: str, new: str) -> None:
+            real(old, new)
+            if new.endswith("000000000002.json"):
+                real(old, new)
+
+        self.patch(self.files, "link", link)
+        load(self.files, "second")
+        self.assertWhole(self.files, 20)
+
+    def test_cannotBeMoved(self) -> None:
+        """A leftover that cannot be moved aside stays, and is no trouble."""
+        write(self.files, f"{PATH}/{STAGING}/dead/a/b", b"1\n")
+        self.files.fail("rename", "/dead", errno.EACCES)
+        load(self.files, "second")
+        self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), ["dead"])
+        self.assertWhole(self.files, 20)
+
+    def test_diesAside(self) -> None:
+        """A run that was committed and moved aside by one that died there is published by the next."""
+        self.files.fail("link", ".parquet", errno.EIO)
+        self.assertRaises(CommittedError, load, self.files, "second")
+        self.files.rename(f"{PATH}/{STAGING}/second", f"{PATH}/{STAGING}/second.aside")
+        load(self.files, "third")
+        self.assertWhole(self.files, 30)
+
+
+class Unlocked:
+    """A machine's files, as another one sees them whose locks do not reach it."""
+
+    def __init__(self, files: PowerCutFileSystem) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def lock(self, _path: str) -> Callable[[], None]:
+        """Always free."""
+        return lambda: None
 
 
 class DeathTests(TableCase):
@@ -232,7 +352,7 @@ class DeathTests(TableCase):
         def act(files: PowerCutFileSystem) -> None:
             point, files.cutAt = files.cutAt, None
             files.fail("link", ".parquet", errno.EIO)
-            self.assertRaises(StorageError, load, files, "unpublished")
+            self.assertRaises(CommittedError, load, files, "unpublished")
             files.kill()
             assert point is not None
             files.cutAt = files.operationCount + point - started

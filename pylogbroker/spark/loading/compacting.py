@@ -2,7 +2,8 @@
 Making few files of many, a day at a time: each run of the loader adds files, and a query over a year of hourly runs opens them all.
 
 Only files that are clearly smaller than what Spark makes anyway count as many: else a large hour, which is several files however often it is written, would be
-rewritten by each call.
+rewritten by each call. And as rows take less in a file than on their way, Spark may make small files of a large hour; so what one compaction has made of an
+hour counts as one file, since the next would make the same of it.
 
 A day of a topic is one commit: the new files come in, the old ones go. No row changes; that they are as many as before is looked at before the commit.
 """
@@ -12,8 +13,10 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from time import time  # noqa: TID251 - who does not care has the real clock
 from typing import NamedTuple
 
@@ -26,6 +29,7 @@ from pylogbroker.spark.loading.reading import readFiles, tableAt
 from pylogbroker.spark.loading.staging import COMPRESSIONS, stagedFiles, writeStaged
 from pylogbroker.spark.loading.watching import Report, watched
 from pylogbroker.warehouse.manifest import COMPACTION
+from pylogbroker.warehouse.table import runNumber
 from pylogbroker.warehouse.writing import TableWriter
 
 FILE_COUNT_MIN = 2
@@ -69,11 +73,12 @@ def compact(
     Rewrite the days in which an hour has many small files.
 
     @param date: only this day, C{2026-01-31}; L{None}: all of them.
-    @param fileCountMin: an hour with fewer small files is good as it is.
+    @param fileCountMin: an hour with fewer small files is good as it is; those that one compaction has made of it count as one.
     @return: what was done, a line for each topic and day; each was committed by itself.
     @raise ConfigurationError: an option is wrong.
     @raise pylogbroker.errors.TableBusyError: another run writes to the table.
     @raise LoadError: it came to nothing, and why; days that were done before stay so.
+    @raise pylogbroker.errors.CommittedError: a day is committed, and not all of its files are published; the next call does that.
     """
     if compression not in COMPRESSIONS:
         raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
@@ -81,9 +86,10 @@ def compact(
     done = []
     smallSize = sizeOf(spark.conf.get(_ADVISORY, _ADVISORY_DEFAULT)) // SMALL_PART
     with TableWriter(found, RealFileSystem()) as writer:
+        isCompaction = cache(lambda number: found.manifest(number).kind == COMPACTION)
         for topic, day in list(found.days()):
             files = list(found.day(topic, day))
-            if date in (None, day) and isFull({each: os.path.getsize(found.at(each)) for each in files}, fileCountMin, smallSize):
+            if date in (None, day) and isFull({each: os.path.getsize(found.at(each)) for each in files}, fileCountMin, smallSize, isCompaction):
                 done.append(_compactDay(spark, writer, files, compression, report, nowMs()))
     return done
 
@@ -100,15 +106,28 @@ def sizeOf(text: str | None) -> int:
     return int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ")
 
 
-def isFull(sizes: Mapping[str, int], fileCountMin: int, smallSize: int) -> bool:
+def isFull(sizes: Mapping[str, int], fileCountMin: int, smallSize: int, isCompaction: Callable[[int], bool]) -> bool:
     """
     Whether one of the hours has as many small files.
 
     @param sizes: by path.
     @param smallSize: a file with fewer bytes is small.
+    @param isCompaction: whether a run was one; asked only where it matters.
     """
-    folders = [path.rpartition("/")[0] for path, size in sizes.items() if size < smallSize]
-    return any(folders.count(folder) >= fileCountMin for folder in set(folders))
+    runs: dict[str, list[int | None]] = {}
+    for path, size in sizes.items():
+        if size < smallSize:
+            runs.setdefault(path.rpartition("/")[0], []).append(runNumber(path))
+    return any(len(hour) >= fileCountMin and _joinableCount(hour, isCompaction) >= fileCountMin for hour in runs.values())
+
+
+def _joinableCount(runs: list[int | None], isCompaction: Callable[[int], bool]) -> int:
+    """
+    How many files there are, without those beside another one of the same compaction.
+
+    @param runs: the number of each file's run.
+    """
+    return sum(1 if number is not None and count > 1 and isCompaction(number) else count for number, count in Counter(runs).items())
 
 
 def _compactDay(spark: SparkSession, writer: TableWriter, files: list[str], compression: str, report: Report | None, startedMs: int) -> CompactedDay:

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from pylogbroker.errors import LoadError
-from pylogbroker.model import BrokerPartition
-from pylogbroker.warehouse.manifest import WINDOW_COUNT_MAX, WINDOWS_SIZE_MAX, Place, WindowCount
+from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.warehouse.manifest import WINDOW_COUNT_MAX, WINDOWS_SIZE_MAX, WindowCount
 from pylogbroker.warehouse.ranges import PlannedRange
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pylogbroker.cluster.etllines import FROM_EARLIEST, EtlOffset, decodeEtlLines
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import LoadError
-from pylogbroker.model import EARLIEST
-from pylogbroker.warehouse.manifest import Place
+from pylogbroker.model import EARLIEST, Place
 
 
 def beginningsOf(lines: Iterable[str], brokers: Mapping[int, BrokerAddress]) -> dict[str, dict[str, int]]:

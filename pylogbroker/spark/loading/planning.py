@@ -8,13 +8,12 @@ import json
 from collections.abc import Mapping
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.model import EARLIEST, LATEST, Bounds, Place
 from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.ends import askBounds
 from pylogbroker.spark.offsetmaps import parseOffsets
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.warehouse.manifest import Place
-from pylogbroker.warehouse.ranges import Bounds, LoadPlan, planRanges
+from pylogbroker.warehouse.ranges import LoadPlan, planRanges
 
 Beginnings = str | Mapping[str, Mapping[str, int]] | None
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
@@ -47,7 +46,7 @@ def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings:
     """
     expected = [place for place in positions if place.topic in options.selection.topics]
     with Cluster(options.cluster) as cluster:
-        places = [Place(*place) for place in cluster.places(options.selection, expected)]
+        places = cluster.places(options.selection, expected)
         with cluster.brokers(place.partition.broker for place in places) as brokers:
             found = {place: askBounds(brokers, *place) for place in places}
     bounds = {place: Bounds(each.earliest, each.latest) for place, each in found.items()}

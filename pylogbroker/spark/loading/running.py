@@ -93,6 +93,7 @@ def load(
     @raise ConfigurationError: an option is wrong.
     @raise pylogbroker.errors.TableBusyError: another run writes to the table.
     @raise pylogbroker.errors.LoadError: it came to nothing, and why.
+    @raise pylogbroker.errors.CommittedError: the run is committed, and not all of its files are published; the next call does that.
     @raise pylogbroker.errors.PylogbrokerError: the cluster or the table cannot be read. Nothing was committed.
     """
     if compression not in COMPRESSIONS:

@@ -5,18 +5,25 @@ Tests for L{pylogbroker.spark.loading.compacting}.
 from __future__ import annotations
 
 import os
+from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import ConfigurationError, LoadError, TableError
 from pylogbroker.spark.loading import compact, table
-from pylogbroker.spark.loading.compacting import isFull, sizeOf
+from pylogbroker.spark.loading.compacting import SMALL_PART, isFull, sizeOf
 from pylogbroker.spark.loading.reading import tableAt
+from pylogbroker.warehouse.table import fileName
 from tests.spark.loading.cases import NOW_MS, LoadCase, packed
 from tests.warehouse.tables import write
 
 DAY_MS = 24 * 3_600_000
+
+
+def full(sizes: dict[str, int]) -> bool:
+    """With two files of fewer than ten bytes, in a table whose runs 6 and 7 were compactions."""
+    return isFull(sizes, 2, 10, (6, 7).__contains__)
 
 
 class SizeTests(SynchronousTestCase):
@@ -24,10 +31,19 @@ class SizeTests(SynchronousTestCase):
 
     def test_full(self) -> None:
         """Small files of one hour count; large ones, which would only be written again, and those of other hours do not."""
-        self.assertTrue(isFull({"d/hour=1/a": 9, "d/hour=1/b": 9, "d/hour=1/c": 10}, 2, 10))
-        self.assertFalse(isFull({"d/hour=1/a": 10, "d/hour=1/b": 10, "d/hour=1/c": 9}, 2, 10))
-        self.assertFalse(isFull({"d/hour=1/a": 1, "d/hour=2/a": 1}, 2, 10))
-        self.assertFalse(isFull({}, 2, 10))
+        self.assertTrue(full({"d/hour=1/a": 9, "d/hour=1/b": 9, "d/hour=1/c": 10}))
+        self.assertFalse(full({"d/hour=1/a": 10, "d/hour=1/b": 10, "d/hour=1/c": 9}))
+        self.assertFalse(full({"d/hour=1/a": 1, "d/hour=2/a": 1}))
+        self.assertFalse(full({}))
+
+    def test_compacted(self) -> None:
+        """What one compaction has made of an hour is one file, beside those of loads and of other compactions."""
+        made = {f"d/hour=1/{fileName(7, index, 'x.parquet')}": 9 for index in range(3)}
+        self.assertFalse(full(made))
+        for more in (fileName(8, 0, "x.parquet"), fileName(6, 0, "x.parquet"), "stranger.parquet"):
+            self.assertTrue(full({**made, f"d/hour=1/{more}": 9}))
+        self.assertFalse(full({**made, f"d/hour=1/{fileName(8, 0, 'x.parquet')}": 10}))
+        self.assertTrue(full({f"d/hour=1/{fileName(8, index, 'x.parquet')}": 9 for index in range(2)}))
 
     def test_sizes(self) -> None:
         """Sizes as Spark writes them, and as people do."""
@@ -53,6 +69,25 @@ class CompactingTests(LoadCase):
         self.assertEqual(compact(self.spark, self.folder), [])
         self.write(b"more")
         self.assertEqual(self.loaded().rowCount, 1)
+
+    def test_twice(self) -> None:
+        """An hour of which Spark makes several small files, since they are larger on their way, is compacted once, and again when a load has added one."""
+        name = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+        self.addCleanup(self.spark.conf.unset, name)
+        payload = Random(5).randbytes(8_000)
+        for _run in range(3):
+            self.write(*[packed(NOW_MS, payload)] * 100)
+            self.loaded()
+        self.spark.conf.set(name, "128k")
+        [day] = compact(self.spark, self.folder)
+        self.assertEqual((day.fileCountBefore, day.rowCount), (3, 300))
+        self.assertGreater(day.fileCount, 1)
+        self.assertLess(day.size, (128 << 10) // SMALL_PART)
+        self.assertEqual(compact(self.spark, self.folder), [])
+        self.write(packed(NOW_MS, b"more"))
+        self.loaded()
+        [day] = compact(self.spark, self.folder)
+        self.assertEqual((day.rowCount, compact(self.spark, self.folder)), (301, []))
 
     def test_nothing(self) -> None:
         """An empty table has nothing to compact; a wrong option is refused."""

@@ -9,9 +9,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import LoadError
+from pylogbroker.model import Place
 from pylogbroker.spark.loading.counting import Counts, countRows, difference, within
 from pylogbroker.spark.loading.eventtime import withEventTime
-from pylogbroker.warehouse.manifest import Place, WindowCount
+from pylogbroker.warehouse.manifest import WindowCount
 from pylogbroker.warehouse.ranges import PlannedRange
 from tests.spark.loading.cases import HERE, NOW_MS, SparkCase, packed
 

@@ -8,9 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import LoadError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.loading.etloffsets import beginningsOf, linesOf
-from pylogbroker.warehouse.manifest import Place
 
 BROKERS = {3: BrokerAddress(3, "log1", 9092), 5: BrokerAddress(5, "log2", 9092)}
 LINES = ["tcp://log1:9092\tclicks\t0\t100", "tcp://log2:9092\tclicks\t1\t7"]
@@ -33,10 +32,10 @@ class OffsetTests(SynchronousTestCase):
         error = self.assertRaises(LoadError, beginningsOf, ["tcp://log9:1\tx\t0\t0"], BROKERS)
         self.assertIn("tcp://log9:1: there is no such broker now; there are log1:9092", str(error))
         self.assertIn("there are none", str(self.assertRaises(LoadError, beginningsOf, LINES, {})))
-        self.assertIn("clicks 9-0", str(self.assertRaises(LoadError, linesOf, {Place("clicks", BrokerPartition(9, 0)): 1}, BROKERS)))
+        self.assertIn("clicks/9-0", str(self.assertRaises(LoadError, linesOf, {Place("clicks", BrokerPartition(9, 0)): 1}, BROKERS)))
 
     def test_otherTopics(self) -> None:
         """Brokers that are gone matter only to the topics that are wanted; of others there are the lines that can be."""
         positions = {Place("clicks", BrokerPartition(3, 0)): 100, Place("old", BrokerPartition(9, 0)): 1, Place("old", BrokerPartition(5, 1)): 7}
         self.assertEqual(linesOf(positions, BROKERS, ["clicks"].__contains__), [LINES[0], "tcp://log2:9092\told\t1\t7"])
-        self.assertIn("old 9-0", str(self.assertRaises(LoadError, linesOf, positions, BROKERS, ["old"].__contains__)))
+        self.assertIn("old/9-0", str(self.assertRaises(LoadError, linesOf, positions, BROKERS, ["old"].__contains__)))

@@ -5,10 +5,9 @@ Tests for L{pylogbroker.spark.loading.planning}.
 from __future__ import annotations
 
 from pylogbroker.errors import ConfigurationError, LoadError, NoBrokersError
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.model import EARLIEST, LATEST, BrokerPartition, Place
 from pylogbroker.spark.loading.planning import parseBeginnings, planLoad
 from pylogbroker.spark.options import SourceOptions, sourceOptions
-from pylogbroker.warehouse.manifest import Place
 from pylogbroker.warehouse.ranges import PlannedRange
 from tests.spark.loading.cases import HERE, LoadCase
 

@@ -4,9 +4,9 @@ Tests for L{pylogbroker.spark.loading.replacing}; whole runs that replace are in
 
 from __future__ import annotations
 
+from pylogbroker.model import Place
 from pylogbroker.spark.loading.reading import tableAt
 from pylogbroker.spark.loading.replacing import findReplaced
-from pylogbroker.warehouse.manifest import Place
 from pylogbroker.warehouse.ranges import LoadPlan, PlannedRange
 from tests.spark.loading.cases import HERE, NOW_MS, LoadCase, packed
 
