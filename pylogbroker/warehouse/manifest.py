@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import TableError
@@ -92,6 +92,7 @@ class Manifest:
     @ivar windowMs: how long the windows of the counts are.
     @ivar arrivals: by topic, rows without an event time.
     @ivar leftOutCount: rows that C{windows} does not have, since they were too many windows.
+    @ivar columns: by topic, those of all runs so far as JSON, without topic, date and hour; topics may be missing, whose files then tell.
     """
 
     number: int
@@ -107,6 +108,7 @@ class Manifest:
     windows: tuple[WindowCount, ...]
     arrivals: Mapping[str, int]
     leftOutCount: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rowCount(self) -> int:
@@ -133,12 +135,16 @@ class Manifest:
         positions: dict[str, dict[str, int]] = {}
         for place, offset in sorted(self.positions.items()):
             positions.setdefault(place.topic, {})[str(place.partition)] = offset
+        topics: dict[str, list[str]] = {}  # many topics have the same columns
+        for topic, columns in sorted(self.columns.items()):
+            topics.setdefault(columns, []).append(topic)
         return {
             "manifest": VERSION, "number": self.number, "runId": self.runId, "kind": self.kind, "startedMs": self.startedMs, "eventTime": self.eventTime,
             "rowCount": self.rowCount, "replacedCount": self.replacedCount, "logSize": self.logSize, "size": self.size,
             "ranges": [{**each._asdict(), "partition": str(each.partition)} for each in self.ranges],
             "positions": positions, "added": [each._asdict() for each in self.added], "removed": list(self.removed),
             "windowMs": self.windowMs, "windows": [list(each) for each in self.windows], "arrivals": dict(self.arrivals), "leftOutCount": self.leftOutCount,
+            "columns": [{"columns": columns, "topics": some} for columns, some in topics.items()],
         }  # fmt: skip
 
     def encode(self) -> bytes:
@@ -161,6 +167,7 @@ def decodeManifest(name: str, data: bytes) -> Manifest:
             tuple(TableFile(each["path"], each["staged"], each["rowCount"], each["size"]) for each in _list(found["added"])),
             tuple(_list(found["removed"])),
             found["windowMs"], tuple(WindowCount(*each) for each in _list(found["windows"])), found["arrivals"], found["leftOutCount"],
+            {topic: each["columns"] for each in _list(found.get("columns", [])) for topic in _list(each["topics"])},
         )  # fmt: skip
         _check(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -191,6 +198,8 @@ def _check(manifest: Manifest) -> None:
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
         raise ValueError("a number is none")
+    if any(type(text) is not str for each in manifest.columns.items() for text in each):
+        raise ValueError("a text is none")
     paths = [manifest.runId, *manifest.removed, *(path for each in manifest.added for path in (each.path, each.staged))]
     if any(not path or path.startswith(("/", "_")) or ".." in path.split("/") for path in paths):
         raise ValueError("a path leads out of the table")

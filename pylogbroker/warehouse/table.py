@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 from pylogbroker.errors import StorageError, TableError
 from pylogbroker.interfaces import IFileSystem
@@ -52,6 +53,18 @@ def runNumber(path: str) -> int | None:
     """Of the run that committed a file; L{None}: somebody else has put it there."""
     found = _FILE.match(path.rpartition("/")[2])
     return None if found is None else int(found[1])
+
+
+def isForeign(lastNumber: int) -> str:
+    """What there is to say of a file whose run has no manifest."""
+    return f"no manifest tells of its run, and the last one is {lastNumber}. Is this folder a copy, of which a part is missing? Then take the rest of it along"
+
+
+def topicOf(path: str) -> str:
+    """
+    @param path: of a file, below the table's folder or the one of the staged files.
+    """
+    return unquote(path.partition("/")[0].removeprefix(LEVELS[0]))
 
 
 class Table:
@@ -138,6 +151,10 @@ class Table:
 
     def _committed(self, last: Manifest | None) -> set[str]:
         found = {self.at(path) for path in self.published()}
+        number = last.number if last is not None else 0
+        foreign = min((path for path in found if (runNumber(path) or 0) > number), default=None)
+        if foreign is not None and self.manifestCount() == number:
+            raise TableError(foreign, isForeign(number))
         if last is not None:
             found -= {self.at(path) for path in last.removed}
             for each in last.added:

@@ -34,6 +34,7 @@ from types import TracebackType
 
 from pylogbroker.errors import CommittedError, DirectoryLockedError, StorageError, TableBusyError, TableError
 from pylogbroker.interfaces import IFileSystem
+from pylogbroker.warehouse.checking import TAKEN_FOR_DEAD, checkNames, checkStaged
 from pylogbroker.warehouse.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, manifestName
 
@@ -41,7 +42,6 @@ _TEMPORARY = "_next-"
 _ASIDE = ".aside"
 """Behind the name of a staging folder that is about to be removed."""
 
-_TAKEN_FOR_DEAD = "nothing was committed. Another run that writes to this table has taken this one for dead: the lock does not reach from there to here"
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -122,14 +122,15 @@ class TableWriter:
         """The manifest as a file, with all that it names on the disk."""
         try:
             data = self._encoded(manifest)
-            self._checkStaged(manifest)
+            checkNames(self.table, self._files, manifest)
+            checkStaged(self.table, self._files, manifest)
             self._syncStaged(manifest)
         except TableError:
             self.discard(manifest.runId)
             raise
         except StorageError as error:
             if error.errno == errno.ENOENT:
-                raise TableError(error.path, f"it is gone; {_TAKEN_FOR_DEAD}") from error
+                raise TableError(error.path, f"it is gone; {TAKEN_FOR_DEAD}") from error
             raise
         return data
 
@@ -147,7 +148,7 @@ class TableWriter:
         temporary, final = self._temporary(manifest.runId), self.table.at(MANIFESTS, manifestName(manifest.number))
         self._write(temporary, data)
         try:
-            self._checkStaged(manifest)
+            checkStaged(self.table, self._files, manifest)
             self._files.link(temporary, final)
         except (StorageError, TableError) as error:
             self._drop(temporary)
@@ -158,7 +159,7 @@ class TableWriter:
             if code == errno.EEXIST:
                 raise TableBusyError(final, "another run has committed under this number; nothing of this one was") from error
             if code == errno.ENOENT:
-                raise TableError(temporary, f"it is gone; {_TAKEN_FOR_DEAD}") from error
+                raise TableError(temporary, f"it is gone; {TAKEN_FOR_DEAD}") from error
             raise
 
     def _temporary(self, runId: str) -> str:
@@ -169,15 +170,6 @@ class TableWriter:
         """Remove a file that may be there."""
         if self._files.status(path) is not None:
             self._files.remove(path)
-
-    def _checkStaged(self, manifest: Manifest) -> None:
-        """That all is there that the manifest promises."""
-        for each in manifest.added:
-            path = f"{self.staging(manifest.runId)}/{each.staged}"
-            status = self._files.status(path)
-            if status is None or status.size != each.size:
-                found = "is gone" if status is None else f"has {status.size} bytes, and not {each.size}"
-                raise TableError(path, f"it {found}; {_TAKEN_FOR_DEAD}")
 
     def _write(self, path: str, data: bytes) -> None:
         file = self._files.open(path, create=True)
@@ -221,8 +213,11 @@ class TableWriter:
         for folder in sorted({path.rpartition("/")[0] for path in finals}):
             self._files.makeDirectories(folder)
         for each, final in zip(manifest.added, finals, strict=True):
-            if self._files.status(final) is None:
+            status = self._files.status(final)
+            if status is None:
                 self._linkStaged(manifest, each.staged, final)
+            elif status.size != each.size:
+                raise TableError(final, f"it has {status.size} bytes, and run {manifest.number} has committed one of {each.size}: somebody has put it there")
         self._syncUp([path.rpartition("/")[0] for path in finals])
         removed = [path for path in map(self.table.at, manifest.removed) if self._files.status(path) is not None]
         for path in removed:

@@ -26,7 +26,7 @@ class ManifestTests(SynchronousTestCase):
         whole = replace(
             manifest(),
             positions={PLACE: 10, Place("größe, z", BrokerPartition(12, 0)): 2**62}, removed=("topic=a/x.parquet",), arrivals={"clicks": 3}, leftOutCount=4,
-            windows=(WindowCount("clicks", -60_000, "", -10), WindowCount("größe, z", 0, "höst", 2)),
+            windows=(WindowCount("clicks", -60_000, "", -10), WindowCount("größe, z", 0, "höst", 2)), columns={"größe, z": "{}", "b": "{}", "c": ""},
         )  # fmt: skip
         self.assertEqual(decodeManifest("m", whole.encode()), whole)
 

@@ -67,6 +67,14 @@ class TableTests(SynchronousTestCase):
         self.assertIn("bytes, more than", str(self.assertRaises(TableError, self.table.manifest, 2)))
 
 
+    def test_foreignFile(self) -> None:
+        """A file whose run has no manifest is named: the folder is a copy, of which the manifests are older."""
+        load(self.files, "first")
+        write(self.files, f"{PATH}/{HOUR}5/{fileName(2, 0, 'x.parquet')}", b"99\n")
+        error = self.assertRaises(TableError, rows, self.files)
+        self.assertIn("hour=5/000000000002-000000.parquet: no manifest tells of its run, and the last one is 1", str(error))
+
+
 class _Moving(PowerCutFileSystem):
     """Something happens each time that a folder is listed."""
 
@@ -120,8 +128,12 @@ class MovingTests(SynchronousTestCase):
     def test_folderHasGone(self) -> None:
         """A folder that goes away with a run makes the reader look again; one that cannot be read is an error."""
         load(self.files, "second")
-        self.files.fail("list", "hour=1", errno.ENOENT, 1)
-        self.files.happens = lambda: load(self.files, "third")
+
+        def happens() -> None:
+            load(self.files, "third")
+            self.files.fail("list", "hour=1", errno.ENOENT, 1)
+
+        self.files.happens = happens
         self.assertEqual(rows(self.files), list(range(30)))
         self.files.fail("list", "hour=1", errno.EIO, 1)
         self.assertRaises(StorageError, Table(PATH, self.files).files)

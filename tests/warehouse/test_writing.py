@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import CommittedError, StorageError, TableBusyError, TableError
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.warehouse import writing
-from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table
+from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, fileName
 from pylogbroker.warehouse.writing import TableWriter, localPath
 from tests.warehouse.tables import HOUR, PATH, PLACE, compact, load, manifest, plainRows, rows, write
 
@@ -66,6 +66,30 @@ class CommitTests(TableCase):
             files = self.filled()
             files.cutPower(Random(seed) if seed else None)
             self.assertWhole(files, 20)
+
+    def test_partialCopy(self) -> None:
+        """A copy of a table whose manifests are older than its files takes no run that would come beside them, or be taken for them; nothing has changed."""
+        for name in (fileName(2, 0, "x.parquet"), fileName(3, 1, "x.parquet")):
+            files = self.machine()
+            load(files, "first")
+            write(files, f"{PATH}/{HOUR}1/{name}", b"99\n")
+            self.assertIn(f"hour=1/{name}: no manifest tells of its run", str(self.assertRaises(TableError, load, files, "second")))
+            self.assertEqual(files.list(f"{PATH}/{STAGING}"), [])
+            files.remove(f"{PATH}/{HOUR}1/{name}")
+            self.assertWhole(files, 10)
+
+    def test_anotherFileThere(self) -> None:
+        """A run that was not published finds a file of another size under its name: that is said, and the staged one stays."""
+        files = self.machine()
+        load(files, "first")
+        files.fail("link", ".parquet", errno.EIO)
+        self.assertRaises(CommittedError, load, files, "second")
+        name = f"{PATH}/{HOUR}1/{fileName(2, 1, 'x.snappy.parquet')}"
+        write(files, name, b"99\n")
+        self.assertIn("somebody has put it there", str(self.assertRaises(TableError, load, files, "third")))
+        files.remove(name)
+        load(files, "third")
+        self.assertWhole(files, 30)
 
     def test_numberIsTaken(self) -> None:
         """Where locks do not reach, of two runs from the same state one is committed; the other has left nothing."""

@@ -11,12 +11,15 @@ import os
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import TableError
-from pylogbroker.warehouse.table import STAGING, Table
+from pylogbroker.spark.loading.columns import tableColumns
+from pylogbroker.spark.loading.failing import reason
+from pylogbroker.warehouse.table import STAGING, Table, topicOf
 from pylogbroker.warehouse.writing import localPath
 
 
@@ -29,27 +32,37 @@ def tableAt(path: str | os.PathLike[str]) -> Table:
 
 def table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     """
-    All rows that are committed now. Runs that end later do not change it; a compaction that ends before it is read takes its files away, which is an error
-    then.
+    All rows that are committed now. Runs that end later add nothing to it; but one that ends before it is read may take files away (a compaction, rows that
+    were loaded again) or give them their final names (a run that was just between its commit and its end): an error of Spark's then, and it must be opened
+    again.
 
-    @raise TableError: there is no such table, or nothing was ever loaded to it.
+    @raise TableError: there is no such table, or nothing was ever loaded to it, or it cannot be read.
     """
     found = tableAt(path)
     files = found.files()
     if not files:
         raise TableError(found.path, "nothing was ever loaded to this table")
-    return readFiles(spark, found, files)
+    try:
+        return readFiles(spark, found, files)
+    except PySparkException as error:
+        raise TableError(found.path, f"Spark cannot read it: {reason(str(error))}") from error
 
 
-def readFiles(spark: SparkSession, found: Table, files: Sequence[str], *, isOneRun: bool = False) -> DataFrame:
+def readFiles(spark: SparkSession, found: Table, files: Sequence[str], columns: StructType | None = None) -> DataFrame:
     """
     @param files: of this table, staged or published; absolute paths; at least one.
-    @param isOneRun: all are of one run, and have the same columns; then Spark need not look into each of them before it begins.
+    @param columns: what to read, beside topic, date and hour; L{None}: all that the last manifest knows of, and of topics of which it does not, what Spark
+        finds in their files.
+    @raise TableError: the columns in the manifest are none.
     """
-    byRoot: dict[str, list[str]] = {}
+    last = found.last() if columns is None else None
+    known = last.columns if last else {}
+    byRoot: dict[tuple[str, bool], list[str]] = {}
     for file in files:
-        byRoot.setdefault(_root(found, file), []).append(file)
-    parts = [_readBelow(spark, root, some, isOneRun) for root, some in sorted(byRoot.items())]
+        root = _root(found, file)
+        byRoot.setdefault((root, topicOf(file[len(root) + 1 :]) in known), []).append(file)
+    whole = tableColumns(known) if columns is None else columns
+    parts = [_readBelow(spark, root, some, whole if isKnown or columns is not None else None) for (root, isKnown), some in sorted(byRoot.items())]
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 
@@ -59,10 +72,10 @@ def _root(found: Table, file: str) -> str:
     return file[: file.index("/topic=", len(staging))] if file.startswith(staging) else found.path
 
 
-def _readBelow(spark: SparkSession, root: str, files: Sequence[str], isOneRun: bool) -> DataFrame:
-    def reader() -> DataFrameReader:
-        return spark.read.option("basePath", root).option("mergeSchema", str(not isOneRun).lower())
-
-    guessed = reader().parquet(*files).schema
-    known = StructType([StructField("topic", StringType()) if field.name == "topic" else field for field in guessed])
-    return reader().schema(known).parquet(*files)
+def _readBelow(spark: SparkSession, root: str, files: Sequence[str], columns: StructType | None) -> DataFrame:
+    """A topic is always a text: Spark guesses the types of folders' names."""
+    reader = spark.read.option("basePath", root)
+    if columns is None:
+        columns = reader.option("mergeSchema", "true").parquet(*files).schema
+    fields = [field for field in columns if field.name != "topic"]
+    return spark.read.option("basePath", root).schema(StructType([*fields, StructField("topic", StringType())])).parquet(*files)

@@ -15,9 +15,11 @@ from time import time  # noqa: TID251 - who does not care has the real clock
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.spark.loading.columns import COUNTED, advancedColumns, dataColumns
 from pylogbroker.spark.loading.counting import Counts, countRows, difference, within
 from pylogbroker.spark.loading.eventtime import DEFAULT_RULE, withEventTime
 from pylogbroker.spark.loading.failing import sparkErrors
@@ -29,6 +31,7 @@ from pylogbroker.spark.loading.watching import Report, watched
 from pylogbroker.spark.options import SourceOptions, sourceOptions
 from pylogbroker.warehouse.manifest import LOAD, LoadedRange, Manifest
 from pylogbroker.warehouse.ranges import LoadPlan, advanced
+from pylogbroker.warehouse.table import topicOf
 from pylogbroker.warehouse.writing import TableWriter
 
 WINDOW_MS = 60_000
@@ -138,6 +141,7 @@ class _Run:
     def _stage(self, last: Manifest | None) -> Manifest:
         fresh = withEventTime(self._read(), self._request.eventTime, self._startedMs) if self._plan.size else None
         replaced = findReplaced(self._spark, self._writer.table, self._plan, self._request.windowMs)
+        columns = self._columns(last, fresh, replaced)
         rows = _joined(fresh, replaced.kept)
         rowCount = 0
         if rows is not None:
@@ -146,14 +150,23 @@ class _Run:
         number = 1 + (last.number if last else 0)
         added = stagedFiles(self._staging, number, rowCount)
         staged = [f"{self._staging}/{each.staged}" for each in added]
-        written = readFiles(self._spark, self._writer.table, staged, isOneRun=True) if added else None
+        written = readFiles(self._spark, self._writer.table, staged, COUNTED) if added else None
         with watched(self._spark, self._runId, "counting", self._request.report):
             counts = self._count(written, replaced)
         windows, arrivals = difference(counts, replaced.counts)
         return Manifest(
             number, self._runId, LOAD, self._startedMs, _ruleText(self._request.eventTime), self._ranges(counts, replaced),
             advanced(last.positions if last else {}, self._plan), added, replaced.files, self._request.windowMs, windows, arrivals, counts.leftOutCount,
+            columns,
         )  # fmt: skip
+
+    def _columns(self, last: Manifest | None, fresh: DataFrame | None, replaced: Replaced) -> Mapping[str, str]:
+        """By topic. One whose files say more than the manifests, since an earlier release has written them, goes on like that."""
+        before = last.columns if last else {}
+        topics = {each.place.topic for each in self._plan.ranges if each.size}
+        unknown = {topicOf(name) for name, _date in self._writer.table.days()} - before.keys() - replaced.emptied
+        schema = dataColumns(fresh.schema) if fresh is not None else StructType()
+        return advancedColumns(before, topics - unknown, schema, replaced.emptied)
 
     def _read(self) -> DataFrame:
         """The rows of the plan, from the data source, which is not asked for ranges that have none."""
