@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,7 +22,9 @@ from tests.spark.loading.cases import LoadCase
 def columns(text: str) -> StructType:
     """Of Spark's short form, which a session reads."""
     sharedSession()
-    return StructType.fromDDL(text)
+    found = StructType.fromDDL(text)
+    assert isinstance(found, StructType)
+    return found
 
 
 class JoinedTests(SynchronousTestCase):
@@ -76,7 +78,7 @@ class RunTests(LoadCase):
         value = sql.lit(literal).cast(kind)
         return lambda rows: rows.withColumn("amount", value).withColumn("inner", sql.struct(value.alias("amount")))
 
-    def found(self) -> list[Row]:
+    def found(self) -> list[tuple[bytes, Any, Any]]:
         return sorted((bytes(row["value"]), row["amount"], row["inner"]["amount"]) for row in table(self.spark, self.folder).collect())
 
     def test_widened(self) -> None:
