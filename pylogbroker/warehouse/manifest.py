@@ -92,6 +92,7 @@ class Manifest:
     @ivar windowMs: how long the windows of the counts are.
     @ivar arrivals: by topic, rows without an event time.
     @ivar leftOutCount: rows that C{windows} does not have, since they were too many windows.
+    @ivar notes: what somebody should know who wonders later, a sentence each: what was lost, for instance. Older manifests have none.
     """
 
     number: int
@@ -107,6 +108,7 @@ class Manifest:
     windows: tuple[WindowCount, ...]
     arrivals: Mapping[str, int]
     leftOutCount: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def rowCount(self) -> int:
@@ -139,6 +141,7 @@ class Manifest:
             "ranges": [{**each._asdict(), "partition": str(each.partition)} for each in self.ranges],
             "positions": positions, "added": [each._asdict() for each in self.added], "removed": list(self.removed),
             "windowMs": self.windowMs, "windows": [list(each) for each in self.windows], "arrivals": dict(self.arrivals), "leftOutCount": self.leftOutCount,
+            "notes": list(self.notes),
         }  # fmt: skip
 
     def encode(self) -> bytes:
@@ -161,6 +164,7 @@ def decodeManifest(name: str, data: bytes) -> Manifest:
             tuple(TableFile(each["path"], each["staged"], each["rowCount"], each["size"]) for each in _list(found["added"])),
             tuple(_list(found["removed"])),
             found["windowMs"], tuple(WindowCount(*each) for each in _list(found["windows"])), found["arrivals"], found["leftOutCount"],
+            tuple(_list(found.get("notes", []))),
         )  # fmt: skip
         _check(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -191,6 +195,8 @@ def _check(manifest: Manifest) -> None:
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
         raise ValueError("a number is none")
+    if not all(isinstance(each, str) for each in manifest.notes):
+        raise ValueError("a note is no text")
     paths = [manifest.runId, *manifest.removed, *(path for each in manifest.added for path in (each.path, each.staged))]
     if any(not path or path.startswith(("/", "_")) or ".." in path.split("/") for path in paths):
         raise ValueError("a path leads out of the table")
