@@ -43,6 +43,17 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
+def settingsOf(options: argparse.Namespace) -> dict[str, str]:
+    """Of a session that a command starts: ours, unless C{--conf} says otherwise."""
+    # What goes wrong is said once, by the command; Spark and PySpark would say it in a hundred lines each.
+    defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    # Ten seconds, its own limit, are too short for a worker to start on a busy machine.
+    defaults["spark.python.authenticate.socketTimeout"] = "120s"
+    # A time that names no zone must not depend on which machine's cron has loaded it.
+    defaults["spark.sql.session.timeZone"] = "UTC"
+    return {**defaults, **dict(options.settings)}
+
+
 @contextmanager
 def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     """
@@ -70,13 +81,9 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would take whatever python3 they find
     builder = SparkSession.builder.appName(name).master(options.master)
-    # What goes wrong is said once, by the command; Spark and PySpark would say it in a hundred lines each.
-    defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
-    # Ten seconds, its own limit, are too short for a worker to start on a busy machine.
-    defaults["spark.python.authenticate.socketTimeout"] = "120s"
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(logger).disabled = True
-    for key, value in {**defaults, **dict(options.settings)}.items():
+    for key, value in settingsOf(options).items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()

@@ -119,3 +119,12 @@ def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:
             raise NoBrokersError(f"there is no broker that has topic {topic}")
         found += [Place(topic, partition) for partition in partitions]
     return found
+
+
+def isSelected(selection: Selection, place: Place) -> bool:
+    """Whether a partition is one to read, if somebody has it."""
+    if selection.assigned is not None:
+        return place.partition in selection.assigned.get(place.topic, ())
+    if selection.pattern:
+        return matcher(compilePattern(selection.pattern))(place.topic)
+    return place.topic in selection.topics

@@ -16,8 +16,16 @@ OffsetMap = dict[str, dict[BrokerPartition, int]]
 
 
 def _object(option: str, text: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:  # JSON has a rule for it, which drops one of them without a word
+                raise ConfigurationError(f"{option}: {name} stands there twice")
+            found[name] = value
+        return found
+
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{option}={text}: neither a word that is known nor JSON: {error}") from error
     if not isinstance(found, dict) or not found:
@@ -58,7 +66,9 @@ def parseOffsets(option: str, text: str) -> OffsetMap:
         for partition, offset in partitions.items():
             if type(offset) is not int or not EARLIEST <= offset < 2**63:
                 raise ConfigurationError(f"{option}: {name} {partition} has {offset!r}, which is no offset, nor -1 (latest) or -2 (earliest)")
-            offsets[parsePartition(option, partition)] = offset
+            if (number := parsePartition(option, partition)) in offsets:
+                raise ConfigurationError(f"{option}: {name} {number} stands there twice, once as {partition!r}")
+            offsets[number] = offset
     return found
 
 

@@ -297,6 +297,8 @@ def _selection(given: Given) -> Selection:
     if chosen == ["subscribePattern"]:
         return Selection(pattern=_checked("subscribePattern", text, lambda: compilePattern(text).pattern))
     topics = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+    if not topics:
+        raise ConfigurationError(f"subscribe={text}: it names no topic")
     return _checked("subscribe", text, lambda: Selection(topics=tuple(paths.step("topic", name) for name in topics)))
 
 

@@ -51,7 +51,8 @@ def startOf(options: SourceOptions, brokers: Brokers, place: Place, bounds: Boun
     @param default: if nothing is said: L{EARLIEST} or L{LATEST}.
     """
     if options.startingTimestampMs is not None:
-        return askOffsetAt(brokers, *place, options.startingTimestampMs)
+        # The bounds are older than this answer, which may be behind them when somebody writes meanwhile: that is no loss.
+        return min(askOffsetAt(brokers, *place, options.startingTimestampMs), bounds.latest)
     return _offset(default if options.starting is None else options.starting, place, bounds)
 
 

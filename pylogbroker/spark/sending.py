@@ -6,6 +6,10 @@ until then nothing is known, and a task that fails is repeated as a whole. So me
 
 A key goes where a producer with the default partitioner sends it (L{pylogbroker.cluster.partitioning}). Rows without a key go to partitions by chance, a set
 at a time. What is held is bounded: a set for each partition, and all of them together.
+
+A compressed set counts as one message, which brokers refuse if it is too large, and no row may be refused for its company. So the messages of such a set are,
+before they are compressed, no more than a message may have, as with the mirror; and a set that is too large all the same, since what cannot be compressed grows
+a little, is sent in halves. Without compression each message is measured alone, however many go together.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from pylogbroker.blocking.clusterview import IClusterView
 from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioning import defaultPartitioner
-from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidNameError, NoBrokersError  # noqa: A004
+from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidNameError, MessageTooLargeError, NoBrokersError  # noqa: A004
+from pylogbroker.formats.compression import NONE
 from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.options import SinkOptions
 
@@ -47,6 +52,7 @@ class Sending:
         self._held: dict[Place, list[bytes]] = {}
         self._sizes: dict[Place, int] = {}
         self._heldSize = 0
+        self._isCompressed = options.codec != NONE
         self._producers: dict[int, SyncProducer] = {}
 
     def add(self, topic: str | None, key: bytes | str | int | None, value: bytes | str | None) -> None:
@@ -55,17 +61,20 @@ class Sending:
 
         @raise EncodingError: it has no topic or no value.
         @raise NoBrokersError: there is no broker.
+        @raise MessageTooLargeError: one of those that were held is too large, alone, and compressed if it is to be.
         @raise ConnectionError: as L{SyncProducer.send}.
         """
         if topic is None or value is None:
             raise EncodingError(f"a row without a {'topic' if topic is None else 'value'} (key {key!r}) cannot be sent")
         payload = value.encode() if isinstance(value, str) else value
         place = Place(topic, self._choose(topic, key))
-        size = self._sizes.get(place, 0) + len(payload) + ENTRY_HEADER_SIZE
+        size = len(payload) + ENTRY_HEADER_SIZE
+        if self._isCompressed and place in self._held and self._sizes[place] + size > self._options.payloadSizeMax:
+            self._send(place)
         self._held.setdefault(place, []).append(payload)
-        self._sizes[place] = size
-        self._heldSize += len(payload) + ENTRY_HEADER_SIZE
-        if size >= self._options.batchSize:
+        self._sizes[place] = self._sizes.get(place, 0) + size
+        self._heldSize += size
+        if self._sizes[place] >= self._options.batchSize:
             self._send(place)
         elif self._heldSize > HELD_SIZE_MAX:
             self._flush()
@@ -92,12 +101,23 @@ class Sending:
         return found
 
     def _send(self, place: Place) -> None:
-        topic, partition = place
         payloads = self._held.pop(place)
         self._heldSize -= self._sizes.pop(place)
-        self._chosen.pop(topic, None)
-        self._producer(partition.broker).send(topic, partition.partition, payloads, codec=self._options.codec)
-        self.sentCount += len(payloads)
+        self._chosen.pop(place.topic, None)
+        self._sendSet(place, payloads)
+
+    def _sendSet(self, place: Place, payloads: list[bytes]) -> None:
+        topic, partition = place
+        try:
+            self._producer(partition.broker).send(topic, partition.partition, payloads, codec=self._options.codec)
+        except MessageTooLargeError:
+            if len(payloads) == 1 or not self._isCompressed:
+                raise
+            middle = len(payloads) // 2
+            self._sendSet(place, payloads[:middle])
+            self._sendSet(place, payloads[middle:])
+        else:
+            self.sentCount += len(payloads)
 
     def _flush(self) -> None:
         for place in list(self._held):

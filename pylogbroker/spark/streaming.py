@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pylogbroker.model import LATEST, Place
 from pylogbroker.spark.asking import Brokers
 from pylogbroker.spark.boundaries import boundaryWithin
-from pylogbroker.spark.cluster import Cluster
+from pylogbroker.spark.cluster import Cluster, isSelected
 from pylogbroker.spark.ends import askBounds
 from pylogbroker.spark.fetching import lost
 from pylogbroker.spark.options import SourceOptions
@@ -90,9 +90,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _present(self, before: Mapping[Place, Range]) -> list[Place]:
         """The partitions that are there, after all that are known have been looked for."""
-        places = self._live().places(self._options.selection, before)
+        selection = self._options.selection
+        places = self._live().places(selection, [place for place in before if isSelected(selection, place)])
         for place in sorted(set(before) - set(places)):
-            lost(self._options, f"topic {place.topic}, partition {place.partition}: no broker has it any more, of which {before[place].end} was read")
+            read = before[place].end
+            why = f"no broker has it any more, of which {read} was read"
+            if not isSelected(selection, place):
+                why = f"the checkpoint has it up to {read}, and it is not subscribed any more"
+            lost(self._options, f"topic {place.topic}, partition {place.partition}: {why}")
         if self._targets is not None:
             places = [place for place in places if place in before or place in self._targets]
         return places

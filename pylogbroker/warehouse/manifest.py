@@ -93,6 +93,7 @@ class Manifest:
     @ivar arrivals: by topic, rows without an event time.
     @ivar leftOutCount: rows that C{windows} does not have, since they were too many windows.
     @ivar columns: by topic, those of all runs so far as JSON, without topic, date and hour; topics may be missing, whose files then tell.
+    @ivar notes: what somebody should know who wonders later, a sentence each: what was lost, for instance. Older manifests have none.
     """
 
     number: int
@@ -109,6 +110,7 @@ class Manifest:
     arrivals: Mapping[str, int]
     leftOutCount: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def rowCount(self) -> int:
@@ -145,6 +147,7 @@ class Manifest:
             "positions": positions, "added": [each._asdict() for each in self.added], "removed": list(self.removed),
             "windowMs": self.windowMs, "windows": [list(each) for each in self.windows], "arrivals": dict(self.arrivals), "leftOutCount": self.leftOutCount,
             "columns": [{"columns": columns, "topics": some} for columns, some in topics.items()],
+            "notes": list(self.notes),
         }  # fmt: skip
 
     def encode(self) -> bytes:
@@ -168,6 +171,7 @@ def decodeManifest(name: str, data: bytes) -> Manifest:
             tuple(_list(found["removed"])),
             found["windowMs"], tuple(WindowCount(*each) for each in _list(found["windows"])), found["arrivals"], found["leftOutCount"],
             {topic: each["columns"] for each in _list(found.get("columns", [])) for topic in _list(each["topics"])},
+            tuple(_list(found.get("notes", []))),
         )  # fmt: skip
         _check(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -198,7 +202,7 @@ def _check(manifest: Manifest) -> None:
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
         raise ValueError("a number is none")
-    if any(type(text) is not str for each in manifest.columns.items() for text in each):
+    if any(type(text) is not str for text in (*manifest.columns, *manifest.columns.values(), *manifest.notes)):
         raise ValueError("a text is none")
     paths = [manifest.runId, *manifest.removed, *(path for each in manifest.added for path in (each.path, each.staged))]
     if any(not path or path.startswith(("/", "_")) or ".." in path.split("/") for path in paths):

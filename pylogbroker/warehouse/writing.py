@@ -28,6 +28,7 @@ The folder has to be on a local or mounted file system with POSIX semantics: exc
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -43,16 +44,20 @@ _ASIDE = ".aside"
 """Behind the name of a staging folder that is about to be removed."""
 
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PATTERN_SIGNS = frozenset("{}[]*?\\")
+"""What makes a path a pattern, to Spark (C{SparkHadoopUtil.isGlobPath})."""
 
 
 def localPath(text: str) -> str:
     """
     What somebody calls a table's folder.
 
-    @raise TableError: it is no path of this machine's file systems.
+    @raise TableError: it is no path of this machine's file systems, or one that Spark would take for a pattern of paths.
     """
     if _LOCATION.match(text) or not text:
         raise TableError(repr(text), "a table lies in a folder of a local or mounted file system; object stores and HDFS have no exclusive links")
+    if found := sorted(_PATTERN_SIGNS.intersection(os.path.abspath(text))):
+        raise TableError(repr(text), f"the path has {' '.join(found)} in it, which Spark takes for a pattern of many paths; give the folder another name")
     return text.rstrip("/") or "/"
 
 

@@ -14,7 +14,7 @@ from threading import Thread
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.sparksession import DEFAULT_MASTER, addSpark, jobProgress, session
+from pylogbroker.cli.sparksession import DEFAULT_MASTER, addSpark, jobProgress, session, settingsOf
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import LoadError
 from pylogbroker.spark.loading.watching import StageProgress
@@ -38,6 +38,11 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual((options.master, options.settings), (DEFAULT_MASTER, [("spark.a", "b=c"), ("spark.driver.memory", "4g")]))
         for wrong in ("spark.a", "driver.memory=4g"):
             self.assertRaises(SystemExit, self.parse, "--conf", wrong)
+
+    def test_zone(self) -> None:
+        """Times without a zone are those of UTC on every machine, unless somebody wants another."""
+        zone = "spark.sql.session.timeZone"
+        self.assertEqual((settingsOf(self.parse())[zone], settingsOf(self.parse("--conf", f"{zone}=Asia/Kolkata"))[zone]), ("UTC", "Asia/Kolkata"))
 
 
 class ProgressTests(SynchronousTestCase):

@@ -6,7 +6,7 @@ from pylogbroker.blocking.clusterview import IClusterView
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConnectionError, NoBrokersError, ZookeeperTimeoutException  # noqa: A004
 from pylogbroker.model import BrokerPartition, Place
-from pylogbroker.spark.cluster import Cluster, findPlaces
+from pylogbroker.spark.cluster import Cluster, findPlaces, isSelected
 from pylogbroker.spark.options import Selection
 from tests.spark.sourcecase import HERE, SourceCase
 
@@ -55,6 +55,15 @@ class Registry:
 
 class FindPlacesTests(SourceCase):
     """Which partitions are to be read."""
+
+    def test_isSelected(self) -> None:
+        """A partition is selected by its topic's name, by a pattern for the whole of it, or by itself."""
+        for selection, expected in (
+            (Selection(topics=("ab",)), [True, True, False]),
+            (Selection(pattern="a."), [True, True, False]),
+            (Selection(assigned={"ab": (HERE,)}), [True, False, False]),
+        ):
+            self.assertEqual([isSelected(selection, place) for place in (Place("ab", HERE), Place("ab", AWAY), Place("abc", HERE))], expected)
 
     def test_selections(self) -> None:
         """Named topics, topics that match as a whole, or partitions that are given, whether somebody has them or not."""

@@ -38,7 +38,15 @@ class OffsetMapTests(SynchronousTestCase):
             ('{"t": {"0-0": -3}}', "which is no offset"),
             ('{"t": {"0-0": true}}', "which is no offset"),
             ('{"a/b": {}}', "has '/' in it"),
+            ('{"t": {"0-0": 1}, "u": {}, "t": {"0-1": 2}}', "t stands there twice"),
+            ('{"t": {"0-0": 1, "0-0": 2}}', "0-0 stands there twice"),
+            ('{"t": {"0-0": 1, "00-0": 2}}', "t 0-0 stands there twice, once as '00-0'"),
         ):
             self.assertIn(reason, self.refusal(parseOffsets, text))
-        for text, reason in (('{"t": []}', "t should have a list"), ('{"t": ["0"]}', "is not <broker>-<partition>"), ('{"": ["0-0"]}', "cannot be the name")):
+        for text, reason in (
+            ('{"t": []}', "t should have a list"),
+            ('{"t": ["0"]}', "is not <broker>-<partition>"),
+            ('{"": ["0-0"]}', "cannot be the name"),
+            ('{"t": ["0-0"], "t": ["0-1"]}', "t stands there twice"),
+        ):
             self.assertIn(reason, self.refusal(parseAssignment, text))

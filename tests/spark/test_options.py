@@ -108,6 +108,7 @@ class SourceOptionsTests(SynchronousTestCase):
             ({"subscribe": ""}, "none of subscribe"),
             ({"subscribe": None, "subscribePattern": "("}, "subscribePattern=("),
             ({"subscribe": "a/b"}, "subscribe=a/b"),
+            ({"subscribe": ", ,"}, "it names no topic"),
             ({"startingOffsets": "now"}, "startingOffsets=now"),
             ({"startingOffsets": "latest", "startingTimestamp": "1"}, "are both given"),
             ({"endingOffsets": "earliest"}, "endingOffsets=earliest"),

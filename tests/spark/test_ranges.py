@@ -9,6 +9,7 @@ from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.plan import Bounds
 from pylogbroker.spark.ranges import batchRanges, checkNamed, expectedPlaces, inBounds
+from pylogbroker.wire.requests import Offsets, Request
 from tests.spark.sourcecase import HERE, SourceCase
 
 SET = encodeSet([b"12345678901"])
@@ -44,6 +45,17 @@ class RangesTests(SourceCase):
         self.assertEqual(self.ends(startingOffsets=self.at(2), endingOffsets=self.at(4)), (2, 4))
         self.assertEqual(self.ends(startingOffsets=self.at(-2), endingOffsets=self.at(-1)), (1, 5))
         self.assertEqual(self.ends(startingTimestamp=3_500), (3, 5))
+
+    def test_timeUnderWrites(self) -> None:
+        """A time that is not yet is the end, also while somebody writes: what comes between two questions is no loss."""
+
+        def write(request: Request) -> bool:
+            if isinstance(request, Offsets) and request.time >= 0:
+                self.log.append(SET, SET)
+            return True
+
+        self.broker.before = write
+        self.assertEqual(self.ends(startingTimestamp=2**62), (5, 5))
 
     def test_lost(self) -> None:
         """A start that was deleted, or an end or a start beyond the log, is an error, or what is left is taken."""

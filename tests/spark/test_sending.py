@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 from pylogbroker.cluster.partitioning import defaultPartitioner
@@ -37,6 +38,10 @@ class SendingTests(SourceCase):
         """What a partition has."""
         log = broker.log(topic, partition)
         return [payload for base in sorted(log.segments) for payload, _ in MessageSet(log.segments[base]).payloads()]
+
+    def setCount(self) -> int:
+        """How many sets have come."""
+        return sum(len(request.sets) for broker in (self.broker, self.other) for request in broker.requests if isinstance(request, Produce))
 
     def test_keys(self) -> None:
         """A key goes where every producer sends it, whether it is text, bytes or a number; each partition keeps the order."""
@@ -95,6 +100,38 @@ class SendingTests(SourceCase):
         for number in range(9):
             sending.add("clicks", number, b"x" * 10)
         self.assertEqual(sending.sentCount, 6)
+
+    def test_compressedCompany(self) -> None:
+        """No row is refused for the company that it has in a compressed set: what would make that too large goes before, and the order stays."""
+        random = Random(5)
+        rows = [random.randbytes(size) for size in (1_900, 9_000, 200, 5_000, 4_900, 9_900, 1)]
+        sending = self.sending(compression="gzip", maxMessageSize=10_000, batchSize=2_000)
+        for row in rows:
+            sending.add("clicks", b"one", row)
+        sending.close()
+        place = defaultPartitioner(b"one", 3)
+        self.assertEqual((self.taken(self.other, place - 1) if place else self.taken(self.broker), sending.sentCount), (rows, 7))
+
+    def test_largeBatches(self) -> None:
+        """With compression a C{batchSize} beyond what a message may have works."""
+        sending = self.sending(compression="gzip", maxMessageSize=10_000, batchSize=40_000)
+        rows = [Random(number).randbytes(100) for number in range(1_000)]
+        for row in rows:
+            sending.add("clicks", b"one", row)
+        sending.close()
+        self.assertEqual(sending.sentCount, 1_000)
+        self.assertEqual(self.setCount(), 12)
+
+    def test_halves(self) -> None:
+        """A set that is too large as one compressed message goes in halves; of a message that is so alone the error tells."""
+        sending = self.sending(compression="gzip", maxMessageSize=1_000)
+        for number in range(9):
+            sending.add("clicks", b"one", Random(number).randbytes(100))
+        sending.close()
+        self.assertEqual((sending.sentCount, self.setCount()), (9, 2))
+        again = self.sending(compression="gzip", maxMessageSize=1_000)
+        again.add("clicks", b"one", Random(1).randbytes(1_000))
+        self.assertIn("1000 are allowed", str(self.assertRaises(MessageTooLargeError, again.close)))
 
     def test_notProven(self) -> None:
         """A broker that goes before it has answered the question behind all that was sent is an error, and all others are asked all the same."""

@@ -246,3 +246,21 @@ class LossTests(StreamCase):
         self.broker.partitionCount = 2
         self.broker.log(partition=1).append(*sets(b"c"))
         self.assertEqual(self.rows(lenient, self.next(lenient, end)), [b"c"] * 10)
+
+    def test_notSubscribedAnyMore(self) -> None:
+        """A query that goes on with a topic less is told what its checkpoint has, at once; or the topic's place is kept for when it is named again."""
+        self.log.append(*sets(b"a"))
+        self.broker.log("views").append(*sets(b"x"))
+        reader = self.reader(subscribe="clicks,views")
+        start = self.next(reader, reader.initialOffset())
+        expected = f"topic views, partition 0-0: the checkpoint has it up to {self.broker.log('views').end}, and it is not subscribed any more"
+        for options in ({"subscribe": "clicks"}, {"subscribe": None, "assign": '{"clicks": ["0-0", "1-0"]}'}):
+            self.assertIn(expected, str(self.assertRaises(DataLossError, self.reader(**options).latestOffset, start, ReadAllAvailable())))
+        self.assertEqual(self.pauses, [])
+        lenient = self.reader(failOnDataLoss="false")
+        self.log.append(*sets(b"b"))
+        end = self.next(lenient, start)
+        self.assertEqual(self.rows(lenient, end), [b"b"] * 10)
+        self.broker.log("views").append(*sets(b"y"))
+        again = self.reader(subscribe="clicks,views")
+        self.assertEqual(self.rows(again, self.next(again, end)), [b"y"] * 10)

@@ -27,6 +27,7 @@ class ManifestTests(SynchronousTestCase):
             manifest(),
             positions={PLACE: 10, Place("größe, z", BrokerPartition(12, 0)): 2**62}, removed=("topic=a/x.parquet",), arrivals={"clicks": 3}, leftOutCount=4,
             windows=(WindowCount("clicks", -60_000, "", -10), WindowCount("größe, z", 0, "höst", 2)), columns={"größe, z": "{}", "b": "{}", "c": ""},
+            notes=("größe, z 12-0: gone", ""),
         )  # fmt: skip
         self.assertEqual(decodeManifest("m", whole.encode()), whole)
 
@@ -46,9 +47,15 @@ class ManifestTests(SynchronousTestCase):
         document = manifest().asDocument()
         key = data.draw(some.sampled_from(sorted(set(document) - {"eventTime", "rowCount", "replacedCount", "logSize", "size"})))
         document[key] = data.draw(some.sampled_from([None, "x", [1], [[1]], 1.5, {"a": 1}, {"a": {"b": "c"}}, [{}], "../x", "/x", ["/x"], ["a/../../x"], True]))
-        if (key, document[key]) in (("runId", "x"), ("arrivals", {"a": 1})):
+        if (key, document[key]) in (("runId", "x"), ("arrivals", {"a": 1}), ("notes", ["/x"]), ("notes", ["a/../../x"])):
             return
         self.assertRaises(TableError, decodeManifest, "m", json.dumps(document).encode())
+
+    def test_withoutNotes(self) -> None:
+        """A manifest of before there were notes has none."""
+        document = manifest().asDocument()
+        del document["notes"]
+        self.assertEqual(decodeManifest("m", json.dumps(document).encode()), manifest())
 
     def test_newer(self) -> None:
         """A later version is refused with a reason."""

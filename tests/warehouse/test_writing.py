@@ -5,6 +5,7 @@ Tests for L{pylogbroker.warehouse.writing}: every death that there can be.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -402,3 +403,13 @@ class PathTests(SynchronousTestCase):
         self.assertEqual([localPath(each) for each in ("/data/clicks/", "clicks", "/", "../a:b")], ["/data/clicks", "clicks", "/", "../a:b"])
         for text in ("s3a://bucket/table", "hdfs://name/table", "file:/data/table", ""):
             self.assertIn("local or mounted file system", str(self.assertRaises(TableError, localPath, text)))
+        for sign in "{}[]*?\\":
+            self.assertIn(f"the path has {sign} in it", str(self.assertRaises(TableError, localPath, f"/data/click{sign}s/x")))
+
+    def test_patternAbove(self) -> None:
+        """A folder below one that Spark takes for a pattern is refused, too, by whatever name."""
+        folder = os.path.abspath(self.mktemp()) + "[1]"
+        os.makedirs(folder)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder)
+        self.assertIn("the path has [ ] in it", str(self.assertRaises(TableError, localPath, "table")))

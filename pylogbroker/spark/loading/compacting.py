@@ -149,7 +149,7 @@ def _compactDay(spark: SparkSession, writer: TableWriter, files: list[str], comp
         raise
     manifest = replace(
         last, number=last.number + 1, runId=runId, kind=COMPACTION, startedMs=startedMs, eventTime="", ranges=(), added=added, removed=tuple(files),
-        windows=(), arrivals={}, leftOutCount=0,
+        windows=(), arrivals={}, leftOutCount=0, notes=(),
     )  # fmt: skip
     writer.commit(manifest)
     return CompactedDay(topic, date, len(files), len(added), rowCount, manifest.size)

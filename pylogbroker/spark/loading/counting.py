@@ -70,6 +70,28 @@ def countRows(
     return Counts(counts, windows, {topic: count for topic, count in arrivals.items() if count}, known - sum(each.rowCount for each in windows))
 
 
+def lostNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tuple[str, ...]:
+    """
+    What is missing of ranges though they were read to their ends, since it was deleted in between: a sentence for each partition.
+
+    Offsets are bytes of the log, and the entries of a range lie behind one another; so what all rows have come of is as long as the range, or something is
+    gone. (All but the last message of a compressed set lead back to its beginning, and add nothing.)
+
+    @param rows: of these ranges, as they were written; L{None}: there are none.
+    """
+    sizes: dict[Place, int] = {}
+    if rows is not None:
+        if "nextOffset" not in rows.columns:
+            return ()  # a transform has left it out
+        found = rows.groupBy("topic", "broker", "partition").agg(sql.sum(sql.col("nextOffset") - sql.col("offset")).alias("size"))
+        sizes = {Place(row["topic"], BrokerPartition(row["broker"], row["partition"])): row["size"] for row in found.collect()}
+    missing = [(each, each.size - sizes.get(each.place, 0)) for each in ranges]
+    return tuple(
+        f"{each.place}: of offsets {each.fromOffset} to {each.toOffset}, {size} bytes have given no rows: they were deleted before they were read"
+        for each, size in missing if size > 0
+    )  # fmt: skip
+
+
 def _windows(rows: DataFrame, windowMs: int, lineCountMax: int, sizeMax: int) -> tuple[WindowCount, ...]:
     startMs = sql.floor(sql.unix_millis("eventTime") / windowMs) * windowMs
     timed = rows.where(~sql.col("isArrival")).select("topic", startMs.cast("long").alias("startMs"), sql.coalesce("host", sql.lit("")).alias("host"))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
-from pyspark.sql.types import DateType, DoubleType, FloatType, IntegralType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DateType, NumericType, StringType, TimestampNTZType, TimestampType
 
 from pylogbroker.audit.envelope import HEAD_SIZE, MAGIC, VERSION
 from pylogbroker.errors import ConfigurationError
@@ -61,10 +61,8 @@ def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
         return sql.coalesce(envelope(rows["value"]).timeMs, sql.unix_millis(rows["timestamp"]))
     column = sql.expr(expression) if isinstance(expression, str) else expression
     kind = rows.select(column).schema[0].dataType
-    if isinstance(kind, IntegralType):
-        return column.cast("long")
-    if isinstance(kind, DoubleType | FloatType):
-        return sql.floor(column).cast("long")
+    if isinstance(kind, NumericType):
+        return column.try_cast("long")  # null for what is no number or none that fits, where a plain cast would fail the run, and each that follows
     if isinstance(kind, StringType):
         return sql.unix_millis(sql.try_to_timestamp(column))
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):

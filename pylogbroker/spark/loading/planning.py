@@ -7,15 +7,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.model import EARLIEST, LATEST, Bounds, Place
 from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.ends import askBounds
 from pylogbroker.spark.offsetmaps import parseOffsets
 from pylogbroker.spark.options import SourceOptions
 from pylogbroker.warehouse.ranges import LoadPlan, planRanges
+from pylogbroker.warehouse.table import LEVELS
 
 Beginnings = str | Mapping[str, Mapping[str, int]] | None
+FOLDER_NAME_SIZE_MAX = 255
+"""Bytes, on every file system in use."""
+
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 32)))
+"""What Spark writes as three signs in the name of a folder (C{ExternalCatalogUtils.escapePathName})."""
+
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -37,6 +44,15 @@ def parseBeginnings(given: Beginnings, places: list[Place]) -> dict[Place, int]:
     return {Place(topic, partition): offset for topic, offsets in found.items() for partition, offset in offsets.items()}
 
 
+def checkFolder(topic: str) -> None:
+    """
+    @raise LoadError: there can be no folder for this topic, which Spark would say when all is read.
+    """
+    size = len(LEVELS[0]) + sum(3 if sign in _ESCAPED else len(sign.encode("utf-8", "surrogatepass")) for sign in topic)
+    if size > FOLDER_NAME_SIZE_MAX:
+        raise LoadError(f"topic {topic}: the name is too long for a folder, which would be called by {size} bytes of {FOLDER_NAME_SIZE_MAX} that it may have")
+
+
 def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings: Beginnings = None) -> LoadPlan:
     """
     Ask the brokers, and plan. A partition that the table has and that nobody has now is left alone, with a note: its broker is away, and it goes on when
@@ -47,6 +63,8 @@ def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings:
     expected = [place for place in positions if place.topic in options.selection.topics]
     with Cluster(options.cluster) as cluster:
         places = cluster.places(options.selection, expected)
+        for topic in dict.fromkeys(place.topic for place in places):
+            checkFolder(topic)
         with cluster.brokers(place.partition.broker for place in places) as brokers:
             found = {place: askBounds(brokers, *place) for place in places}
     bounds = {place: Bounds(each.earliest, each.latest) for place, each in found.items()}

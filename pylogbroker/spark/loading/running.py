@@ -15,12 +15,12 @@ from time import time  # noqa: TID251 - who does not care has the real clock
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.spark.loading.columns import COUNTED, advancedColumns, dataColumns
-from pylogbroker.spark.loading.counting import Counts, countRows, difference, within
+from pylogbroker.spark.loading.counting import Counts, countRows, difference, lostNotes, within
 from pylogbroker.spark.loading.eventtime import DEFAULT_RULE, withEventTime
 from pylogbroker.spark.loading.failing import sparkErrors
 from pylogbroker.spark.loading.planning import Beginnings, planLoad
@@ -112,7 +112,8 @@ def load(
         if not plan.ranges:
             return LoadResult(None, plan.notes)
         run = _Run(spark, writer, request, plan, nowMs())
-        return LoadResult(run.carryOut(last), plan.notes)
+        manifest = run.carryOut(last)
+        return LoadResult(manifest, manifest.notes)
 
 
 class _Run:
@@ -150,14 +151,16 @@ class _Run:
         number = 1 + (last.number if last else 0)
         added = stagedFiles(self._staging, number, rowCount)
         staged = [f"{self._staging}/{each.staged}" for each in added]
-        written = readFiles(self._spark, self._writer.table, staged, COUNTED) if added else None
+        written = readFiles(self._spark, self._writer.table, staged, _counted(fresh)) if added else None
         with watched(self._spark, self._runId, "counting", self._request.report):
-            counts = self._count(written, replaced)
+            loaded = self._loaded(written, replaced)
+            counts = self._count(loaded)
+            notes = self._plan.notes + self._lost(loaded)
         windows, arrivals = difference(counts, replaced.counts)
         return Manifest(
             number, self._runId, LOAD, self._startedMs, _ruleText(self._request.eventTime), self._ranges(counts, replaced),
             advanced(last.positions if last else {}, self._plan), added, replaced.files, self._request.windowMs, windows, arrivals, counts.leftOutCount,
-            columns,
+            columns, notes,
         )  # fmt: skip
 
     def _columns(self, last: Manifest | None, fresh: DataFrame | None, replaced: Replaced) -> Mapping[str, str]:
@@ -182,17 +185,30 @@ class _Run:
         rows = self._spark.read.format("pylogbroker").options(**options).load()
         return rows if self._request.transform is None else self._request.transform(rows)
 
-    def _count(self, written: DataFrame | None, replaced: Replaced) -> Counts:
-        if written is None:
+    def _loaded(self, written: DataFrame | None, replaced: Replaced) -> DataFrame | None:
+        """Of what was written, what has come of the logs."""
+        return written if written is None or replaced.kept is None else written.where(within(self._plan.ranges))
+
+    def _count(self, loaded: DataFrame | None) -> Counts:
+        if loaded is None:
             return Counts({}, (), {})
-        fresh = written if replaced.kept is None else written.where(within(self._plan.ranges))
-        return countRows(fresh, {each.place: each for each in self._plan.ranges}, self._request.windowMs)
+        return countRows(loaded, {each.place: each for each in self._plan.ranges}, self._request.windowMs)
+
+    def _lost(self, loaded: DataFrame | None) -> tuple[str, ...]:
+        """What was deleted between the plan and the reading; where that is an error, there is none of it."""
+        return () if self._request.source.failOnDataLoss else lostNotes(loaded, self._plan.ranges)
 
     def _ranges(self, counts: Counts, replaced: Replaced) -> tuple[LoadedRange, ...]:
         return tuple(
             LoadedRange(*place, fromOffset, toOffset, counts.rows.get(place, 0), replaced.counts.rows.get(place, 0))
             for place, fromOffset, toOffset, _again in self._plan.ranges
         )
+
+
+def _counted(fresh: DataFrame | None) -> StructType:
+    """The columns to read back: where a transform has left C{nextOffset} out, nothing can be said of what was lost."""
+    names = [] if fresh is None else fresh.columns
+    return StructType([*COUNTED, *(StructField(name, LongType()) for name in ("nextOffset",) if name in names)])
 
 
 def _joined(fresh: DataFrame | None, kept: DataFrame | None) -> DataFrame | None:

@@ -9,8 +9,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import LoadError
-from pylogbroker.model import Place
-from pylogbroker.spark.loading.counting import Counts, countRows, difference, within
+from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.spark.loading.counting import Counts, countRows, difference, lostNotes, within
 from pylogbroker.spark.loading.eventtime import withEventTime
 from pylogbroker.warehouse.manifest import WindowCount
 from pylogbroker.warehouse.ranges import PlannedRange
@@ -50,6 +50,16 @@ class CountTests(SparkCase):
         rows = self.timed(packed(0, b"x", b"\x01" * 255), packed(0, b"x", b"\x02" * 255))
         self.assertEqual(len(self.count(rows, 2, sizeMax=3_200).windows), 2)
         self.assertEqual(self.count(rows, 2, sizeMax=3_000).windows, (WindowCount("clicks", 0, "", 2),))
+
+    def test_lost(self) -> None:
+        """What rows have not come of is missing, to the byte, also of a partition that has none; without C{nextOffset} nobody knows."""
+        rows = self.timed(b"a", b"b", b"c").where("offset != 1")
+        other = PlannedRange(Place("clicks", BrokerPartition(0, 1)), 5, 9, False)
+        ranges = [PlannedRange(PLACE, 0, 3, False), other, PlannedRange(other.place, 9, 9, False)]
+        missing = "bytes have given no rows: they were deleted before they were read"
+        of = f"{other.place}: of offsets 5 to 9, 4 {missing}"
+        self.assertEqual(lostNotes(rows, ranges), (f"{PLACE}: of offsets 0 to 3, 1 {missing}", of))
+        self.assertEqual((lostNotes(None, [other]), lostNotes(rows.drop("nextOffset"), ranges)), ((of,), ()))
 
     def test_strangers(self) -> None:
         """A row that comes of no range stops the run."""

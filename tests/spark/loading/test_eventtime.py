@@ -86,6 +86,18 @@ class EventTimeTests(SparkCase):
             self.assertEqual((found, isArrival), (hour, hour == 13), expression)
         self.assertEqual(self.found(rows, self.sql("offset"))[0][:2], (0, False))
 
+    def test_numbers(self) -> None:
+        """Milliseconds may be a decimal, too. A number that is none, is not finite or is too large for a time is the time of the run, and fails nothing."""
+        self.spark.conf.set("spark.sql.ansi.enabled", "true")
+        self.addCleanup(self.spark.conf.unset, "spark.sql.ansi.enabled")
+        rows = self.rows([b"7200000.7", b"NaN", b"Infinity", b"-Infinity", b"1e300", b"-1e300"])
+        run = (NOW_MS, True)
+        for kind in ("double", "float"):
+            found = self.found(rows, f"cast(cast(value as string) as {kind})")
+            self.assertEqual([each[:2] for each in found], [(7_200_000, False), run, run, run, run, run])
+        for number, expected in (("7200000.7", (7_200_000, False)), ("1" + "0" * 25, run)):
+            self.assertEqual(self.found(self.rows([b"x"]), f"cast('{number}' as decimal(38, 2))")[0][:2], expected)
+
     def test_wrong(self) -> None:
         """What is no time is refused."""
         self.assertIn("of type binary", str(self.assertRaises(ConfigurationError, self.found, self.rows([b"x"]), "value")))

@@ -4,9 +4,11 @@ Tests for L{pylogbroker.spark.loading.planning}.
 
 from __future__ import annotations
 
+import json
+
 from pylogbroker.errors import ConfigurationError, LoadError, NoBrokersError
 from pylogbroker.model import EARLIEST, LATEST, BrokerPartition, Place
-from pylogbroker.spark.loading.planning import parseBeginnings, planLoad
+from pylogbroker.spark.loading.planning import checkFolder, parseBeginnings, planLoad
 from pylogbroker.spark.options import SourceOptions, sourceOptions
 from pylogbroker.warehouse.ranges import PlannedRange
 from tests.spark.loading.cases import HERE, LoadCase
@@ -39,6 +41,15 @@ class PlanningTests(LoadCase):
         self.assertRaises(NoBrokersError, planLoad, sourceOptions({"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}), {})
         self.write(b"a")
         self.assertRaises(LoadError, planLoad, self.options(), {Place(self.topic, HERE): 10**6})
+
+    def test_longNames(self) -> None:
+        """A topic whose folder could not be made is refused before anything is read, by its name; what Spark escapes counts as it is written."""
+        for name in ("x" * 249, "#" * 83, "é" * 124):
+            checkFolder(name)
+        for name in ("x" * 250, "#" * 84, "é" * 125):
+            self.assertIn(f"topic {name}: the name is too long", str(self.assertRaises(LoadError, checkFolder, name)))
+        options = sourceOptions({"brokers": self.cluster.listed, "assign": json.dumps({"x" * 250: ["0-0"]})})
+        self.assertIn("too long", str(self.assertRaises(LoadError, planLoad, options, {})))
 
     def test_beginnings(self) -> None:
         """Words mean all partitions; offsets come as JSON or as values; anything else is refused."""

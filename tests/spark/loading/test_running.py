@@ -12,11 +12,14 @@ from pyspark.sql import functions as sql
 
 from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.errors import ConfigurationError, LoadError, TableBusyError, TableError
+from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.model import Place
 from pylogbroker.spark.loading import compact, load, table
 from pylogbroker.spark.loading.reading import tableAt
 from pylogbroker.warehouse.table import STAGING
 from pylogbroker.warehouse.writing import TableWriter
 from tests.spark.loading.cases import HERE, NOW_MS, LoadCase, packed
+from tests.spark.logbroker import LogBroker
 
 HOUR_MS = 3_600_000
 
@@ -167,6 +170,33 @@ class FailureTests(LoadCase):
             self.assertRaises(TableBusyError, self.load)
             self.assertRaises(TableBusyError, compact, self.spark, self.folder)
         self.assertEqual(self.loaded().rowCount, 1)
+
+    def test_lostMeanwhile(self) -> None:
+        """What retention deletes between the plan and the reading stands in result and manifest, to the byte; also if nothing is left, or it is compressed."""
+        broker = LogBroker()
+        self.addCleanup(broker.close)
+        log = broker.log(self.topic)
+        starts = log.append(*(encodeSet([b"%d" % number, b"x"], codec) for number, codec in enumerate((0, 1, 0, 1))))
+
+        def load(deleted: int) -> Any:
+            def late(rows: Any) -> Any:
+                log.deleteBefore(deleted)
+                return rows
+
+            return self.load(brokers=broker.listed, failOnDataLoss="false", transform=late)
+
+        result = load(starts[2])
+        lost = f"of offsets 0 to {log.end}, {starts[2]} bytes have given no rows: they were deleted before they were read"
+        self.assertEqual((result.notes, result.manifest.rowCount), ((f"{self.topic}/0-0: {lost}",), 4))
+        self.assertEqual(tableAt(self.folder).manifest(1).notes, result.notes)
+        log.append(encodeSet([b"a"], 1), encodeSet([b"b", b"c"]))
+        self.assertEqual((load(0).notes, tableAt(self.folder).manifest(2).rowCount), ((), 3))
+        [start] = log.append(encodeSet([b"d"]))
+        end = log.end
+        log.append(b"")
+        gone = load(end)
+        self.assertEqual((gone.manifest.rowCount, gone.manifest.added, gone.manifest.positions), (0, (), {Place(self.topic, HERE): end}))
+        self.assertIn(f"of offsets {start} to {end}, {end - start} bytes have given no rows", gone.notes[0])
 
     def test_lost(self) -> None:
         """A log that ends before the table does stops the run; told where to begin, it loads the log as it is now."""
