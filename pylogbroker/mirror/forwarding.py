@@ -70,12 +70,14 @@ class Forwarder:
         counters: MirrorCounters,
         home: Callable[[Place], BrokerPartition | None],
         origin: Mapping[str, str],
+        readAgain: Callable[[Place, int], None],
     ) -> None:
         """
         @param random: numbers from 0 up to, not including, 1.
         @param ledger: of the stream's source.
         @param home: the target partition that a source partition always goes to; L{None} for any.
         @param origin: what names the source in figures.
+        @param readAgain: forgets what is in the stream of a partition, and has it read again from an offset on when all that was handed on of it is confirmed.
         """
         self._clock = clock
         self._random = random
@@ -85,6 +87,8 @@ class Forwarder:
         self._counters = counters
         self._home = home
         self._origin = origin
+        self._readAgain = readAgain
+        self._resumed: dict[Place, int] = {}  # where those go on that were stuck
         self._routes: dict[Place, Route] = {}
         self._isStopped = False
 
@@ -169,7 +173,7 @@ class Forwarder:
     def _handOn(self, place: Place, growing: _Growing) -> None:
         count, size = len(growing.payloads), growing.size
         assert growing.nextOffset is not None
-        start = self._ledger.confirmed(place) if growing.start is None else growing.start
+        start = self._resumed.pop(place, self._ledger.confirmed(place)) if growing.start is None else growing.start
         entry = self._ledger.hand(place, growing.nextOffset, growing.isWhole)
         self._counters.taken(count, size)
         self._target.room.add(count, size)
@@ -181,7 +185,17 @@ class Forwarder:
             self._target.room.look()
             self._tidy(place)
 
-        self._route(place).add(Batch(growing.payloads, start, growing.ends, size, settled))
+        def stuck() -> None:
+            if self._ledger.forgetBehind(place, entry):
+                self._resumed[place] = entry.nextOffset
+                self._readAgain(place, entry.nextOffset)
+
+        def forgotten() -> None:
+            self._counters.givenBack(count, size)
+            self._target.room.release(count, size)
+            self._target.room.look()
+
+        self._route(place).add(Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten))
 
     def _route(self, place: Place) -> Route:
         route = self._routes.get(place)
