@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -75,7 +75,7 @@ class Forwarder:
         """
         @param random: numbers from 0 up to, not including, 1.
         @param ledger: of the stream's source.
-        @param home: the target partition that a source partition always goes to; L{None} for any.
+        @param home: the target partition that a source partition always goes to; L{None} for any; a L{PylogbrokerError} for not known now.
         @param origin: what names the source in figures.
         @param readAgain: forgets what is in the stream of a partition, and has it read again from an offset on when all that was handed on of it is confirmed.
         """
@@ -203,7 +203,11 @@ class Forwarder:
             target = self._target
 
             def send(payloads: list[bytes]) -> Deferred[None]:
-                return target.send(place.topic, payloads, self._home(place))
+                try:
+                    home = self._home(place)
+                except PylogbrokerError as error:  # it is tried again, in order; to send it anywhere would scatter it
+                    return fail(error)
+                return target.send(place.topic, payloads, home)
 
             route = self._routes[place] = Route(place, self._clock, self._random, send, self._counters, self._origin)
         return route

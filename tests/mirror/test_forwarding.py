@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Chunk, MessageStream
-from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError
+from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError, NoBrokersError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror import forwarding
@@ -218,6 +218,26 @@ class ForwarderTests(SynchronousTestCase):
         self.put(ONE, b"a")
         self.put(TWO, b"b")
         self.assertEqual([home for _topic, _payloads, home, _answer in self.target.sent], [BrokerPartition(3, 4), None])
+
+    def test_noHome(self) -> None:
+        """What has a home that is not known now is not sent anywhere; it is sent, in order, when the home is known."""
+        homes: list[BrokerPartition] = []
+
+        def home(place: Place) -> BrokerPartition:
+            if not homes:
+                raise NoBrokersError(f"where {place} goes is not known")
+            return homes[0]
+
+        self.forwarder._home = home
+        self.put(ONE, b"a")
+        self.put(ONE, b"b")
+        self.clock.advance(20)
+        self.assertEqual((self.target.sent, self.counters.underWayCount), ([], 2))
+        homes.append(BrokerPartition(3, 4))
+        for _round in range(3):
+            self.clock.advance(20)
+            self.target.confirm()
+        self.assertEqual([(payloads, home) for _topic, payloads, home, _answer in self.target.sent], [([b"a"], homes[0]), ([b"b"], homes[0])])
 
     def test_stuck(self) -> None:
         """
