@@ -82,6 +82,9 @@ class Auditor:
         await self._eachTier(problems, lambda reader: self._readCounts(reader, sinceMs))
         topics = set(self._settings.topics) or self._ledger.reportedTopics - {self._settings.auditTopic}
         await self._eachTier(problems, lambda reader: self._readData(reader, sorted(topics), sinceMs))
+        for reader in self._readers:
+            if isinstance(reader, TierReader) and reader.name not in problems and (lack := reader.lack(sinceMs)):
+                problems[reader.name] = lack
         tiers = [reader.name for reader in self._readers if reader.name not in problems]
         notes = [f"{name} was not audited: {problem}" for name, problem in problems.items()]
         comparison = self._ledger.compare(tiers, nowMs, self._settings.graceMs, topics, (*notes, *self._notes()))

@@ -4,6 +4,11 @@ Reading a whole cluster to count it: every partition of a topic, from a time on 
 An auditor is no consumer group: it must see every message, owns nothing, and leaves nothing in ZooKeeper. Where it has got to is kept in memory alone; one that
 is started anew reads the horizon again, which costs time, and is exact.
 
+A registry in ZooKeeper says who is there, not who should be. A broker that is away takes its messages with it: what was sent looks lost, and where the
+counts lay with it, what is lost looks as if it had never been sent. So a tier is whole only if all are there of which anything is known: those that the
+tier's address names; without such a list those that this reader has met within the horizon, partition by partition, and those for which groups have stored
+offsets.
+
 A message set counts as a whole or not at all: what is counted and where to go on change together. Otherwise a set that breaks in the middle would be
 counted twice.
 """
@@ -11,15 +16,27 @@ counted twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.client.consumers import Consumers
 from pylogbroker.client.discovery import ZookeeperDiscovery, openedDiscovery
 from pylogbroker.client.logends import edgeOf
+from pylogbroker.cluster.paths import CONSUMERS, GroupPaths
+from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
-from pylogbroker.errors import InvalidMessageSizeError, OffsetOutOfRangeError, RemoteOffsetOutOfRangeError, RemotePartitionError
+from pylogbroker.errors import (
+    InvalidMessageSizeError,
+    InvalidNameError,
+    NoAuthException,
+    NoNodeException,
+    OffsetOutOfRangeError,
+    RemoteOffsetOutOfRangeError,
+    RemotePartitionError,
+    ZnodeError,
+)
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import EARLIEST, LATEST
@@ -28,8 +45,27 @@ from pylogbroker.zookeeper.client import ZookeeperClient
 PARTITION_COUNT_MAX = 10_000
 """Of a topic on a broker that is asked for them."""
 
+NAMED_COUNT_MAX = 10
+"""Brokers and partitions that are named in one sentence."""
+
 Take = Callable[[MessageSet], "int | None"]
 """Counts a set, or raises and counts nothing. Returns the offset behind the last message, L{None} when there was none."""
+
+
+class _Part(NamedTuple):
+    """
+    A partition, or a whole broker.
+
+    @ivar broker: its number; where there is no ZooKeeper, its address.
+    @ivar topic: C{""} for the broker.
+    """
+
+    broker: str
+    topic: str = ""
+    partition: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}-{self.partition}" if self.topic else f"broker {self.broker}"
 
 
 class TierReader:
@@ -54,6 +90,10 @@ class TierReader:
         self._discovery: ZookeeperDiscovery | None = None
         self._consumers = Consumers(reactor, settings.timeoutMs, template=settings.brokerEndpoint)
         self._positions: dict[tuple[str, str, int], int] = {}
+        self._metMs: dict[_Part, float] = {}  # when they were there last
+        self._present: set[_Part] = set()  # in this pass
+        self._topics: set[str] = set()  # that this pass has looked at
+        self._hasAsked = False
 
     def _client(self, address: TierAddress) -> IZookeeper:
         return ZookeeperClient(self._reactor, address.zookeeperServers, digest=self._settings.zookeeperDigest)
@@ -64,14 +104,65 @@ class TierReader:
 
         @raise PylogbrokerError: ZooKeeper cannot be asked; can be called again then.
         """
+        self._present.clear()
+        self._topics.clear()
         if not self._address.zookeeperServers:
             return
         if self._discovery is not None:
             await self._discovery.refresh()
-            return
-        zookeeper = self._makeZookeeper(self._address)
-        self._discovery = await openedDiscovery(self._reactor, zookeeper, self._settings.timeoutMs)
-        self._zookeeper = zookeeper
+        else:
+            zookeeper = self._makeZookeeper(self._address)
+            self._discovery = await openedDiscovery(self._reactor, zookeeper, self._settings.timeoutMs)
+            self._zookeeper = zookeeper
+        if not self._hasAsked and not self._address.expected:
+            await self._askGroups()
+            self._hasAsked = True
+        for number in self._discovery.brokers:
+            self._meet(_Part(str(number)))
+
+    # -- who should be there
+
+    async def _askGroups(self) -> None:
+        """Brokers of which groups have stored offsets: they have, or had, something to read."""
+        for group in await self._children(CONSUMERS):
+            try:
+                paths = GroupPaths(group)
+                for topic in await self._children(paths.offsets):
+                    path = paths.topicOffsets(topic)
+                    for name in await self._children(path):
+                        self._metMs[_Part(str(decodePartition(path, name).broker))] = inf
+            except (InvalidNameError, ZnodeError):
+                continue  # nothing that a group has written
+
+    async def _children(self, path: str) -> list[str]:
+        """None of what is not there, or not for us."""
+        assert self._zookeeper is not None
+        try:
+            return list(await self._zookeeper.get_children(path))
+        except (NoNodeException, NoAuthException):
+            return []
+
+    def _meet(self, part: _Part) -> None:
+        self._present.add(part)
+        self._metMs[part] = max(self._metMs.get(part, 0), self._reactor.seconds() * 1000)
+
+    def lack(self, sinceMs: int) -> str:
+        """
+        What of the tier this pass has not found.
+
+        @param sinceMs: who was there last before that is not missed.
+        @return: a sentence; C{""}: nothing that is known.
+        """
+        self._metMs = {part: ms for part, ms in self._metMs.items() if ms >= sinceMs}
+        expected = {str(number) for number in self._address.expected}
+        parts = [part for part in self._metMs if not expected or part.broker in expected]
+        parts += [_Part(number) for number in expected if _Part(number) not in self._metMs]
+        away = {part.broker for part in parts if not part.topic and part not in self._present}
+        lost = [part for part in parts if part.topic in self._topics and part not in self._present and part.broker not in away]
+        names = sorted(str(_Part(broker)) for broker in away) + sorted(map(str, lost))
+        if not names:
+            return ""
+        return f"{', '.join(names[:NAMED_COUNT_MAX])}{' …' if len(names) > NAMED_COUNT_MAX else ''} {'is' if len(names) == 1 else 'are'} away"
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -89,13 +180,18 @@ class TierReader:
         @param sinceMs: what was written before need not be read, the first time; it may be all the same, for a broker knows times by segments only.
         @raise PylogbrokerError: some of it cannot be read; what was read before is counted.
         """
-        for endpoint, partition in await self._partitions(topic):
+        found = await self._partitions(topic)
+        self._topics.add(topic)
+        for endpoint, partition in found:
             await self._readPartition(endpoint, topic, partition, sinceMs, take)
 
     async def _partitions(self, topic: str) -> list[tuple[str, int]]:
         discovery = self._discovery
         if discovery is not None:
-            return [(discovery.brokers[number].endpoint, partition) for number, partition in discovery.partitions(topic)]
+            places = discovery.partitions(topic)
+            for number, partition in places:
+                self._meet(_Part(str(number), topic, partition))
+            return [(discovery.brokers[number].endpoint, partition) for number, partition in places]
         found = []
         for endpoint in self._address.brokers:
             for partition in range(PARTITION_COUNT_MAX):  # a fetch of nothing tells whether it has one (spec-0.7 wire-protocol §7.1)
@@ -104,6 +200,7 @@ class TierReader:
                     break
                 if answer.error is not None and not isinstance(answer.error, RemoteOffsetOutOfRangeError):
                     raise answer.error
+                self._meet(_Part(endpoint, topic, partition))
                 found.append((endpoint, partition))
         return found
 

@@ -17,6 +17,11 @@ The phases of a connection (the row says what each event leads to):
 
 In *finishing* nothing more is read; held requests go on, produce requests even when nobody is there any more to hear of it ("unheard"). An Automat
 machine a connection would double what an idle one costs (they must stay under 2 KiB), for these two rows.
+
+"Nothing more is read" must hold whatever the transport does: plain TCP stops reading when it is told to close, TLS says that it closes and goes on handing
+out what arrives until the peer closes, too. Those bytes begin anywhere, in the middle of a payload perhaps, and somebody's payload must not become a
+request: they are not looked at. Nor can the peer's end be waited for without a limit, or who never closes would keep its place: see
+L{BrokerFactory.cutLingering}. What was written before is given that time to arrive, since a 0.7 client may still read the answers to what it sent first.
 """
 
 from __future__ import annotations
@@ -127,6 +132,8 @@ class BrokerConnection(TwistedProtocol):
         counters = self.factory.counters
         counters.readSize += len(data)
         counters.readCount += 1
+        if self._finishing:
+            return
         if self._greeting == b"":
             self._greeting = data[:GREETING_SIZE]
         self._decoder.feed(data)
@@ -148,6 +155,7 @@ class BrokerConnection(TwistedProtocol):
         self._finishing = self._unheard = True
         self.factory.connectionLost(self)
         self.factory.unshaken.pop(self, None)
+        self.factory.lingering.pop(self, None)
         if reason is not None and isTlsFailure(reason):
             self.factory.counters.malformedCount += 1
             self.factory.quietLog.warn("{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason))
@@ -331,7 +339,10 @@ class BrokerConnection(TwistedProtocol):
         if self._unheard:
             self.factory.unheard.pop(self, None)
         else:
+            self.factory.lingering.setdefault(self, False)
             self.transport.loseConnection()
+            if isTls(self.transport):
+                self.transport.resumeProducing()  # it may be paused, and the peer's end has to be seen
 
     def _peer(self) -> str:
         address = self.transport.getPeer()
@@ -345,6 +356,7 @@ class BrokerFactory(ServerFactory):
     @ivar connections: those that are open.
     @ivar unheard: those that are not any more, and still have requests to carry out.
     @ivar unshaken: those over TLS whose handshake is not over, and whether they were so the last time that anybody looked.
+    @ivar lingering: those that we have closed and that have not ended yet, and whether they were so the last time that anybody looked.
     @ivar dialectFor: makes the dialect for a connection, by its transport, when its first request is there; L{None}: they all have the same.
     """
 
@@ -366,6 +378,7 @@ class BrokerFactory(ServerFactory):
         self.connections: dict[BrokerConnection, None] = {}
         self.unheard: dict[BrokerConnection, None] = {}
         self.unshaken: dict[BrokerConnection, bool] = {}
+        self.lingering: dict[BrokerConnection, bool] = {}
         admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
@@ -391,14 +404,22 @@ class BrokerFactory(ServerFactory):
         Cut off who takes nothing of its answer, since it keeps deleted segments on the disk; and who does not come to the end of its TLS handshake, since
         strangers must not hold places for ever. Called by the clock; two calls in which nothing moved are enough.
         """
-        for connection, wasSeen in list(self.unshaken.items()):
-            self.unshaken[connection] = True
-            if wasSeen:
-                self.counters.slowCount += 1
-                self.quietLog.warn("{peer} does not come to the end of its TLS handshake: cut off", peer=connection.transport.getPeer())
-                connection.transport.abortConnection()
+        self._cutSeen(self.unshaken, "{peer} does not come to the end of its TLS handshake: cut off")
         for connection in list(self.connections):
             if connection.isStalled():
-                self.counters.slowCount += 1
-                self.quietLog.warn("{peer} takes nothing of its answer: cut off", peer=connection.transport.getPeer())
-                connection.transport.abortConnection()
+                self._cut(connection, "{peer} takes nothing of its answer: cut off")
+
+    def cutLingering(self) -> None:
+        """Cut off who was closed and does not end, since it keeps its place among all connections. Called by the clock; two calls are enough."""
+        self._cutSeen(self.lingering, "{peer} does not end its side of a connection that was closed: cut off")
+
+    def _cutSeen(self, found: dict[BrokerConnection, bool], sentence: str) -> None:
+        for connection, wasSeen in list(found.items()):
+            found[connection] = True
+            if wasSeen:
+                self._cut(connection, sentence)
+
+    def _cut(self, connection: BrokerConnection, sentence: str) -> None:
+        self.counters.slowCount += 1
+        self.quietLog.warn(sentence, peer=connection.transport.getPeer())
+        connection.transport.abortConnection()

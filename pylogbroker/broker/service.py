@@ -56,6 +56,8 @@ from pylogbroker.metrics.picture import BrokerPicture
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
+LINGER_MS = 5_000
+"""How long a client has to end a connection that we have closed, once to twice; less where C{reader.idle.ms} is less."""
 _STOP_LOOK_MS = 20
 _TURN_SECONDS = 0.05
 _OTHER_DESCRIPTOR_COUNT = 64
@@ -173,6 +175,8 @@ class BrokerService(Service):
         self._figuresLook.clock = reactor
         self._stalledLook = LoopingCall(self.factory.cutStalled)
         self._stalledLook.clock = reactor
+        self._lingeringLook = LoopingCall(self.factory.cutLingering)
+        self._lingeringLook.clock = reactor
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
@@ -439,6 +443,8 @@ class BrokerService(Service):
         self.upkeep.start(lambda: list(self.directory.logs.values()))
         looking = self._stalledLook.start(self._settings.readerIdleMs / 1000, now=False)
         looking.addErrback(lambda failure: self._log.failure("Looking for stalled readers has stopped: this is a bug", failure))
+        closing = self._lingeringLook.start(min(LINGER_MS, self._settings.readerIdleMs) / 1000, now=False)
+        closing.addErrback(lambda failure: self._log.failure("Looking for clients that do not close has stopped: this is a bug", failure))
         if self._settings.metricsLogIntervalMs:
             logging = self._figuresLook.start(self._settings.metricsLogIntervalMs / 1000, now=False)
             logging.addErrback(lambda failure: self._log.failure("Logging of figures has stopped: this is a bug", failure))
@@ -473,7 +479,7 @@ class BrokerService(Service):
         self._wasStopped = True
         self.upkeep.stopTicking()
         self._portrait.startedMs = 0
-        for look in (self._stalledLook, self._figuresLook):
+        for look in (self._stalledLook, self._lingeringLook, self._figuresLook):
             if look.running:
                 look.stop()
         await self._endConnections()

@@ -25,6 +25,7 @@ _WINDOW = Integer(1, _WEEK_MS)
 _POSITIVE = Integer(1)
 _MS = Integer(0, LONG_MAX)
 _TIER = re.compile(r"([^\s=|]+)=(\S+)")
+_EXPECTED = re.compile(r"(.*)@(\d{1,9}(?:,\d{1,9})*)", re.DOTALL)
 _ours = partial(Row, kafkas=False)
 
 _TOPIC_ROW = _ours("audit.topic", "auditTopic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts.")
@@ -45,7 +46,8 @@ AUDITED_ROWS: tuple[Row, ...] = (
 AUDITOR_ROWS: tuple[Row, ...] = (
     _ours(
         "tiers", "tiers", TextList(), None,
-        "What is counted, with `|` between: `NAME=SERVERS` with ZooKeeper's servers, or `NAME=broker:HOST:PORT,HOST:PORT` for brokers without it, or "
+        "What is counted, with `|` between: `NAME=SERVERS` with ZooKeeper's servers, `NAME=SERVERS@0,1,2` if it is to be said which brokers there must "
+        "be, or `NAME=broker:HOST:PORT,HOST:PORT` for brokers without it, or "
         "`NAME=table:FOLDER` for a table that `pylogbroker load` fills. The first is the measure where no producer has said what it sent.",
         required=True,
     ),
@@ -85,17 +87,19 @@ class TierAddress(NamedTuple):
     @ivar zookeeperServers: C{""} for one without.
     @ivar brokers: C{host:port} of each, without ZooKeeper.
     @ivar table: a folder; C{""} for a cluster.
+    @ivar expected: the numbers of the brokers that must be there, with ZooKeeper; empty: those of which anything is known.
     """
 
     name: str
     zookeeperServers: str
     brokers: tuple[str, ...]
     table: str = ""
+    expected: frozenset[int] = frozenset()
 
 
 def parseTier(text: str) -> TierAddress:
     """
-    @raise ConfigurationError: it is none of C{NAME=SERVERS}, C{NAME=broker:HOST:PORT,…} and C{NAME=table:FOLDER}.
+    @raise ConfigurationError: it is none of C{NAME=SERVERS}, C{NAME=SERVERS@NUMBER,…}, C{NAME=broker:HOST:PORT,…} and C{NAME=table:FOLDER}.
     """
     found = _TIER.fullmatch(text.strip())
     if found is None:
@@ -107,8 +111,11 @@ def parseTier(text: str) -> TierAddress:
             raise ConfigurationError(f"{text!r} names no folder")
         return TierAddress(name, "", (), folder)
     if not where.startswith(BROKER_PREFIX):
+        named = _EXPECTED.fullmatch(where)
+        servers, numbers = named.groups() if named else (where, "")
+        expected = frozenset(int(number) for number in numbers.split(",") if number)
         try:
-            return TierAddress(name, ZookeeperServers().parse(where, lambda _sentence: None), ())
+            return TierAddress(name, ZookeeperServers().parse(servers, lambda _sentence: None), (), expected=expected)
         except ValueError as error:
             raise ConfigurationError(f"{text!r}: {error}") from error
     brokers = tuple(broker for broker in where.removeprefix(BROKER_PREFIX).split(",") if broker)

@@ -5,8 +5,9 @@ The last ones are the hard part. An offset is a place in the log; where a messag
 be a gigabyte away. So a window before the end is read, and the first place is looked for from which whole entries with right checksums follow one another
 exactly to the end. A payload that holds a message set could deceive that, to show its own messages before the next real one; it is a look, not a reading.
 
-What a message costs has a limit everywhere: bytes read, bytes that compressed ones may open to, bytes of a payload that are shown, checksums that are
-computed in search of a beginning.
+What a look costs has a limit everywhere: bytes read, bytes that all compressed messages of it may open to, messages that are looked at inside of one, bytes of
+a payload that are shown, checksums that are computed in search of a beginning. All the same it is too much for the reactor, which serves others: reading
+the bytes is the source's affair, and what is made of them is made by a worker. Nothing is opened only to be counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import base64
 import re
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,7 +25,7 @@ from pylogbroker.console.sources import ISource
 from pylogbroker.errors import FormatError
 from pylogbroker.formats.checksum import crc32
 from pylogbroker.formats.compression import CODEC_NAMES
-from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.formats.messageset import Allowance, MessageSet, innerPayloads
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.model import Message
 
@@ -33,7 +36,8 @@ READ_SIZE_MAX = 2 << 20
 """A message that is larger, with others before it, is not looked at."""
 
 CHECKED_SIZE_MAX = 8 << 20
-LIMITS = CheckLimits(payloadSizeMax=READ_SIZE_MAX, decompressedSizeMax=2 << 20, depthMax=4)
+LIMITS = CheckLimits(payloadSizeMax=READ_SIZE_MAX, decompressedSizeMax=4 << 20, depthMax=4)
+"""Of one look: all compressed messages together."""
 
 CANDIDATE_COUNT_MAX = 20_000
 """Places that look like a beginning, and are tried."""
@@ -59,36 +63,40 @@ class Peek(NamedTuple):
     problem: str
 
 
-async def peek(source: ISource, topic: str, partition: int, offset: int, countMax: int) -> Peek:
+Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does something elsewhere than on the reactor's thread."""
+
+
+async def peek(source: ISource, topic: str, partition: int, offset: int, countMax: int, work: Work) -> Peek:
     """
     Messages from an offset on.
 
+    @param work: where they are decoded.
     @raise PylogbrokerError: the broker refuses.
     """
     size = READ_SIZE
     while True:
         data = await source.read(topic, partition, offset, size)
-        rows, reached, problem = _rows(data, offset, countMax)
+        rows, reached, problem = await work(partial(_rows, data, offset, countMax))
         if rows or len(data) < size or size >= READ_SIZE_MAX:
             return Peek(rows, offset, reached, problem)
         size = READ_SIZE_MAX
 
 
-async def peekLast(source: ISource, topic: str, partition: int, countMax: int) -> Peek:
+async def peekLast(source: ISource, topic: str, partition: int, countMax: int, work: Work) -> Peek:
     """
     The last messages.
 
+    @param work: where they are decoded.
     @raise PylogbrokerError: the broker refuses.
     """
     start, end = await source.bounds(topic, partition)
     for size in (READ_SIZE, READ_SIZE_MAX):
         offset = max(start, end - size)
         data = await _readAll(source, topic, partition, offset, end)
-        begin = 0 if offset == start else firstEntry(data)
-        if begin is not None:
-            rows, reached, problem = _rows(data[begin:], offset + begin, None)
-            rows = rows[-countMax:]
-            return Peek(rows, rows[0]["offset"] if rows else offset + begin, reached, problem)
+        found: Peek | None = await work(partial(_lastRows, data, offset, offset == start, countMax))
+        if found is not None:
+            return found
     return Peek([], end, end, f"the last message is larger than {READ_SIZE_MAX} bytes, or no message set")
 
 
@@ -148,42 +156,75 @@ def _isSound(data: bytes, position: int, behind: int) -> bool:
     return crc32(data[at + 4 : behind]) == int.from_bytes(data[at : at + 4], "big")
 
 
-def _rows(data: bytes, offset: int, countMax: int | None) -> tuple[list[dict[str, Any]], int, str]:
+def _rows(data: bytes, offset: int, countMax: int) -> tuple[list[dict[str, Any]], int, str]:
     """Rows, where they end, and what kept us from more."""
     rows: list[dict[str, Any]] = []
-    found = MessageSet(data, offset, limits=LIMITS)
+    allowance = Allowance(LIMITS)
     start = offset
     try:
-        for outer in found.shallow():
-            for row in _opened(outer.message, start, outer.nextOffset):
-                rows.append(row)
+        for outer in MessageSet(data, offset).shallow():
+            rows += _opened(_Entry(outer.message, start, outer.nextOffset), allowance)
             start = outer.nextOffset
-            if countMax is not None and len(rows) >= countMax:
+            if len(rows) >= countMax:
                 break
     except FormatError as error:
         return rows, start, str(error) if data else ""
     return rows, start, ""
 
 
-def _opened(message: Message, start: int, behind: int) -> Iterator[dict[str, Any]]:
-    """The rows of one entry: itself, or what is inside of it, each with the offset of the entry."""
+class _Entry(NamedTuple):
+    """
+    An entry of the log.
+
+    @ivar start: its offset.
+    @ivar behind: that of the next.
+    """
+
+    message: Message
+    start: int
+    behind: int
+
+
+def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Peek | None:
+    """
+    The last rows. Entries are opened from the end on, and none that is not wanted.
+
+    @param isBeginning: whether an entry begins where the data do.
+    @return: L{None}: there is no place from which entries follow one another to the end.
+    """
+    begin = 0 if isBeginning else firstEntry(data)
+    if begin is None:
+        return None
+    last: deque[_Entry] = deque(maxlen=countMax)
+    reached, problem = offset + begin, ""
+    try:
+        for message, behind in MessageSet(data[begin:], offset + begin).shallow():
+            last.append(_Entry(message, reached, behind))
+            reached = behind
+    except FormatError as error:
+        problem = str(error) if data else ""
+    rows: list[dict[str, Any]] = []
+    allowance = Allowance(LIMITS)
+    try:
+        while last and len(rows) < countMax:
+            rows[:0] = _opened(last.pop(), allowance)
+    except FormatError as error:
+        problem = problem or str(error)
+    rows = rows[-countMax:]
+    return Peek(rows, rows[0]["offset"] if rows else reached, reached, problem)
+
+
+def _opened(entry: _Entry, allowance: Allowance) -> list[dict[str, Any]]:
+    """The rows of one entry: itself, or the first that are inside of it, each with the offset of the entry; of many, that there are more."""
+    message, start, behind = entry
     if not message.codec:
-        yield _row(message.payload, start, behind, "", message.checksum)
-        return
+        return [_row(message.payload, start, behind, "", message.checksum)]
     codec = CODEC_NAMES.get(message.codec, str(message.codec))
-    wrapper = _wrapped(message)
-    count = 0
-    for count, each in enumerate(MessageSet(wrapper, limits=LIMITS), 1):
-        if count <= COUNT_MAX:
-            yield _row(each.message.payload, start, behind, codec, each.message.checksum)
-    if count > COUNT_MAX:
-        yield {**_row(b"", start, behind, codec, message.checksum), "more": count - COUNT_MAX}
-
-
-def _wrapped(message: Message) -> bytes:
-    """An entry again, as a set of its own."""
-    body = bytes((message.magic,)) + (bytes((message.attributes,)) if message.magic else b"") + message.checksum.to_bytes(4, "big") + message.payload
-    return _SIZE.pack(len(body)) + body
+    payloads = list(islice(innerPayloads(message, allowance, 0, start), COUNT_MAX + 1))
+    rows = [_row(payload, start, behind, codec, crc32(payload)) for payload in payloads[:COUNT_MAX]]
+    if len(payloads) > COUNT_MAX:
+        rows.append({**_row(b"", start, behind, codec, message.checksum), "moreThan": COUNT_MAX})
+    return rows
 
 
 def _row(payload: bytes, offset: int, behind: int, codec: str, checksum: int) -> dict[str, Any]:

@@ -4,14 +4,16 @@ The page's files, and what it asks for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.threads import deferToThreadPool
 
 from pylogbroker import __version__
 from pylogbroker.console.cluster import ClusterView
-from pylogbroker.console.peek import COUNT_MAX, peek, peekLast
+from pylogbroker.console.peek import COUNT_MAX, Work, peek, peekLast
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.web.site import BadRequestError, Query, Reply, Route, jsonReply
 
@@ -26,15 +28,21 @@ FILES = (
 _OFFSET_MAX = 2**63 - 1
 
 
-def pageRoutes(view: ClusterView, hasMessages: bool) -> dict[str, Route]:
+def pageRoutes(reactor: Any, view: ClusterView, hasMessages: bool) -> dict[str, Route]:
     """
+    @param reactor: whose threads decode messages, one look after the other.
     @param hasMessages: whether one may look at messages.
     """
     routes = {path: _file(name, kind) for path, name, kind in FILES}
     routes["/api/state"] = lambda query: Deferred.fromCoroutine(_state(view, hasMessages))
     routes["/api/groups"] = lambda query: Deferred.fromCoroutine(_groups(view))
     if hasMessages:
-        routes["/api/messages"] = lambda query: Deferred.fromCoroutine(_messages(view, query))
+        turn = DeferredLock()
+
+        def work(decode: Callable[[], Any]) -> Deferred[Any]:
+            return turn.run(lambda: deferToThreadPool(reactor, reactor.getThreadPool(), decode))
+
+        routes["/api/messages"] = lambda query: Deferred.fromCoroutine(_messages(view, query, work))
     return routes
 
 
@@ -51,16 +59,16 @@ async def _groups(view: ClusterView) -> Reply:
     return jsonReply(await view.groups())
 
 
-async def _messages(view: ClusterView, query: Query) -> Reply:
+async def _messages(view: ClusterView, query: Query, work: Work) -> Reply:
     topic = query.get("topic", "")
     broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
     count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))
     try:
         source = await view.source(broker)
         if query.get("offset", "last") == "last":
-            found = await peekLast(source, topic, partition, count)
+            found = await peekLast(source, topic, partition, count, work)
         else:
-            found = await peek(source, topic, partition, _number(query, "offset", _OFFSET_MAX), count)
+            found = await peek(source, topic, partition, _number(query, "offset", _OFFSET_MAX), count, work)
         start, end = await source.bounds(topic, partition)
     except PylogbrokerError as error:
         raise BadRequestError(str(error) or type(error).__name__) from error

@@ -133,5 +133,5 @@ def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService)
     view = None
     if settings.httpConsole:
         view = ClusterView(reactor, broker, lambda: broker.zookeeper, settings.brokerEndpoint)
-        routes.update(pageRoutes(view, settings.httpMessages))
+        routes.update(pageRoutes(reactor, view, settings.httpMessages))
     return ConsoleService(reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view)

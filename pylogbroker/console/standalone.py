@@ -84,7 +84,7 @@ class ClusterConsole(ConsoleService):
         self._retry: Any = None
         self._isOver = False
         self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
-        routes = pageRoutes(self._cluster, hasMessages)
+        routes = pageRoutes(reactor, self._cluster, hasMessages)
         routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
         super().__init__(reactor, listener, Web(reactor, routes, hosts, "--host"), self._cluster, "--listen")
 

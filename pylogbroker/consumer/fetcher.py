@@ -179,6 +179,14 @@ class Fetcher:
                     intake.seeking.cancel()
                 intake.stream.drop((place,))
 
+    def readAgain(self, place: Place, offset: int) -> None:
+        """Forget what is queued of a partition, if it is fetched here, and look anew where to begin; if the store says nothing new, there."""
+        intake = self._intakes.get(place)
+        if intake is not None:
+            self.remove((place,))
+            self._positions.begin(place, offset)
+            self.add(place, intake.stream)
+
     def moveTo(self, consumer: SimpleConsumer) -> Deferred[None]:
         """
         The broker has another address.

@@ -135,6 +135,11 @@ class Fetchers:
         for _broker, fetcher in self._byBroker.values():
             fetcher.remove(places)
 
+    def readAgain(self, place: Place, offset: int) -> None:
+        """Forget what is queued of a partition, and begin with it anew, at an offset."""
+        for _broker, fetcher in self._byBroker.values():
+            fetcher.readAgain(place, offset)
+
     def wake(self) -> None:
         """A stream has room again."""
         for _broker, fetcher in list(self._byBroker.values()):

@@ -277,6 +277,15 @@ class ConsumerConnector:
     def _commitByClock(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._commitSoftly(self._begunPlaces))
 
+    def readAgain(self, place: Place, offset: int) -> None:
+        """
+        Forget what is queued of a partition, and hand out what there is from an offset on, once the offset store has answered C{load} anew; until then nothing
+        of it is committed. For a partition that this member does not have it does nothing.
+
+        @param offset: where a message begins. If the store knows then of an offset that is not from this member, that one counts.
+        """
+        self._fetchers.readAgain(place, offset)
+
     def shutdown(self) -> Deferred[None]:
         """
         Leave the group: hand out nothing more, commit with C{autocommit.enable}, let go of all partitions.

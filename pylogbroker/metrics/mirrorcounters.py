@@ -1,8 +1,8 @@
 """
 What a mirror counts: running totals since its start, and what is under way.
 
-Source and target agree when C{takenCount = confirmedCount + underWayCount}; what the target may have twice is C{repeatedCount} at most, beside what a
-mirror had under way that was killed.
+Source and target agree when C{takenCount = confirmedCount + givenBackCount + underWayCount}; what the target may have twice is C{repeatedCount} at most,
+beside what a mirror had under way that was killed, and what had arrived behind a message that is stuck.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class MirrorCounters:
     @ivar takenSize: bytes of payload of these.
     @ivar confirmedCount: messages that the target has confirmed.
     @ivar confirmedSize: bytes of payload of these.
+    @ivar givenBackCount: messages that were taken and forgotten again, behind one that the target does not take; they are taken once more when it does.
+    @ivar givenBackSize: bytes of payload of these.
     @ivar retriedCount: messages that were sent once more, each time counted.
     @ivar repeatedCount: of these, those of which nobody knows what became of them the time before: the target may have them twice.
     @ivar faultCount: times that a source partition could not be read on.
@@ -61,12 +63,13 @@ class MirrorCounters:
     """
 
     __slots__ = (
-        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "otherTopics", "repeatedCount", "retriedCount", "stuck", "takenCount",
-        "takenSize", "topics",
+        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "givenBackCount", "givenBackSize", "otherTopics", "repeatedCount",
+        "retriedCount", "stuck", "takenCount", "takenSize", "topics",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.takenCount = self.takenSize = self.confirmedCount = self.confirmedSize = 0
+        self.givenBackCount = self.givenBackSize = 0
         self.retriedCount = self.repeatedCount = self.faultCount = self.commitCount = 0
         self.stuck: dict[object, StuckMessage] = {}
         self.topics: dict[str, MirroredTopic] = {}
@@ -75,17 +78,22 @@ class MirrorCounters:
     @property
     def underWayCount(self) -> int:
         """Messages taken, and not confirmed yet."""
-        return self.takenCount - self.confirmedCount
+        return self.takenCount - self.confirmedCount - self.givenBackCount
 
     @property
     def underWaySize(self) -> int:
         """Bytes of payload of these."""
-        return self.takenSize - self.confirmedSize
+        return self.takenSize - self.confirmedSize - self.givenBackSize
 
     def taken(self, count: int, size: int) -> None:
         """A batch was taken from a source."""
         self.takenCount += count
         self.takenSize += size
+
+    def givenBack(self, count: int, size: int) -> None:
+        """A batch is not under way any more, and will be read again."""
+        self.givenBackCount += count
+        self.givenBackSize += size
 
     def confirmed(self, topic: str, count: int, size: int) -> None:
         """A batch was confirmed by the target."""

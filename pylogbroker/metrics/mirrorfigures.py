@@ -18,6 +18,8 @@ _FIGURES = (
     ("taken_bytes_total", COUNTER, "takenSize", "Bytes of payload of these."),
     ("confirmed_messages_total", COUNTER, "confirmedCount", "Messages that the target has confirmed."),
     ("confirmed_bytes_total", COUNTER, "confirmedSize", "Bytes of payload of these."),
+    ("given_back_messages_total", COUNTER, "givenBackCount", "Messages that were taken, and forgotten behind one that is stuck; they are taken again."),
+    ("given_back_bytes_total", COUNTER, "givenBackSize", "Bytes of payload of these."),
     ("under_way_messages", GAUGE, "underWayCount", "Messages taken, and not confirmed yet."),
     ("under_way_bytes", GAUGE, "underWaySize", "Bytes of payload of these."),
     ("retried_messages_total", COUNTER, "retriedCount", "Messages that were sent once more, each time counted."),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -69,12 +69,14 @@ class Forwarder:
         counters: MirrorCounters,
         home: Callable[[Place], BrokerPartition | None],
         origin: Mapping[str, str],
+        readAgain: Callable[[Place, int], None],
     ) -> None:
         """
         @param random: numbers from 0 up to, not including, 1.
         @param ledger: of the stream's source.
-        @param home: the target partition that a source partition always goes to; L{None} for any.
+        @param home: the target partition that a source partition always goes to; L{None} for any; a L{PylogbrokerError} for not known now.
         @param origin: what names the source in figures.
+        @param readAgain: forgets what is in the stream of a partition, and has it read again from an offset on when all that was handed on of it is confirmed.
         """
         self._clock = clock
         self._random = random
@@ -84,6 +86,8 @@ class Forwarder:
         self._counters = counters
         self._home = home
         self._origin = origin
+        self._readAgain = readAgain
+        self._resumed: dict[Place, int] = {}  # where those go on that were stuck
         self._routes: dict[Place, Route] = {}
         self._isStopped = False
 
@@ -168,7 +172,7 @@ class Forwarder:
     def _handOn(self, place: Place, growing: _Growing) -> None:
         count, size = len(growing.payloads), growing.size
         assert growing.nextOffset is not None
-        start = self._ledger.confirmed(place) if growing.start is None else growing.start
+        start = self._resumed.pop(place, self._ledger.confirmed(place)) if growing.start is None else growing.start
         entry = self._ledger.hand(place, growing.nextOffset, growing.isWhole)
         self._counters.taken(count, size)
         self._target.room.add(count, size)
@@ -180,7 +184,17 @@ class Forwarder:
             self._target.room.look()
             self._tidy(place)
 
-        self._route(place).add(Batch(growing.payloads, start, growing.ends, size, settled))
+        def stuck() -> None:
+            if self._ledger.forgetBehind(place, entry):
+                self._resumed[place] = entry.nextOffset
+                self._readAgain(place, entry.nextOffset)
+
+        def forgotten() -> None:
+            self._counters.givenBack(count, size)
+            self._target.room.release(count, size)
+            self._target.room.look()
+
+        self._route(place).add(Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten))
 
     def _route(self, place: Place) -> Route:
         route = self._routes.get(place)
@@ -188,7 +202,11 @@ class Forwarder:
             target = self._target
 
             def send(payloads: list[bytes]) -> Deferred[None]:
-                return target.send(place.topic, payloads, self._home(place))
+                try:
+                    home = self._home(place)
+                except PylogbrokerError as error:  # it is tried again, in order; to send it anywhere would scatter it
+                    return fail(error)
+                return target.send(place.topic, payloads, home)
 
             route = self._routes[place] = Route(place, self._clock, self._random, send, self._counters, self._origin)
         return route

@@ -55,6 +55,12 @@ class Account:
         self.handed: int | None = None
         self.entries: deque[Entry] = deque()
 
+    def withdraw(self, waiter: Deferred[None]) -> None:
+        """It waits no more."""
+        for entry in self.entries:
+            if waiter in entry.waiters:
+                entry.waiters.remove(waiter)
+
 
 class Ledger:
     """
@@ -109,6 +115,19 @@ class Ledger:
         for waiter in waiters:
             waiter.callback(None)
 
+    def forgetBehind(self, place: Place, entry: Entry) -> bool:
+        """
+        What is behind a batch is to be handed on once more, confirmed or not.
+
+        @return: whether its account is still the partition's.
+        """
+        account = entry.account
+        while account.entries[-1] is not entry:
+            entry.waiters += account.entries.pop().waiters
+        account.handed = entry.nextOffset
+        account.edge = None
+        return self._accounts.get(place) is account
+
     def committable(self, place: Place, position: int) -> int | None:
         """
         What may be committed.
@@ -149,9 +168,8 @@ class Ledger:
         for place in places:
             account = self._accounts.get(place)
             if account is not None and account.entries:
-                waiters = account.entries[-1].waiters
-                waiter: Deferred[None] = Deferred(waiters.remove)
-                waiters.append(waiter)
+                waiter: Deferred[None] = Deferred(account.withdraw)
+                account.entries[-1].waiters.append(waiter)
                 waiting.append(waiter)
         if not waiting:
             return succeed(None)

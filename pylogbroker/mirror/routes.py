@@ -7,6 +7,8 @@ broken connection; a message may then stand there twice, if nobody knows what be
 
 Nothing is ever given up. A batch that the target will never take (a message above C{max.message.size}) is sent in parts, so that only that message stays
 behind; that one is tried again and again, log and figures name it, and what is behind it in its partition waits: somebody has to decide, and it is not us.
+It waits in the source: from then on the route keeps the batch with that message and no other, since what waits in memory takes the room of all
+partitions.
 
 What only the target's broker finds too large, since its limit is smaller than ours, is dropped there, and the connection ends instead of a confirmation. That
 looks like any connection that breaks. But what has come to nothing in company and, as a probe, alone, is worth a look: it is sent in parts, too, which
@@ -43,16 +45,29 @@ class Batch:
     @ivar ends: what such a reader goes on with behind each of them.
     @ivar size: bytes of payload.
     @ivar settled: called once, when all of it is confirmed.
+    @ivar stuck: called when the target does not take a message of it: what is behind it is to be read again, when this batch is confirmed.
+    @ivar forgotten: called, once, instead of C{settled}, when it is one of those behind.
     """
 
-    __slots__ = ("ends", "number", "payloads", "settled", "size", "start")
+    __slots__ = ("ends", "forgotten", "number", "payloads", "settled", "size", "start", "stuck")
 
-    def __init__(self, payloads: list[bytes], start: int | None, ends: Sequence[int], size: int, settled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        payloads: list[bytes],
+        start: int | None,
+        ends: Sequence[int],
+        size: int,
+        settled: Callable[[], None],
+        stuck: Callable[[], None],
+        forgotten: Callable[[], None],
+    ) -> None:
         self.payloads = payloads
         self.start = start
         self.ends = ends
         self.size = size
         self.settled = settled
+        self.stuck = stuck
+        self.forgotten = forgotten
         self.number: tuple[int, ...] = ()
 
     def parts(self) -> list[Batch]:
@@ -72,7 +87,8 @@ class Batch:
         parts = []
         for index, (start, end) in enumerate(ranges):
             payloads = self.payloads[start:end]
-            part = Batch(payloads, self.ends[start - 1] if start else self.start, self.ends[start:end], sum(map(len, payloads)), settled)
+            begin = self.ends[start - 1] if start else self.start
+            part = Batch(payloads, begin, self.ends[start:end], sum(map(len, payloads)), settled, self.stuck, self.forgotten)
             part.number = (*self.number, index)
             parts.append(part)
         return parts
@@ -179,6 +195,16 @@ class Route:
             "large, raise max.message.size of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
             place=self._place, where=f"that ends at offset {end}" if batch.start is None else f"at offset {batch.start}", size=size, error=error,
         )  # fmt: skip
+        self._forgetBehind(batch)
+
+    def _forgetBehind(self, batch: Batch) -> None:
+        """Keep what was one batch with this. Nothing else is under way, and all that waits is behind it."""
+        number = batch.number[0]
+        behind = {each.number[0]: each for each in self._waiting if each.number[0] != number}
+        self._waiting = deque(each for each in self._waiting if each.number[0] == number)
+        batch.stuck()  # first: who gets the room must not find any of it in the stream
+        for each in behind.values():
+            each.forgotten()
 
     def _goOn(self) -> None:
         """When all are back, those that failed go again."""

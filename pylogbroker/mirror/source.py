@@ -114,7 +114,7 @@ class Source:
         self._zookeeper, self._consumer, self._tables, self._positions = zookeeper, consumer, tables, streams[0].positions
         origin = {"group": settings.group, "zookeeper": settings.zkConnect}
         self._forwarders = [
-            Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin) for stream in streams
+            Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin, consumer.readAgain) for stream in streams
         ]  # fmt: skip
         return self._forwarders
 

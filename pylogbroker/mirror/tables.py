@@ -10,6 +10,9 @@ about.
 What must be true: an entry is written only while nobody else can have sent anything of the partition. A mirror whose session has expired without its
 knowing may still try to. So whoever takes a partition over writes its node before it reads anything, and everybody writes only over what they know
 themselves to have written last (ZooKeeper's versions): who was overtaken finds another version, and writes no more.
+
+Where a partition goes is another thing than who may write that down. Who was overtaken may still have messages to send, and it may have been no mirror that
+wrote there: they go where those before them went. With partitions kept, nothing is ever sent to "any".
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from twisted.logger import Logger
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.errors import BadVersionException, NodeExistsException, NoNodeException, ZnodeError, ZookeeperError
+from pylogbroker.errors import BadVersionException, NoBrokersError, NodeExistsException, NoNodeException, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.target import Target
@@ -80,6 +83,7 @@ class Tables:
         self._ledger = ledger
         self._isKeeping = isKeeping
         self._kept: dict[Place, _Kept] = {}
+        self._homes: dict[Place, BrokerPartition] = {}
         self._choosing = DeferredLock()
         self._recording = DeferredLock()
 
@@ -87,9 +91,17 @@ class Tables:
         return f"<Tables, {len(self._kept)} partitions>"
 
     def home(self, place: Place) -> BrokerPartition | None:
-        """Where a partition that was taken goes; L{None} for anywhere."""
-        kept = self._kept.get(place)
-        return None if kept is None else kept.table.home
+        """
+        Where a partition that was taken goes; L{None} for anywhere, when they are not kept.
+
+        @raise NoBrokersError: that is not known.
+        """
+        if not self._isKeeping:
+            return None
+        home = self._homes.get(place)
+        if home is None:
+            raise NoBrokersError(f"it is not known which partition of the target {place} goes to")
+        return home
 
     # -- taking over
 
@@ -115,6 +127,8 @@ class Tables:
                     version = await self._write(path, table, version)
             if version >= 0:
                 self._kept[place] = _Kept(table, version)
+                if table.home is not None:
+                    self._homes[place] = table.home
                 return
         raise ZookeeperError(f"{path}: somebody else writes there all the time")
 
@@ -175,7 +189,7 @@ class Tables:
         for place, each in changed:
             if not await self._rewrite(self._paths.mirrored(place.topic, place.partition), each) and self._kept.get(place) is each:
                 del self._kept[place]
-                _log.warn("{place}: another mirror has taken it over", place=place)
+                _log.warn("{place}: another mirror has taken it over, or somebody has written over its table of offsets: no more is written there", place=place)
 
     async def _rewrite(self, path: str, kept: _Kept) -> bool:
         """Write a table over what we have written before. Returns whether that was there still."""

@@ -104,7 +104,7 @@ class Target:
         self._known: dict[tuple[str, BrokerPartition], int] = {}
         self.room = Queue(reactor, producerCount * settings.queueCountMax, producerCount * settings.queueSizeMax, -1)
         self.batchCountMax = settings.batchCount
-        # A compressed set counts as one message, and must be none that is too large.
+        # A compressed set counts as one message; what is too large for one is compressed again, in several, which is better not needed.
         self.batchSizeMax = min(settings.batchSizeMax, settings.payloadSizeMax) if settings.codec else settings.batchSizeMax
 
     def _client(self) -> IZookeeper:

@@ -7,7 +7,7 @@ log says so.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
@@ -112,22 +112,31 @@ class Delivery:
         sent: list[QueueItem] = []
         for (topic, partition), group in collate(items).items():
             values = [item.value for item in group]
+            if not encoding.arePlain(values, topic):
+                group, values = self._sorted(group, encoding.payloads(values, topic))
             try:
-                if not encoding.arePlain(values, topic):
-                    payloads, kept = [], []
-                    for item, payload in zip(group, encoding.payloads(values, topic), strict=True):
-                        if isinstance(payload, PylogbrokerError):
-                            settle([item], Failure(payload))
-                        else:
-                            payloads.append(payload)
-                            kept.append(item)
-                    values, group = payloads, kept
-                if values:
-                    parts.append((topic, partition, encoding.messageSet(values, topic)))
-                    sent += group
+                data, refused = encoding.pack(values, topic)
             except PylogbrokerError as error:
                 settle(group, Failure(error))
+                continue
+            for index, why in refused.items():
+                settle([group[index]], Failure(why))
+            if len(refused) < len(group):
+                parts.append((topic, partition, data))
+                sent += [item for index, item in enumerate(group) if index not in refused] if refused else group
         return parts, sent
+
+    def _sorted(self, items: list[QueueItem], payloads: Sequence[bytes | PylogbrokerError]) -> tuple[list[QueueItem], list[bytes]]:
+        """Those that have a payload, and these; the others are settled."""
+        kept: list[QueueItem] = []
+        found: list[bytes] = []
+        for item, payload in zip(items, payloads, strict=True):
+            if isinstance(payload, PylogbrokerError):
+                self._outcomes.settle([item], Failure(payload))
+            else:
+                kept.append(item)
+                found.append(payload)
+        return kept, found
 
     async def _deliverItems(self, way: Way, items: list[QueueItem], retriesLeft: int, moveCount: int) -> None:
         """Encode and send, and settle or try again."""

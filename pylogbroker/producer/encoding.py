@@ -3,7 +3,9 @@ From an application's values to message sets.
 
 An encoder makes bytes of a value (spec-0.7 producer §6). What goes to one partition together is one set, which is compressed if the codec and the topic
 say so, in both modes (0.7.2 heeds C{compressed.topics} in async mode only; gotcha 31). What is measured against C{max.message.size} is the
-payload of each top-level message, which for a compressed set is the wrapper: many small messages may be too large together.
+payload of each top-level message, which for a compressed set is the wrapper: many small messages may be too large together. Then they go in several
+wrappers, in their order, in the same set; and what does not fit in a wrapper even alone, since it does not compress, goes as it is. So a codec keeps nothing
+back that could go without one.
 
 A value that cannot be sent must not take others with it. So a set is made in two steps: first the payloads, each for itself, then the set.
 """
@@ -116,17 +118,44 @@ class Encoding:
             return False
         return self.codecFor(topic) != NONE or max(map(len, values), default=0) <= self._payloadSizeMax
 
-    def messageSet(self, payloads: Sequence[bytes], topic: str) -> bytes:
+    def pack(self, payloads: Sequence[bytes], topic: str) -> tuple[bytes, dict[int, MessageTooLargeError]]:
         """
-        @raise MessageTooLargeError: compressed, it is too large. (C{payloads} has measured what is not.)
+        One set of them all, in as few wrappers as there must be.
+
+        @return: the set; and of those that are not in it, since they are too large compressed and as they are, by their index, why not. (C{payloads} has
+            measured what is not to be compressed.)
         """
         codec = self.codecFor(topic)
-        data = encodeSet(payloads, codec)
-        if codec != NONE and len(data) - WRAPPER_OVERHEAD_SIZE > self._payloadSizeMax:
+        if codec == NONE:
+            return encodeSet(payloads, codec), {}
+        sizeMax = self._payloadSizeMax
+        made: list[bytes] = []
+        refused: dict[int, MessageTooLargeError] = {}
+        waiting = [(0, len(payloads))]
+        while waiting:
+            start, end = waiting.pop()
+            data = encodeSet(payloads[start:end], codec)
             size = len(data) - WRAPPER_OVERHEAD_SIZE
-            raise MessageTooLargeError(
-                f"{len(payloads)} compressed messages for {topic} have {size} bytes together, and count as one; {self._payloadSizeMax} are allowed"
-            )
+            if size <= sizeMax:
+                made.append(data)
+            elif end - start > 1:
+                waiting += reversed(_divided(start, end, size // max(1, sizeMax) + 1))
+            elif len(payloads[start]) <= sizeMax:
+                made.append(encodeSet(payloads[start:end]))
+            else:
+                text = f"a payload for {topic} has {len(payloads[start])} bytes, and {size} in a compressed message; {sizeMax} are allowed"
+                refused[start] = MessageTooLargeError(text)
+        return b"".join(made), refused
+
+    def messageSet(self, payloads: Sequence[bytes], topic: str) -> bytes:
+        """
+        All or nothing.
+
+        @raise MessageTooLargeError: one is too large, compressed and as it is.
+        """
+        data, refused = self.pack(payloads, topic)
+        for error in refused.values():
+            raise error
         return data
 
     def messageSetOf(self, values: Sequence[Any], topic: str) -> bytes:
@@ -143,3 +172,9 @@ class Encoding:
                 raise payload
             payloads.append(payload)
         return self.messageSet(payloads, topic)
+
+
+def _divided(start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """A range in so many ranges, none of which is empty; in as many as it has, if that is less."""
+    step = max(1, -(-(end - start) // count))
+    return [(each, min(each + step, end)) for each in range(start, end, step)]

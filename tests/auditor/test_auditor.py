@@ -4,6 +4,7 @@ Tests for L{pylogbroker.auditor.auditor}, at two real brokers.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from pylogbroker.audit.comparison import Comparison
@@ -110,6 +111,22 @@ class AuditorTests(AuditCase):
         self.assertEqual(self.lines(comparison), [(0, "live", 10, 10, "complete")])
         self.assertEqual((comparison.isComplete, comparison.isCertain), (True, False))
         self.assertIn("mirror was not audited", comparison.notes[0])
+
+    async def test_partlyAway(self) -> None:
+        """A tier of which something that was there is away is said, and left out; nothing is certain then, until it is back."""
+        await self.fill()
+        auditor = Auditor(reactor, self.settings())
+        self.addCleanup(auditor.close)
+        self.assertTrue((await auditor.audit()).isCertain)
+        reader = auditor._readers[0]
+        assert isinstance(reader, TierReader)
+        lost = next(part for part in reader._metMs if part.topic == "clicks")._replace(partition=1)
+        reader._metMs[lost] = inf
+        comparison = await auditor.audit()
+        self.assertEqual((self.lines(comparison), comparison.isCertain), ([(0, "mirror", 10, 10, "complete")], False))
+        self.assertEqual(list(comparison.notes), [f"live was not audited: {lost} is away"])
+        del reader._metMs[lost]
+        self.assertTrue((await auditor.audit()).isCertain)
 
     async def test_allAway(self) -> None:
         """Even when none can be read there is an answer."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.internet import reactor
 
-from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.auditor.tierreader import TierReader, _Part
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.errors import ConnectionError, FormatError, PylogbrokerError, RemoteUnknownError  # noqa: A004
@@ -17,6 +17,7 @@ from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import ZookeeperDouble
 from pylogbroker.wire.requests import encodeFetch
 from pylogbroker.wire.responses import encodeOffsets, fetchHeader
+from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.commands import CommandCase
 from tests.contracts.scriptedbroker import ScriptedBroker, ScriptedConnection
 
@@ -176,6 +177,54 @@ class ZookeeperTests(CommandCase):
             await reader.open()
             await reader.read("clicks", 0, take)
         self.assertEqual(payloads, [b"one"])
+
+    async def registered(self, double: ZookeeperDouble, number: int) -> LocalBroker:
+        properties = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": "z", "hostname": "127.0.0.1"}
+        broker = LocalBroker(reactor, properties, zookeeper=lambda: double.client())
+        self.addCleanup(broker.stop)
+        await broker.start()
+        return broker
+
+    def readerOf(self, double: ZookeeperDouble, tier: str = "live=z:2181") -> TierReader:
+        settings = AuditorSettings.fromProperties({"tiers": tier}, self.fail)
+        reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
+        self.addCleanup(reader.close)
+        return reader
+
+    async def lack(self, reader: TierReader, sinceMs: int = 1) -> str:
+        """What a pass over C{clicks} says."""
+        await reader.open()
+        await reader.read("clicks", 0, lambda fetched: None)
+        return reader.lack(sinceMs)
+
+    async def test_whatIsAway(self) -> None:
+        """A broker that this reader has met within the horizon and that is away is missed; so is a partition of one that is there."""
+        double = ZookeeperDouble(reactor)
+        await self.registered(double, 0)
+        broker = await self.registered(double, 1)
+        reader = self.readerOf(double)
+        self.assertEqual(await self.lack(reader), "")
+        await broker.stop()
+        self.assertEqual(await self.lack(reader), "broker 1 is away")
+        self.assertEqual(await self.lack(reader, int(reactor.seconds() * 1000) + 60_000), "")
+        self.assertEqual(await self.lack(reader), "")
+        fresh = self.readerOf(double)
+        self.assertEqual(await self.lack(fresh), "")
+        fresh._meet(_Part("0", "clicks", 1))
+        self.assertEqual(await self.lack(fresh), "clicks/0-1 is away")
+
+    async def test_whatGroupsKnow(self) -> None:
+        """A broker that nobody has met, and of which a group has stored an offset, is missed; names that are none are passed over. A list counts more."""
+        double = ZookeeperDouble(reactor)
+        await self.registered(double, 0)
+        client = double.client()
+        await client.connect()
+        self.addCleanup(client.close)
+        for path in ("/consumers/g/offsets/clicks/0-0", "/consumers/g/offsets/clicks/7-1", "/consumers/h/offsets/clicks/nonsense", "/consumers/i/ids"):
+            await write(client, path, b"5")
+        self.assertEqual(await self.lack(self.readerOf(double)), "broker 7 is away")
+        self.assertEqual(await self.lack(self.readerOf(double, "live=z:2181@0")), "")
+        self.assertEqual(await self.lack(self.readerOf(double, "live=z:2181@0,3,4")), "broker 3, broker 4 are away")
 
     async def test_zookeeperAway(self) -> None:
         """Without ZooKeeper, opening fails; it can be tried again."""

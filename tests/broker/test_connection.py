@@ -709,6 +709,34 @@ class DialectTests(SynchronousTestCase):
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 2))
 
+    def test_nothingBehindTheEnd(self) -> None:
+        """What a transport still hands out when the connection was closed is not looked at: it may begin in the middle of anything."""
+        self.feed(b"refuse")
+        self.assertTrue(self.transport.disconnecting)
+        self.feed(b"smuggled")
+        self.assertEqual((self.dialect.waiting, self.counters.malformedCount, self.transport.value()), ([], 1, b""))
+        self.connection = self.connect()
+        self.feed(b"one")
+        self.connection.finish()
+        self.feed(b"two")
+        self.dialect.answer()
+        self.assertEqual((self.dialect.waiting, self.transport.value()), ([], b"\0\0\0\3one"))
+
+    def test_lingering(self) -> None:
+        """Who was closed and does not end is cut off at the second look; who ends is forgotten."""
+        self.feed(b"refuse")
+        lingering = self.transport
+        self.factory.cutLingering()
+        self.assertFalse(lingering.disconnected)
+        ending, self.connection = self.connection, self.connect()
+        self.feed(b"refuse")
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.factory.cutLingering()
+        self.assertTrue(lingering.disconnected)
+        self.assertEqual(self.counters.slowCount, 1)
+        ending.connectionLost(Failure(ConnectionAborted()))
+        self.assertEqual((self.factory.lingering, self.factory.connections), ({}, {}))
+
     def test_unforeseen(self) -> None:
         """A failure that nobody foresaw is logged with its traceback and ends this connection; the process goes on."""
         self.feed(b"one", b"two")

@@ -51,6 +51,11 @@ class AuditorSettingsTests(SynchronousTestCase):
         self.assertEqual(settings.tiers[0].zookeeperServers, "zk1:2181,zk2:2181/kafka")
         self.assertEqual(parseTier("warehouse=table:/data/clicks"), TierAddress("warehouse", "", (), "/data/clicks"))
 
+    def test_expected(self) -> None:
+        """A tier may say which brokers there must be; what only looks a little like it belongs to the servers."""
+        self.assertEqual(parseTier("live=zk1,zk2:2181/kafka@0,12"), TierAddress("live", "zk1,zk2:2181/kafka", (), expected=frozenset((0, 12))))
+        self.assertEqual(parseTier("live=zk1/a@b").expected, frozenset())
+
     def test_wrongTiers(self) -> None:
         """None, two of one name, and what is no tier, are refused."""
         for wrong in ("", "|", "live", "live=", "=zk:2181", "a=zk:1 | a=zk:2", "a=broker:", "a=table:", "a b=zk:1"):

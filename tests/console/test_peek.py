@@ -5,11 +5,12 @@ Tests of looking at messages.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.console import peek as module
@@ -17,7 +18,7 @@ from pylogbroker.console.peek import COUNT_MAX, READ_SIZE, READ_SIZE_MAX, SHOWN_
 from pylogbroker.errors import OffsetOutOfRangeError
 from pylogbroker.formats import checksum
 from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeSet, wrap
+from pylogbroker.formats.messageset import encodeSet, innerPayloads, wrap
 from pylogbroker.model import Bounds
 
 
@@ -44,11 +45,21 @@ class Log:
 
 
 class PeekCase(SynchronousTestCase):
+    """
+    @ivar workCount: how often something was given to the worker.
+    """
+
+    workCount = 0
+
+    def work(self, decode: Callable[[], Any]) -> Deferred[Any]:
+        self.workCount += 1
+        return maybeDeferred(decode)
+
     def peek(self, log: Log, offset: int, count: int = 20) -> Peek:
-        return self.successResultOf(Deferred.fromCoroutine(peek(log, "t", 1, offset, count)))
+        return self.successResultOf(Deferred.fromCoroutine(peek(log, "t", 1, offset, count, self.work)))
 
     def last(self, log: Log, count: int = 20) -> Peek:
-        return self.successResultOf(Deferred.fromCoroutine(peekLast(log, "t", 1, count)))
+        return self.successResultOf(Deferred.fromCoroutine(peekLast(log, "t", 1, count, self.work)))
 
     def payloads(self, found: Peek) -> list[bytes]:
         return [base64.b64decode(row["payload"]) for row in found.messages]
@@ -71,17 +82,18 @@ class FromTests(PeekCase):
 
     def test_outside(self) -> None:
         """Beyond it is an error."""
-        self.failureResultOf(Deferred.fromCoroutine(peek(Log(b""), "t", 1, 7, 1)), OffsetOutOfRangeError)
+        self.failureResultOf(Deferred.fromCoroutine(peek(Log(b""), "t", 1, 7, 1, self.work)), OffsetOutOfRangeError)
 
     def test_compressed(self) -> None:
-        """What is inside a compressed entry is shown, with the entry's offsets and the codec; of very many, how many more there are."""
+        """What is inside a compressed entry is shown, with the entry's offsets and the codec; of very many, that there are more."""
         log = Log(encodeSet([b"a", b"b"], GZIP) + encodeSet([b"c"]) + encodeSet([b"x"] * (COUNT_MAX + 5), GZIP))
         found = self.peek(log, 0, 3)
         self.assertEqual(self.payloads(found), [b"a", b"b", b"c"])
         self.assertEqual([row["codec"] for row in found.messages], ["gzip", "gzip", ""])
         self.assertEqual(found.messages[0]["offset"], found.messages[1]["offset"])
         rows = self.peek(log, found.nextOffset).messages
-        self.assertEqual((len(rows), rows[-1]["more"], "more" in rows[0]), (COUNT_MAX + 1, 5, False))
+        self.assertEqual((len(rows), rows[-1]["moreThan"], "moreThan" in rows[0]), (COUNT_MAX + 1, COUNT_MAX, False))
+        self.assertEqual(self.workCount, 2)
 
     def test_bomb(self) -> None:
         """A compressed entry that opens to more than is good for anybody is a problem, told; what was before it is shown."""
@@ -133,6 +145,37 @@ class LastTests(PeekCase):
         self.assertEqual((self.payloads(found), found.nextOffset), (payloads[-10:], 10**12 + len(log.data)))
         log = Log(log.data + encodeSet([b"in", b"side"], GZIP))
         self.assertEqual(self.payloads(self.last(log, 3)), [payloads[-1], b"in", b"side"])
+
+    def test_backwards(self) -> None:
+        """
+        No more is opened than is shown: from the end on, each compressed entry as far as is needed. What may not be opened any more is told, and what is
+        behind it is shown.
+        """
+        opened: list[int] = []
+
+        def counting(message: Any, *rest: Any) -> Any:
+            for payload in innerPayloads(message, *rest):
+                opened.append(1)
+                yield payload
+
+        self.patch(module, "innerPayloads", counting)
+        wrapper = encodeSet([b""] * 10_000, GZIP)
+        log = Log(wrapper * 50 + encodeSet([b"a", b"b"]))
+        found = self.last(log, 20)
+        self.assertEqual((len(opened), len(found.messages), found.problem, self.workCount), (COUNT_MAX + 1, 20, "", 1))
+        self.assertEqual(self.payloads(found)[-2:], [b"a", b"b"])
+        opened.clear()
+        self.assertEqual(self.payloads(self.last(log, 2)), [b"a", b"b"])
+        self.assertEqual(opened, [])
+        found = self.last(Log(encodeSet([b"\0" * (8 << 20)], GZIP) + encodeSet([b"c"])))
+        self.assertEqual((self.payloads(found), found.offset > 0), ([b"c"], True))
+        self.assertIn("more than", found.problem)
+
+    def test_allTogether(self) -> None:
+        """All entries of one look share what may be opened."""
+        found = self.peek(Log(encodeSet([b"x" * (3 << 19)], GZIP) * 10), 0)
+        self.assertEqual(len(found.messages), 2)
+        self.assertIn("more than", found.problem)
 
     def test_large(self) -> None:
         """When the last one is large, more is read; when it is too large, that is told."""

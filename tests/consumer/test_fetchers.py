@@ -45,6 +45,27 @@ class FetchersTests(GroupCase):
         self.assertEqual(len(self.broker.network.attempts), 2)
         self.assertEqual(len(member.owned), 2)
 
+    def test_readAgain(self) -> None:
+        """
+        A partition is read again from an offset on, what is queued of it is forgotten, and others are not touched; what somebody else has stored
+        meanwhile counts more; and one that is not fetched stays so.
+        """
+        self.broker.log("t", 0).append(b"a", b"b", b"c")
+        self.broker.log("t", 1).append(b"x")
+        member = self.member({"autocommit.enable": "false"})
+        (stream,) = self.streams(member)
+        self.assertEqual(sorted(drain(stream)), [b"a", b"b", b"c", b"x"])
+        member.readAgain(place("0-0"), 11)
+        member.readAgain(place("9-9"), 11)
+        self.cluster.advance(1)
+        self.assertEqual(drain(stream), [b"b", b"c"])
+        self.soon(member.commitOffsets())
+        self.cluster.write("/consumers/g/offsets/t/0-0", b"22")
+        member.readAgain(place("0-0"), 0)
+        self.cluster.advance(1)
+        self.assertEqual(drain(stream), [b"c"])
+        self.assertEqual(set(member.owned), {place("0-0"), place("0-1")})
+
     def test_unregisteredBroker(self) -> None:
         """Partitions of a broker that is not registered are shared out all the same, do not stop the others, and are read when it comes."""
         self.broker.log("t", 0).append(b"a")

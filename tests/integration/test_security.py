@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import struct
 from typing import Any
 
 from kazoo.client import KazooClient
 from twisted.internet import reactor
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
@@ -20,13 +22,16 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import ConnectionError, NoAuthException, PylogbrokerError, RemoteUnknownError, ZookeeperError  # noqa: A004
+from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.model import EARLIEST
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.wire.requests import encodeOffsets
+from pylogbroker.wire.requests import encodeOffsets, encodeProduce
+from pylogbroker.wire.responses import decodeOffsets
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.integration.certificates import Authority
 from tests.integration.chroots import freshChroot
+from tests.integration.rawclient import RawClient
 
 RULES = """
 loader   produce  clicks
@@ -200,6 +205,69 @@ class CertificateTests(SecurityCase):
 
         with self.assertRaises(OSError):
             await deferToThread(talk)
+
+
+class ClosedTests(SecurityCase):
+    """A connection that the broker has closed, over TLS, which goes on handing out what arrives, and over plain TCP."""
+
+    notKnown = struct.pack(">ih", 2, 77)
+
+    def connect(self, port: int, isTls: bool) -> RawClient:
+        plain = socket.create_connection(("127.0.0.1", port), 30)
+        if not isTls:
+            return RawClient.over(plain)
+        context = ssl.create_default_context(cafile=self.authority.ca)
+        context.load_cert_chain(self.authority.issue("loader"))
+        return RawClient.over(context.wrap_socket(plain, server_hostname="localhost"))
+
+    async def both(self, properties: dict[str, str] | None = None) -> list[tuple[LocalBroker, bool]]:
+        plain = LocalBroker(reactor, properties or {})
+        self.addCleanup(plain.stop)
+        await plain.start()
+        return [(await self.serve(None, True, **(properties or {})), True), (plain, False)]
+
+    async def test_smuggled(self) -> None:
+        """A payload whose bytes are a request does not become one when the request before it was refused; the answers before it arrive."""
+        for broker, isTls in await self.both():
+            inner = encodeProduce("smuggled", 0, encodeSet([b"nobody sent this as a request"]))
+            frame = encodeProduce("clicks", 0, encodeSet([inner]))
+            middle = frame.index(inner)
+
+            def talk(broker: LocalBroker = broker, isTls: bool = isTls, frame: bytes = frame, middle: int = middle) -> list[int]:
+                with self.connect(broker.port, isTls) as client:
+                    client.produce("status", 0, encodeSet([b"one"]))
+                    client.send(encodeOffsets("status", 0, EARLIEST, 1) + self.notKnown + frame[:middle])
+                    answer = decodeOffsets(client.receiveBody())[1]
+                    self.assertTrue(client.isClosed())
+                    try:
+                        client.send(frame[middle:])
+                    except OSError:
+                        self.assertFalse(isTls)  # TCP tells the client that nobody reads
+                    return answer
+
+            self.assertEqual(await deferToThread(talk), [0])
+            counters = broker.broker.service.counters.connections
+            while broker.broker.service.factory.connections:
+                await deferLater(reactor, 0.01)
+            self.assertEqual({place.topic for place in broker.broker.service.directory.logs}, {"status"})
+            self.assertEqual(counters.malformedCount, 1)
+
+    async def test_neverEnds(self) -> None:
+        """Who was refused and neither reads nor closes loses its place among the connections."""
+        for broker, isTls in await self.both({"reader.idle.ms": "100"}):
+
+            def stay(broker: LocalBroker = broker, isTls: bool = isTls) -> RawClient:
+                client = self.connect(broker.port, isTls)
+                client.send(self.notKnown)
+                return client
+
+            client = await deferToThread(stay)
+            self.addCleanup(client.close)
+            service = broker.broker.service
+            while service.factory.connections or not service.counters.connections.malformedCount:
+                await deferLater(reactor, 0.01)
+            self.assertEqual((service.factory.lingering, service.counters.connections.slowCount), ({}, int(isTls)))
+        self.assertEqual(len(self.lines("does not end its side of a connection that was closed: cut off")), 1)
 
 
 class ThreadTests(SecurityCase):

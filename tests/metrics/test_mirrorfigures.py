@@ -26,16 +26,19 @@ class MirrorFigureTests(SynchronousTestCase):
     def test_all(self) -> None:
         """Each of a mirror's counters is a figure; what is under way, topics, and its share of each source are, too."""
         counters = MirrorCounters()
-        counters.taken(10, 1000)
+        counters.taken(13, 1030)
+        counters.givenBack(3, 30)
         counters.confirmed("t", 4, 300)
         counters.retriedCount, counters.repeatedCount, counters.faultCount, counters.commitCount = 21, 22, 23, 24
         self.assertEqual(
             self.lines(counters),
             [
-                "pylogbroker_mirror_taken_messages_total 10",
-                "pylogbroker_mirror_taken_bytes_total 1000",
+                "pylogbroker_mirror_taken_messages_total 13",
+                "pylogbroker_mirror_taken_bytes_total 1030",
                 "pylogbroker_mirror_confirmed_messages_total 4",
                 "pylogbroker_mirror_confirmed_bytes_total 300",
+                "pylogbroker_mirror_given_back_messages_total 3",
+                "pylogbroker_mirror_given_back_bytes_total 30",
                 "pylogbroker_mirror_under_way_messages 6",
                 "pylogbroker_mirror_under_way_bytes 700",
                 "pylogbroker_mirror_retried_messages_total 21",

@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.stream import Chunk, MessageStream
-from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError
+from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError, NoBrokersError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror import forwarding
@@ -62,10 +62,15 @@ class ForwarderTests(SynchronousTestCase):
         self.target = FarTarget(self.clock)
         self.ledger = Ledger()
         self.counters = MirrorCounters()
+        self.again: list[tuple[Place, int]] = []
         self.homes: dict[Place, BrokerPartition] = {}
         target: Any = self.target
-        self.forwarder = Forwarder(self.clock, lambda: 0.0, self.stream, target, self.ledger, self.counters, self.homes.get, {})
+        self.forwarder = Forwarder(self.clock, lambda: 0.0, self.stream, target, self.ledger, self.counters, self.homes.get, {}, self.readAgain)
         self.running = Deferred.fromCoroutine(self.forwarder.run())
+
+    def readAgain(self, place: Place, offset: int) -> None:
+        self.again.append((place, offset))
+        self.stream.drop((place,))
 
     def put(self, place: Place, *payloads: bytes, codec: int = 0, spoil: bool = False) -> int:
         """What a fetch brought. Returns its end."""
@@ -212,6 +217,63 @@ class ForwarderTests(SynchronousTestCase):
         self.put(ONE, b"a")
         self.put(TWO, b"b")
         self.assertEqual([home for _topic, _payloads, home, _answer in self.target.sent], [BrokerPartition(3, 4), None])
+
+    def test_noHome(self) -> None:
+        """What has a home that is not known now is not sent anywhere; it is sent, in order, when the home is known."""
+        homes: list[BrokerPartition] = []
+
+        def home(place: Place) -> BrokerPartition:
+            if not homes:
+                raise NoBrokersError(f"where {place} goes is not known")
+            return homes[0]
+
+        self.forwarder._home = home
+        self.put(ONE, b"a")
+        self.put(ONE, b"b")
+        self.clock.advance(20)
+        self.assertEqual((self.target.sent, self.counters.underWayCount), ([], 2))
+        homes.append(BrokerPartition(3, 4))
+        for _round in range(3):
+            self.clock.advance(20)
+            self.target.confirm()
+        self.assertEqual([(payloads, home) for _topic, payloads, home, _answer in self.target.sent], [([b"a"], homes[0]), ([b"b"], homes[0])])
+
+    def test_stuck(self) -> None:
+        """
+        Behind a message that the target does not take nothing holds room: it is forgotten, and read again from there, when that message is confirmed; all other
+        partitions go on. The next one, if it is stuck, is named by the offset where it was read again.
+        """
+        end = self.put(ONE, b"X")
+        for _round in range(3):
+            self.put(ONE, *[b"behind"] * 10)
+            self.target.sent[-1][-1].addErrback(lambda _failure: None)
+        self.assertFalse(self.target.room.isReady)
+        for _round in range(2):
+            for _topic, payloads, _home, answer in self.target.sent:
+                if not answer.called:
+                    answer.errback(MessageTooLargeError("too large"))
+            self.clock.advance(20)
+        self.assertEqual((self.again, self.target.room.count, self.counters.underWayCount), ([(ONE, end)], 1, 1))
+        self.assertEqual((self.ledger.committable(ONE, 500), self.ledger.edge(ONE, 500), self.counters.givenBackCount), (None, None, 30))
+        settled = self.ledger.settled([ONE])
+        self.put(TWO, b"b")
+        self.target.sent[-1][-1].callback(None)
+        self.assertEqual(self.counters.confirmedCount, 1)
+        self.assertNoResult(settled)
+        self.target.confirm()
+        self.clock.advance(20)
+        self.target.confirm()
+        self.successResultOf(settled)
+        self.assertEqual((self.target.room.count, self.counters.underWayCount), (0, 0))
+        self.ledger.takeOver(ONE)
+        self.ledger.begin(ONE, 0)
+        self.ends[ONE] = end
+        self.put(ONE, b"Y")
+        for _round in range(2):
+            self.target.sent[-1][-1].errback(MessageTooLargeError("too large"))
+            self.clock.advance(20)
+        [stuck] = self.counters.stuck.values()
+        self.assertEqual((stuck.offset, self.again), (end, [(ONE, end), (ONE, end + 11)]))
 
     def test_tidy(self) -> None:
         """Routes that nobody needs do not pile up."""

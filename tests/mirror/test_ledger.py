@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.mirror.ledger import Ledger
@@ -16,6 +17,36 @@ from pylogbroker.model import BrokerPartition, Place
 
 ONE = Place("t", BrokerPartition(0, 0))
 TWO = Place("t", BrokerPartition(0, 1))
+
+
+class ForgetTests(SynchronousTestCase):
+    """What is behind a batch that is not taken."""
+
+    def test_handedOnAgain(self) -> None:
+        """It is as if it had not been handed on; who waits for it waits for what is left, and may give up."""
+        ledger = Ledger()
+        ledger.begin(ONE, 100)
+        first, second, third = (ledger.hand(ONE, offset) for offset in (200, 300, 400))
+        waiting, leaving = ledger.settled([ONE]), ledger.settled([ONE])
+        ledger.done(third)
+        self.assertTrue(ledger.forgetBehind(ONE, first))
+        self.assertEqual((ledger.handed(ONE), ledger.edge(ONE, 400), ledger.committable(ONE, 400)), (200, None, 100))
+        ledger.done(second)
+        self.assertEqual(ledger.committable(ONE, 400), 100)
+        leaving.cancel()
+        self.failureResultOf(leaving, CancelledError)
+        self.assertNoResult(waiting)
+        ledger.done(first)
+        self.successResultOf(waiting)
+        self.assertEqual(ledger.committable(ONE, 200), 200)
+
+    def test_notOurs(self) -> None:
+        """A partition that was taken over since is not touched."""
+        ledger = Ledger()
+        entry = ledger.hand(ONE, 200)
+        ledger.takeOver(ONE)
+        self.assertFalse(ledger.forgetBehind(ONE, entry))
+        self.assertIs(ledger.handed(ONE), None)
 
 
 class CommittableTests(SynchronousTestCase):

@@ -24,6 +24,8 @@ class RouteTests(SynchronousTestCase):
         self.counters = MirrorCounters()
         self.sent: list[tuple[bytes, Deferred[None]]] = []
         self.settled: list[bytes] = []
+        self.told: list[bytes] = []
+        self.forgotten: list[bytes] = []
         self.instantly = False
         self.route = Route(Place("t", BrokerPartition(0, 0)), self.clock, lambda: 0.0, self.send, self.counters, {"group": "g"})
 
@@ -41,7 +43,8 @@ class RouteTests(SynchronousTestCase):
     def addPayloads(self, payloads: list[bytes]) -> None:
         """A batch whose messages have the offsets 100, 101 and so on."""
         name = b"".join(payloads)
-        self.route.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), lambda: self.settled.append(name)))
+        tells = [lambda found=found: found.append(name) for found in (self.settled, self.told, self.forgotten)]
+        self.route.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), *tells))
 
     def names(self) -> list[bytes]:
         """What was sent since this was last asked."""
@@ -189,6 +192,25 @@ class RouteTests(SynchronousTestCase):
         self.instantly = True
         self.clock.advance(RETRY_MAX_MS / 1000)
         self.assertEqual((len(self.settled), self.route.isIdle, self.counters.stuck), (1, True, {}))
+
+    def test_behind(self) -> None:
+        """What is behind a message that is not taken is not kept; what was one batch with it is, and goes when it has gone."""
+        self.add(b"aXb", b"cd", b"ef")
+        for name in (b"ef", b"cd", b"aXb"):
+            self.answer(name, MessageTooLargeError("too large"))  # the second is in parts by now, too
+        for _round in range(3):
+            self.clock.advance(RETRY_MAX_MS / 1000)
+            for name, answer in self.sent:
+                if not answer.called:
+                    if name == b"a":
+                        answer.callback(None)
+                    else:
+                        answer.errback(MessageTooLargeError("too large"))
+        self.assertEqual((len(self.counters.stuck), self.told, self.forgotten, self.settled), (1, [b"aXb"], [b"cd", b"ef"], []))
+        self.names()
+        self.instantly = True
+        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.assertEqual((b"".join(self.names()), self.settled, self.route.isIdle), (b"Xb", [b"aXb"], True))
 
     def test_slow(self) -> None:
         """A batch that is not answered in time goes again as it is, and no message of it is named."""

@@ -252,6 +252,20 @@ class TablesTests(SynchronousTestCase):
         self.do(another.record([TWO], {TWO: 4}))
         self.assertEqual(self.entries("7-1"), [(4, {B: 20})])
 
+    def test_homeStays(self) -> None:
+        """Somebody else writes the node, or takes it over: what is still to be sent goes where all before it went; it is only not written down any more."""
+        tables = self.tables(isKeeping=True)
+        for place in (ONE, TWO):
+            self.do(tables.take(place))
+            self.ledger.begin(place, 0)
+        self.do(write(self.zookeeper, "/consumers/mirrors/mirror/t/7-1", b"{}"))
+        self.do(tables.record([ONE, TWO], {ONE: 5, TWO: 5}))
+        self.assertEqual([tables.home(place) for place in (ONE, TWO)], [A, B])
+        self.assertEqual(self.server.tree()["/consumers/mirrors/mirror/t/7-1"][0], b"{}")
+        self.target.isAway = True
+        self.fails(tables.take(TWO), NoBrokersError)
+        self.assertEqual(tables.home(TWO), B)
+
     def test_otherWay(self) -> None:
         """When partitions are kept that were not, or the other way round, the table begins anew: what went elsewhere is not in it."""
         for isKeeping in (False, True, False):
@@ -268,7 +282,7 @@ class TablesTests(SynchronousTestCase):
         tables = self.tables(isKeeping=True)
         self.target.isAway = True
         self.fails(tables.take(ONE), NoBrokersError)
-        self.assertIs(tables.home(ONE), None)
+        self.assertRaises(NoBrokersError, tables.home, ONE)
         self.target.isAway = False
         self.do(tables.take(ONE))
         self.assertEqual(tables.home(ONE), A)

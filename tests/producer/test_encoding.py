@@ -4,6 +4,7 @@ Tests for L{pylogbroker.producer.encoding}.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -49,14 +50,37 @@ class EncodingTests(SynchronousTestCase):
         self.assertIn("101", str(self.assertRaises(MessageTooLargeError, encoding.messageSetOf, [b"a", b"x" * 101], "t")))
 
     def test_wrapper(self) -> None:
-        """SyncProducerTest: a gzip wrapper counts as one message; ten messages of twenty equal bytes make a payload over the limit of 100."""
+        """SyncProducerTest: a gzip wrapper counts as one message; ten messages of twenty equal bytes make a payload over the limit of 100: they go in two."""
         values = [b"t" * 20] * 10
         data = self.encoding(codec=1, payloadSizeMax=112).messageSetOf(values, "t")
         self.assertEqual([message.payload for message, _ in MessageSet(data)], values)
         payloadSize = len(data) - 10
         self.encoding(codec=1, payloadSizeMax=payloadSize).messageSetOf(values, "t")
-        error = self.assertRaises(MessageTooLargeError, self.encoding(codec=1, payloadSizeMax=payloadSize - 1).messageSetOf, values, "t")
-        self.assertIn("10 compressed messages", str(error))
+        data = self.encoding(codec=1, payloadSizeMax=payloadSize - 1).messageSetOf(values, "t")
+        self.assertEqual([message.message.payload for message in MessageSet(data).shallow()], [data[10 : len(data) // 2], data[len(data) // 2 + 10 :]])
+        self.assertEqual([message.payload for message, _ in MessageSet(data)], values)
+
+    def test_incompressible(self) -> None:
+        """What does not compress goes as it is, if it is small enough so; nothing is left out, and the order is kept."""
+        random = Random(1)
+        for count in (1, 2, 50):
+            values = [random.randbytes(random.randrange(80, 101)) for _each in range(count)]
+            values[count // 2] = random.randbytes(100)
+            data, refused = self.encoding(codec=1).pack(values, "t")
+            self.assertEqual(([message.payload for message, _ in MessageSet(data)], refused), (values, {}))
+            entries = [each.message for each in MessageSet(data).shallow()]
+            self.assertTrue(all(len(each.payload) <= 100 for each in entries))
+            self.assertEqual({each.codec for each in entries}, {0})
+
+    def test_someTooLarge(self) -> None:
+        """What is too large, compressed and as it is, takes no other with it, and is named; all or nothing names the first."""
+        values = [b"a", bytes(range(101)), b"x" * 1000, bytes(range(150)), b"b"]
+        encoding = self.encoding(codec=1)
+        data, refused = encoding.pack(values, "t")
+        self.assertEqual([message.payload for message, _ in MessageSet(data)], [b"a", b"x" * 1000, b"b"])
+        self.assertEqual(sorted(refused), [1, 3])
+        self.assertIn("has 101 bytes", str(self.assertRaises(MessageTooLargeError, encoding.messageSet, values, "t")))
+        self.assertEqual(sorted(self.encoding(codec=1, payloadSizeMax=0).pack(values, "t")[1]), [0, 1, 2, 3, 4])
 
     def test_foreignEncoder(self) -> None:
         """An encoder that raises, or gives no bytes, is told as an encoding error."""

@@ -90,7 +90,7 @@ class SyncTests(ProducerCase):
     def test_wrapperTooLarge(self) -> None:
         """SyncProducerTest.testCompressedMessageSizeTooLarge: the wrapper counts as one message."""
         producer = self.sync(max_message_size=20, compression_codec="gzip")
-        self.failureResultOf(producer.send("t", [b"t" * 20] * 10), MessageTooLargeError)
+        self.failureResultOf(producer.send("t", [bytes(range(21))] * 10), MessageTooLargeError)
         self.close(producer)
 
     def test_compressedTopics(self) -> None:
@@ -370,12 +370,13 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_wrapperTooLarge(self) -> None:
-        """A compressed group that is too large fails; other topics' groups go."""
-        producer = self.producer({"max.message.size": 30, "batch.size": 2, "compression.codec": 1, "compressed.topics": "t"})
-        bad, good = producer.send("t", bytes(range(100))), producer.send("u", b"x" * 30)
+        """What is too large, compressed and as it is, fails; its neighbours in the batch go, of other topics and of its own."""
+        producer = self.producer({"max.message.size": 30, "batch.size": 4, "compression.codec": 1, "compressed.topics": "t"})
+        first, bad, last, good = (producer.send(*each) for each in (("t", b"1"), ("t", bytes(range(100))), ("t", b"2"), ("u", b"x" * 30)))
         self.turn()
         self.failureResultOf(bad, MessageTooLargeError)
-        self.successResultOf(good)
+        for each in (first, last, good):
+            self.successResultOf(each)
         self.close(producer)
 
     def test_nothingLeftOfABatch(self) -> None:

@@ -385,8 +385,8 @@ function showMessages() {
 
 function messageItem(message) {
   const item = make("li"), payload = Uint8Array.from(atob(message.payload), (letter) => letter.charCodeAt(0));
-  if (message.more) {
-    item.append(make("p", `and ${whole(message.more)} more inside the same compressed entry`));
+  if (message.moreThan) {
+    item.append(make("p", `more than ${whole(message.moreThan)} are inside the same compressed entry`));
     return item;
   }
   const cut = payload.length < message.size ? `, the first ${whole(payload.length)} are shown` : "";
