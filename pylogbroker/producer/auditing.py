@@ -77,7 +77,7 @@ class CountPublisher:
         source = f"{self.host}-{self.nowMs()}-{(random or SystemRandom()).getrandbits(64):016x}"
         self._counter = WindowCounter(source, self.host, settings.tier, settings.windowMs, role)
         self._onTheirWay: dict[tuple[str, int], Deferred[None]] = {}
-        self._isFullTold = False
+        self._isFullTold = self._hasEnded = False
         self._ticking = LoopingCall(self.report)
         self._ticking.clock = reactor
 
@@ -106,7 +106,7 @@ class CountPublisher:
         if self._counter.leftOutCount and not self._isFullTold:
             self._isFullTold = True
             self._log.error("Messages are not counted for the audit: {count} topics and windows are open already", count=len(self._counter))
-        if not self._ticking.running:
+        if not self._ticking.running and not self._hasEnded:
             self._ticking.start(self._settings.reportIntervalMs / 1000, now=False)
 
     def report(self) -> None:
@@ -139,11 +139,24 @@ class CountPublisher:
 
     def close(self) -> Deferred[None]:
         """
-        Publish what is left, once. To be called before the producer is closed.
+        Publish what is left, once. To be called before the producer is closed. What is counted after that is not published.
 
         @return: fires when that has come to an end, well or not; does not fail.
         """
         return Deferred.fromCoroutine(self._close())
+
+    def end(self) -> None:
+        """
+        Publish nothing more. For who could not wait for L{close}, behind the producer's own end: messages whose outcome is not known are told then, and
+        nobody is there who would take their counts.
+        """
+        if self._hasEnded:
+            return
+        self._hasEnded = True
+        if self._ticking.running:
+            self._ticking.stop()
+        if count := self._counter.dueCount:
+            self._log.error("{count} counts could not be published: the audit will see more messages than were reported", count=count)
 
     async def _close(self) -> None:
         if self._ticking.running:
@@ -153,10 +166,8 @@ class CountPublisher:
             self.report()
             await self._settled()
             if self._counter.dueCount >= due:
-                self._log.error("{count} counts could not be published: the audit will see more messages than were reported", count=due)
                 break
-        if self._ticking.running:
-            self._ticking.stop()
+        self.end()
 
     async def _settled(self) -> None:
         if self._onTheirWay:
@@ -262,6 +273,7 @@ class AuditedProducer:
         also where only a part of them gets through, and also when the Deferred is cancelled or times out, which takes back nothing that is on its way.
         """
         datas = [ProducerData(*data) for data in datas]
+        datas = [data._replace(values=tuple(data.values)) for data in datas]  # an iterator can be gone over once, and who is refused is counted, too
         if self._refusal is not None:
             return self._refused(datas, another(self._refusal))
         try:
@@ -360,7 +372,10 @@ class AuditedProducer:
         self._finishing = Deferred.fromCoroutine(self._finish())
         await self._finishing.addErrback(lambda _cancelled: None)
         assert self._deadlineMs is not None  # set when it began
-        await self.producer.close(max(self._deadlineMs - self.counts.nowMs(), 1))
+        try:
+            await self.producer.close(max(self._deadlineMs - self.counts.nowMs(), 1))
+        finally:
+            self.counts.end()
 
     async def _finish(self) -> None:
         await self.producer.flush()
