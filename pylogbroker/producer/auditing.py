@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.audit.counts import SENT, CountReport, WindowCounter
+from pylogbroker.audit.counts import FUTURE_MS_MAX, SENT, CountReport, WindowCounter
 from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
 from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
 from pylogbroker.config.producersettings import ProducerSettings
@@ -97,15 +97,18 @@ class CountPublisher:
         """
         So many messages.
 
-        @param timeMs: that of the messages, in milliseconds since the epoch.
+        @param timeMs: that of the messages, in milliseconds since the epoch; one that cannot be, which is before it or more than L{FUTURE_MS_MAX} ahead, is
+            counted nowhere but in C{leftOutCount}.
         @param count: those that were sent, or seen, for certain.
         @param unknownCount: those that may have been.
         @param checksum: the sum of the CRC-32s of the former's payloads; without it the audit sees how many there are, and not whether they are the same.
         """
-        self._counter.add(topic, timeMs, count, unknownCount, checksum)
+        self._counter.add(topic, timeMs, count, unknownCount, checksum, self.nowMs() + FUTURE_MS_MAX)
         if self._counter.leftOutCount and not self._isFullTold:
             self._isFullTold = True
-            self._log.error("Messages are not counted for the audit: {count} topics and windows are open already", count=len(self._counter))
+            self._log.error(
+                "Messages are not counted for the audit: {count} topics and windows are open already, or their times cannot be", count=len(self._counter)
+            )
         if not self._ticking.running and not self._hasEnded:
             self._ticking.start(self._settings.reportIntervalMs / 1000, now=False)
 

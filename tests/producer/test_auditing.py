@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IConsumer
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyClass
 
-from pylogbroker.audit.counts import SEEN, CountReport, decodeReport
+from pylogbroker.audit.counts import FUTURE_MS_MAX, SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
 from pylogbroker.audit.ledger import Ledger
 from pylogbroker.errors import (
@@ -390,3 +390,19 @@ class CountPublisherTests(AuditingCase):
         for number in range(5):
             counts.count(f"topic {number}", 5000)
         self.assertEqual(counts.leftOutCount, 2)
+
+    def test_future(self) -> None:
+        """Times far ahead take nobody's place: they are left out, which is said once, and all others are counted."""
+        inner = self.producer({"queue.time": 10})
+        counts = CountPublisher(self.clock, inner, {"audit.window.ms": "2000"})
+        self.patch(counts._counter, "_openCountMax", 3)
+        with capturedLogs() as events:
+            for number in range(5):
+                counts.count("clicks", counts.nowMs() + (number + 2) * FUTURE_MS_MAX)
+        self.assertEqual([formatEvent(event)[:43] for event in events], ["Messages are not counted for the audit: 0 t"])
+        counts.count("clicks", counts.nowMs() + FUTURE_MS_MAX)
+        counts.count("clicks", 5000)
+        closing = counts.close()
+        self.cluster.pass_(0.1)
+        self.successResultOf(closing)
+        self.assertEqual(([report.messageCount for report in self.reports()], counts.leftOutCount), ([1, 1], 5))
