@@ -1,5 +1,9 @@
 """
 A broker inside an application's own reactor.
+
+A broker that was started and not stopped keeps its process alive, since its workers are threads that a flush must not be cut off in; so it has the reactor
+stop it before that ends, whatever ended it: a signal, or an application that failed. (Rejected: daemon threads, which die in the midst of a flush,
+without the clean-shutdown mark.)
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pylogbroker.interfaces import IZookeeper
 
 class EmbeddedBroker:
     """
-    A broker that is started and stopped by the application.
+    A broker that is started and stopped by the application, or else stopped by the end of its reactor.
 
     @ivar service: the broker itself; also what a C{twisted.application} can be made the parent of.
     @ivar console: serves its metrics and its page; L{None} without C{http.listener}.
@@ -33,6 +37,8 @@ class EmbeddedBroker:
         @param zookeeper: makes the client for C{enable.zookeeper}, not connected; by default one of C{zk.connect}.
         @raise ConfigurationError: they are wrong.
         """
+        self._reactor = reactor
+        self._trigger: Any = None
         self.settings = BrokerSettings.fromProperties(properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
         self.service = BrokerService(reactor, self.settings, zookeeper=zookeeper)
         self.console: ConsoleService | None = brokerConsole(reactor, self.settings, self.service)
@@ -45,6 +51,16 @@ class EmbeddedBroker:
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
+        if self._trigger is not None:
+            raise RuntimeError("a broker is started once")
+        self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stopBeforeEnd)
+        try:
+            await self._startAll()
+        except BaseException:
+            self._forgetEnd()
+            raise
+
+    async def _startAll(self) -> None:
         if self.console is None:
             await self.service.start()
             return
@@ -61,7 +77,17 @@ class EmbeddedBroker:
         """
         return Deferred.fromCoroutine(self._stop())
 
+    def _stopBeforeEnd(self) -> Deferred[None]:
+        self._trigger = None  # fired: it cannot be removed
+        return self.stop()
+
+    def _forgetEnd(self) -> None:
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
+            self._reactor.removeSystemEventTrigger(trigger)
+
     async def _stop(self) -> None:
+        self._forgetEnd()
         if self.console is not None:
             await self.console.stopService()
         await self.service.stopService()

@@ -5,6 +5,7 @@ Tests of a broker inside an application's reactor.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from twisted.application.service import Application, IService, IServiceCollection
 from twisted.internet import reactor
@@ -21,6 +22,27 @@ from tests.broker.onlead import capture
 SET = encodeSet([b"hello"])
 
 
+class Triggers:
+    """
+    The reactor, with triggers that a test looks at.
+
+    @ivar waiting: the phase and the callable of each.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(reactor, name)
+
+    def addSystemEventTrigger(self, phase: str, _event: str, call: Any) -> tuple[str, Any]:
+        self.waiting.append((phase, call))
+        return phase, call
+
+    def removeSystemEventTrigger(self, trigger: tuple[str, Any]) -> None:
+        self.waiting.remove(trigger)
+
+
 class EmbeddedBrokerTests(TestCase):
     """The application starts it, and stops it."""
 
@@ -29,9 +51,9 @@ class EmbeddedBrokerTests(TestCase):
     def setUp(self) -> None:
         self.directory = os.path.abspath(self.mktemp())
 
-    def broker(self, **properties: str) -> EmbeddedBroker:
+    def broker(self, over: Any = reactor, **properties: str) -> EmbeddedBroker:
         return EmbeddedBroker(
-            reactor,
+            over,
             {
                 "brokerid": "0",
                 "port": "0",
@@ -72,6 +94,15 @@ class EmbeddedBrokerTests(TestCase):
             with self.assertRaisesRegex(RuntimeError, "make another one"):
                 await broker.start()
         self.assertEqual(os.path.getsize(f"{self.directory}/t-0/00000000000000000000.kafka"), 2 * len(SET))
+
+    async def test_startedOnce(self) -> None:
+        """While it runs it cannot be started again, which leaves it alone."""
+        broker = self.broker()
+        self.addCleanup(broker.stop)
+        await broker.start()
+        with self.assertRaisesRegex(RuntimeError, "started once"):
+            await broker.start()
+        await self.exchange(broker)
 
     async def test_everywhere(self) -> None:
         """Listening on all addresses, its endpoint is one that can be connected to."""
@@ -117,6 +148,30 @@ class EmbeddedBrokerTests(TestCase):
         self.assertEqual(second.service.ports, [])
         await self.exchange(first)
         await second.stop()
+
+    async def test_endOfTheReactor(self) -> None:
+        """What was not stopped is stopped before the reactor ends, which waits for it; stopping it then, or later, is as once."""
+        triggers = Triggers()
+        broker = self.broker(triggers)
+        await broker.start()
+        await self.exchange(broker)
+        ((phase, stop),) = triggers.waiting
+        self.assertEqual(phase, "before")
+        triggers.waiting.clear()  # as the reactor does that calls them
+        await stop()
+        self.assertIn(".kafka_cleanshutdown", os.listdir(self.directory))
+        await broker.stop()
+
+    async def test_nothingLeftForTheEnd(self) -> None:
+        """What was stopped, or could not be started, leaves nothing behind for the reactor's end."""
+        triggers = Triggers()
+        first, second = self.broker(triggers), self.broker(triggers)
+        await first.start()
+        with self.assertRaises(DirectoryLockedError):
+            await second.start()
+        self.assertEqual(len(triggers.waiting), 1)
+        await first.stop()
+        self.assertEqual(triggers.waiting, [])
 
     async def test_asAService(self) -> None:
         """Its service can be a part of a Twisted application, which stops it."""

@@ -33,6 +33,8 @@ CHECKSUM_MODULUS = 1 << 53
 
 OPEN_COUNT_MAX = 10_000
 WINDOW_MS_MAX = 7 * 24 * 3_600_000
+FUTURE_MS_MAX = 24 * 3_600_000
+"""A time that is further ahead is nobody's: windows that never end would fill the books, of who sends and of who audits."""
 
 
 def addChecksums(one: int | None, other: int | None) -> int | None:
@@ -129,7 +131,7 @@ class WindowCounter:
     """
     Counts for one program's life, and makes the reports.
 
-    @ivar leftOutCount: messages that could not be counted, since too many windows were open.
+    @ivar leftOutCount: messages that could not be counted, since too many windows were open, or since their times cannot be.
     """
 
     def __init__(self, source: str, host: str, tier: str, windowMs: int, role: str = SENT, openCountMax: int = OPEN_COUNT_MAX) -> None:
@@ -147,16 +149,17 @@ class WindowCounter:
     def __len__(self) -> int:
         return len(self._cells)
 
-    def add(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0, checksum: int | None = None) -> None:
+    def add(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0, checksum: int | None = None, latestMs: int = INT_MAX) -> None:
         """
         Messages of a time.
 
+        @param latestMs: a window that begins later is not counted.
         @param checksum: the sum of the CRC-32s of the C{count} messages' payloads; L{None}: not known, and then that of the window is not, either.
         """
         startMs = timeMs - timeMs % self.windowMs
         cell = self._cells.get((topic, startMs))
         if cell is None:
-            if len(self._cells) >= self._openCountMax or startMs < 0:
+            if len(self._cells) >= self._openCountMax or not 0 <= startMs <= latestMs:
                 self.leftOutCount += count + unknownCount
                 return
             cell = self._cells[topic, startMs] = _Cell(topic, startMs, self._series)

@@ -17,7 +17,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from pylogbroker.audit.comparison import Comparison
-from pylogbroker.audit.counts import CountReport, decodeReport
+from pylogbroker.audit.counts import FUTURE_MS_MAX, CountReport, decodeReport
 from pylogbroker.audit.envelope import timeIn
 from pylogbroker.audit.ledger import Ledger
 from pylogbroker.auditor.tablereader import TableReader
@@ -28,9 +28,6 @@ from pylogbroker.errors import FormatError, PylogbrokerError
 from pylogbroker.formats.checksum import crc32
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.interfaces import IZookeeper
-
-FUTURE_MS_MAX = 24 * 3_600_000
-"""A time that is further ahead is nobody's; windows that never end would fill the books."""
 
 TimeOf = Callable[[bytes], "int | None"]
 

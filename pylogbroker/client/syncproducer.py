@@ -132,7 +132,8 @@ class SyncProducer:
         """
         Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition.
 
-        @param messages: an encoded message set, or an iterable of payloads.
+        @param messages: an encoded message set, of whole entries (a last one that is cut is left out by the broker, which says nothing, and is not missed by
+            C{confirm}); or an iterable of payloads.
         @param codec: to compress with; see L{pylogbroker.formats.compression}.
         @return: fires when the bytes were handed to the transport and it is not pushing back. They are then in its buffer of at most 64 KiB, or
             in the kernel's, or on their way. *There is no acknowledgement*: the broker may still drop them without a word (a payload over its
@@ -245,7 +246,8 @@ class SyncProducer:
         @param partition: one of the topic's. -1 is none.
         @return: fires with the partition's visible end. Then the broker has carried out every request whose C{send} came before this call (Kafka 0.7.2
             may have dropped some: payloads over its own limit. Ours does not answer then); what it carried out is in its log, and visible and
-            safe from a crash only when it flushed. Fails with L{pylogbroker.errors.ConnectionError} when the connection was lost before the answer
+            safe from a crash only when it flushed. A message set that was given as bytes and whose last entry is cut is carried out without that
+            one (spec-0.7 wire-protocol §9). Fails with L{pylogbroker.errors.ConnectionError} when the connection was lost before the answer
             came, or before this call and after a send that was not confirmed: whether the broker took those is then *unknown*. With
             L{pylogbroker.errors.TimedOutError}, when there is no answer within C{timeoutMs}; ask again.
         @raise ValueError: C{partition} is negative: the broker would close the connection.

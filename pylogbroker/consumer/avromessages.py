@@ -9,6 +9,9 @@ A schema that is new takes some tenths of a second if it is large, and anybody m
 
 A message that no schema explains is given to whoever said so (C{onBroken}), and the stream goes on behind it; without, it is raised, and the stream goes on
 behind it when it is asked again.
+
+A message's position moves when its value is handed out, or when it was given to whoever takes what is broken: no commit covers one that is held. When its
+partition goes to another member, it is the next owner's, and is handed out by nobody else.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogbroker.client.registryclient import RegistryClient
-from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
+from pylogbroker.consumer.rebalance import Place
+from pylogbroker.consumer.stream import Ahead, ConsumedMessage, MessageStream
 from pylogbroker.errors import SchemaError
 from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.framing import schemaIdOf
@@ -53,7 +57,7 @@ class AvroMessages:
         self._decoder = AvroDecoder(readerSchema)
         self._onBroken = onBroken
         self._apart = registry.apart if apart is None else apart
-        self._held: ConsumedMessage | None = None
+        self._held: Ahead | None = None  # one message
 
     def __aiter__(self) -> AvroMessages:
         return self
@@ -66,21 +70,42 @@ class AvroMessages:
         @raise PylogbrokerError: the registry could not be asked: the next call asks again for the same message; or see L{MessageStream}.
         """
         while True:
-            if self._held is None:
-                self._held = await self._stream.__anext__()
-            message = self._held
-            try:
-                value = await self._decoded(message.value)
-            except SchemaError as error:
-                if self._onBroken is None:
-                    self._held = None
-                    raise
+            if self._held is None or self._isGone(self._held):
+                self._held = await self._take()
+            held, message = self._held, self._held.messages[0]
+            value, error = await self._explained(message.value)
+            if self._isGone(held):
+                continue
+            if error is not None and self._onBroken is not None:
                 await maybeDeferred(self._onBroken, message, error)
                 self.brokenCount += 1
-                self._held = None
-                continue
             self._held = None
-            return message._replace(value=value)
+            self._stream.done(held)
+            if error is None:
+                return message._replace(value=value)
+            if self._onBroken is None:
+                raise error
+
+    async def _take(self) -> Ahead:
+        stream = self._stream
+        while not (ahead := stream.takeAhead(1)).messages:
+            if ahead.error is not None:
+                raise ahead.error
+            if stream.isEnded:
+                raise StopAsyncIteration
+            await stream.wait()
+        return ahead
+
+    def _isGone(self, held: Ahead) -> bool:
+        """Whether a message is no longer ours to hand out: the consumer was shut down, or its partition is another member's."""
+        message = held.messages[0]
+        return self._stream.isEnded or self._stream.wasDropped(Place(message.topic, message.partition), held.epoch)
+
+    async def _explained(self, payload: bytes) -> tuple[Any, SchemaError | None]:
+        try:
+            return await self._decoded(payload), None
+        except SchemaError as error:
+            return None, error
 
     async def _decoded(self, payload: bytes) -> Any:
         schemaId = schemaIdOf(payload)

@@ -477,7 +477,8 @@ class BlockingIterator:
 
     A message's position moves when the thread gets it, as with the other ways to read. When the partition is dropped, the rest of the thread's batch
     is dropped, too; a message that the thread gets in that very moment may be delivered again by the partition's next owner. When a partition goes on
-    elsewhere, since its broker has nothing at the position any more, its position does not come back from there for what the thread still has to read.
+    elsewhere, since its broker has nothing at the position any more, its position does not come back from there for what the thread still has to read; it
+    moves there with the last message before that, since the other partitions' messages of the batch may take the thread long.
     """
 
     def __init__(self, stream: MessageStream, reactor: Any, timeoutMs: int, batchCountMax: int = BATCH_COUNT_MAX) -> None:
@@ -485,7 +486,7 @@ class BlockingIterator:
         self._reactor = reactor
         self._timeoutMs = timeoutMs
         self._batchCountMax = batchCountMax
-        self._batch: deque[ConsumedMessage | Exception] = deque()
+        self._batch: deque[tuple[ConsumedMessage, Place, int] | Exception] = deque()  # each with where its partition's position moves
         self._ahead = Ahead([], None, {}, 0)
 
     def __iter__(self) -> BlockingIterator:
@@ -503,22 +504,26 @@ class BlockingIterator:
                 self._fetch()
                 continue
             item = self._batch.popleft()
-            if not isinstance(item, ConsumedMessage):
+            if isinstance(item, Exception):
                 raise item
-            place, epoch = Place(item.topic, item.partition), self._ahead.epoch
+            message, place, position = item
+            epoch = self._ahead.epoch
             if not stream.wasDropped(place, epoch):
-                stream.positions[place] = item.nextOffset
+                stream.positions[place] = position
                 elsewhere = stream.movedTo(place, epoch)
                 if elsewhere is not None:
                     stream.positions[place] = elsewhere
-                return item
+                return message
         raise StopIteration
 
     def _fetch(self) -> None:
         answers: queue.SimpleQueue[Ahead] = queue.SimpleQueue()
         self._reactor.callFromThread(self._begin, answers)
         self._ahead = ahead = answers.get()
-        self._batch.extend(ahead.messages)
+        ends = dict(ahead.positions) if ahead.error is None else {}  # what an error is about is behind its partition's position only when that was told
+        for message in reversed(ahead.messages):
+            place = Place(message.topic, message.partition)
+            self._batch.appendleft((message, place, ends.pop(place, message.nextOffset)))
         if ahead.error is not None:
             self._batch.append(ahead.error)
 

@@ -23,14 +23,14 @@ class Entry:
     """
     One batch in the books.
 
-    @ivar nextOffset: behind its last message.
+    @ivar nextOffset: behind its last message; L{None} once the source has begun anew.
     """
 
     __slots__ = ("account", "isDone", "nextOffset", "waiters")
 
     def __init__(self, account: Account, nextOffset: int) -> None:
         self.account = account
-        self.nextOffset = nextOffset
+        self.nextOffset: int | None = nextOffset
         self.isDone = False
         self.waiters: list[Deferred[None]] = []
 
@@ -97,6 +97,8 @@ class Ledger:
         before = account.confirmed if account.handed is None else account.handed
         if before is not None and nextOffset < before:
             account.confirmed = None  # the source has begun anew; what was confirmed before says nothing about it
+            for each in account.entries:
+                each.nextOffset = None  # nor what is still under way, which whoever settles accounts waits for all the same
         account.handed = nextOffset
         account.edge = nextOffset if isWhole else None
         entry = Entry(account, nextOffset)

@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.audit.counts import SENT, CountReport, WindowCounter
+from pylogbroker.audit.counts import FUTURE_MS_MAX, SENT, CountReport, WindowCounter
 from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
 from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
 from pylogbroker.config.producersettings import ProducerSettings
@@ -77,7 +77,7 @@ class CountPublisher:
         source = f"{self.host}-{self.nowMs()}-{(random or SystemRandom()).getrandbits(64):016x}"
         self._counter = WindowCounter(source, self.host, settings.tier, settings.windowMs, role)
         self._onTheirWay: dict[tuple[str, int], Deferred[None]] = {}
-        self._isFullTold = False
+        self._isFullTold = self._hasEnded = False
         self._ticking = LoopingCall(self.report)
         self._ticking.clock = reactor
 
@@ -97,16 +97,19 @@ class CountPublisher:
         """
         So many messages.
 
-        @param timeMs: that of the messages, in milliseconds since the epoch.
+        @param timeMs: that of the messages, in milliseconds since the epoch; one that cannot be, which is before it or more than L{FUTURE_MS_MAX} ahead, is
+            counted nowhere but in C{leftOutCount}.
         @param count: those that were sent, or seen, for certain.
         @param unknownCount: those that may have been.
         @param checksum: the sum of the CRC-32s of the former's payloads; without it the audit sees how many there are, and not whether they are the same.
         """
-        self._counter.add(topic, timeMs, count, unknownCount, checksum)
+        self._counter.add(topic, timeMs, count, unknownCount, checksum, self.nowMs() + FUTURE_MS_MAX)
         if self._counter.leftOutCount and not self._isFullTold:
             self._isFullTold = True
-            self._log.error("Messages are not counted for the audit: {count} topics and windows are open already", count=len(self._counter))
-        if not self._ticking.running:
+            self._log.error(
+                "Messages are not counted for the audit: {count} topics and windows are open already, or their times cannot be", count=len(self._counter)
+            )
+        if not self._ticking.running and not self._hasEnded:
             self._ticking.start(self._settings.reportIntervalMs / 1000, now=False)
 
     def report(self) -> None:
@@ -139,11 +142,24 @@ class CountPublisher:
 
     def close(self) -> Deferred[None]:
         """
-        Publish what is left, once. To be called before the producer is closed.
+        Publish what is left, once. To be called before the producer is closed. What is counted after that is not published.
 
         @return: fires when that has come to an end, well or not; does not fail.
         """
         return Deferred.fromCoroutine(self._close())
+
+    def end(self) -> None:
+        """
+        Publish nothing more. For who could not wait for L{close}, behind the producer's own end: messages whose outcome is not known are told then, and
+        nobody is there who would take their counts.
+        """
+        if self._hasEnded:
+            return
+        self._hasEnded = True
+        if self._ticking.running:
+            self._ticking.stop()
+        if count := self._counter.dueCount:
+            self._log.error("{count} counts could not be published: the audit will see more messages than were reported", count=count)
 
     async def _close(self) -> None:
         if self._ticking.running:
@@ -153,10 +169,8 @@ class CountPublisher:
             self.report()
             await self._settled()
             if self._counter.dueCount >= due:
-                self._log.error("{count} counts could not be published: the audit will see more messages than were reported", count=due)
                 break
-        if self._ticking.running:
-            self._ticking.stop()
+        self.end()
 
     async def _settled(self) -> None:
         if self._onTheirWay:
@@ -262,6 +276,7 @@ class AuditedProducer:
         also where only a part of them gets through, and also when the Deferred is cancelled or times out, which takes back nothing that is on its way.
         """
         datas = [ProducerData(*data) for data in datas]
+        datas = [data._replace(values=tuple(data.values)) for data in datas]  # an iterator can be gone over once, and who is refused is counted, too
         if self._refusal is not None:
             return self._refused(datas, another(self._refusal))
         try:
@@ -360,7 +375,10 @@ class AuditedProducer:
         self._finishing = Deferred.fromCoroutine(self._finish())
         await self._finishing.addErrback(lambda _cancelled: None)
         assert self._deadlineMs is not None  # set when it began
-        await self.producer.close(max(self._deadlineMs - self.counts.nowMs(), 1))
+        try:
+            await self.producer.close(max(self._deadlineMs - self.counts.nowMs(), 1))
+        finally:
+            self.counts.end()
 
     async def _finish(self) -> None:
         await self.producer.flush()

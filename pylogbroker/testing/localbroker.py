@@ -8,6 +8,9 @@ In trial::
         self.addCleanup(self.broker.stop)
         return self.broker.start()
 
+One that is not stopped stops when its reactor ends, and its directory goes then. (trial with C{-j} ends its reactor after each test: what is to outlive a test
+does not do so there.)
+
 It listens on real sockets and writes real files; what is produced is visible as soon as the next request asks for it (C{log.flush.interval=1}).
 """
 
@@ -51,7 +54,9 @@ class LocalBroker:
         @param directory: of the data; it then stays when the broker stops, so that another can go on with it.
         @param zookeeper: makes the client, if C{enable.zookeeper} is set: C{lambda: double.client()} with a L{pylogbroker.testing.zookeeper.ZookeeperDouble}.
         """
+        self._reactor = reactor
         self._owned = directory is None
+        self._trigger: Any = None
         self.directory = directory or tempfile.mkdtemp(prefix="pylogbroker-")
         self.broker = EmbeddedBroker(reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})}, zookeeper)
 
@@ -59,6 +64,8 @@ class LocalBroker:
         """
         @return: fires with L{None} when clients are served; fails as L{EmbeddedBroker.start} does.
         """
+        if self._trigger is None:
+            self._trigger = self._reactor.addSystemEventTrigger("after", "shutdown", self._remove)  # behind the broker's own, which is before
         return self.broker.start()
 
     def stop(self) -> Deferred[None]:
@@ -68,9 +75,15 @@ class LocalBroker:
         return self.broker.stop().addBoth(self._stopped)
 
     def _stopped(self, result: Any) -> Any:
+        if self._trigger is not None:
+            self._reactor.removeSystemEventTrigger(self._trigger)
+        self._remove()
+        return result
+
+    def _remove(self) -> None:
+        self._trigger = None
         if self._owned:
             shutil.rmtree(self.directory, ignore_errors=True)
-        return result
 
     @property
     def host(self) -> str:

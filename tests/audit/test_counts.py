@@ -130,3 +130,9 @@ class CounterTests(SynchronousTestCase):
             counter.add("a", time)
         counter.add("a", -5)
         self.assertEqual((len(counter), counter.leftOutCount), (2, 3))
+
+    def test_future(self) -> None:
+        """Nor is what begins later than what is given as the latest."""
+        for time in (1000, 1999, 2000):
+            self.counter.add("a", time, latestMs=1000)
+        self.assertEqual((len(self.counter), self.counter.leftOutCount), (1, 1))

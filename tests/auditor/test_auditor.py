@@ -8,7 +8,8 @@ from math import inf
 from typing import Any
 
 from pylogbroker.audit.comparison import Comparison
-from pylogbroker.auditor.auditor import FUTURE_MS_MAX, Auditor
+from pylogbroker.audit.counts import FUTURE_MS_MAX
+from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.auditor.tierreader import TierReader
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, packed, report

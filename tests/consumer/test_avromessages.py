@@ -14,14 +14,14 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.consumer.avromessages import AvroMessages, toTopic
 from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
-from pylogbroker.errors import BrokenPayloadError, PylogbrokerError, RegistryError, SchemaError, UnknownSchemaError
+from pylogbroker.errors import BrokenPayloadError, PylogbrokerError, RegistryError, RemoteUnknownError, SchemaError, UnknownSchemaError
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.schemas.avro import AvroEncoder
 from pylogbroker.testing.worker import LeadWorker
 from tests.blocking.registryend import RegistryEnd
 
-PLACE = Place("clicks", BrokerPartition(0, 0))
+PLACE, OTHER = Place("clicks", BrokerPartition(0, 0)), Place("clicks", BrokerPartition(0, 1))
 LONG = AvroEncoder(1, '"long"')
 TEXT = AvroEncoder(2, '"string"')
 
@@ -39,11 +39,14 @@ class AvroMessagesTests(TestCase):
         self.registry = RegistryClient(reactor, self.end.url)
 
     def messages(self, *payloads: bytes, **arguments: Any) -> AvroMessages:
-        stream = MessageStream("thread", reactor, {}, lambda: None)
+        self.positions = {PLACE: 0}
+        self.stream = MessageStream("thread", reactor, self.positions, lambda: None)
+        self.put(PLACE, *payloads)
+        return AvroMessages(self.stream, self.registry, **arguments)
+
+    def put(self, place: Place, *payloads: bytes) -> None:
         data = encodeSet(payloads)
-        stream.reserve(len(data))
-        stream.put(Chunk(PLACE, MessageSet(data, 0), len(data)))
-        return AvroMessages(stream, self.registry, **arguments)
+        self.stream.put(Chunk(place, MessageSet(data, 0), len(data)))
 
     async def test_values(self) -> None:
         """Values come as they were written; a schema is asked for when it is first met."""
@@ -130,3 +133,65 @@ class AvroMessagesTests(TestCase):
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
         self.end.schema(1, LONG.text)
         self.assertEqual((await messages.__anext__()).value, 5)
+
+    async def test_position(self) -> None:
+        """A message that is held is not committed: its position moves when its value is handed out."""
+        self.end.answers["GET", "/schemas/ids/1"] = (503, {"error_code": 50301, "message": "not yet"})
+        messages = self.messages(LONG(5), LONG(6))
+        for _time in range(2):
+            await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
+            self.assertEqual(self.positions, {PLACE: 0})
+        self.end.schema(1, LONG.text)
+        for value in (5, 6):
+            message = await messages.__anext__()
+            self.assertEqual((message.value, self.positions), (value, {PLACE: message.nextOffset}))
+
+    async def test_positionOfBroken(self) -> None:
+        """Nor is one that is being put aside, or could not be."""
+        waiting: list[Deferred[None]] = [Deferred(), Deferred()]
+        waits = iter(waiting)
+        messages = self.messages(b"rubbish", onBroken=lambda message, error: next(waits))
+        asking = Deferred.fromCoroutine(messages.__anext__())
+        waiting[0].errback(PylogbrokerError("the topic is away"))
+        await self.assertFailure(asking, PylogbrokerError)
+        asking = Deferred.fromCoroutine(messages.__anext__())
+        self.assertEqual(self.positions, {PLACE: 0})
+        waiting[1].callback(None)
+        self.assertEqual(self.positions, {PLACE: len(encodeSet([b"rubbish"]))})
+        self.stream.end()
+        await self.assertFailure(asking, StopAsyncIteration)
+
+    async def test_positionOfRaised(self) -> None:
+        """One that was raised is done with."""
+        messages = self.messages(b"rubbish")
+        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), BrokenPayloadError)
+        self.assertEqual(self.positions, {PLACE: len(encodeSet([b"rubbish"]))})
+
+    async def test_dropped(self) -> None:
+        """A partition that goes to another member takes the message that is held with it, also while the registry is asked; the others go on."""
+        messages = self.messages(LONG(5), LONG(6))
+        asking = Deferred.fromCoroutine(messages.__anext__())
+        self.stream.drop((PLACE,))
+        self.put(OTHER, LONG(7), AvroEncoder(9, '"int"')(8))
+        message = await asking
+        self.assertEqual((message.value, self.positions), (7, {PLACE: 0, OTHER: message.nextOffset}))
+        self.end.answers["GET", "/schemas/ids/9"] = (503, {"error_code": 50301, "message": "not yet"})
+        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
+        self.stream.drop((OTHER,))
+        self.put(PLACE, TEXT("mine again"))
+        self.assertEqual((await messages.__anext__()).value, "mine again")
+        self.assertEqual(self.positions[OTHER], message.nextOffset)
+
+    async def test_shutDown(self) -> None:
+        """Nor is a message handed out when the consumer was shut down, which has committed without it."""
+        messages = self.messages(LONG(5))
+        asking = Deferred.fromCoroutine(messages.__anext__())
+        self.stream.end()
+        await self.assertFailure(asking, StopAsyncIteration)
+        self.assertEqual(self.positions, {PLACE: 0})
+
+    async def test_streamFails(self) -> None:
+        """What is wrong with a partition comes out as it does of the stream."""
+        messages = self.messages()
+        self.stream.fail(PLACE, RemoteUnknownError())
+        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RemoteUnknownError)

@@ -436,20 +436,37 @@ class BlockingTests(TestCase):
         self.assertEqual(await reading, [b"%d" % index for index in range(250)] + [b"last"])
 
     async def test_positions(self) -> None:
-        """A position moves when the thread gets the message, not when the batch leaves the reactor's thread; a jump behind it counts when it asks for more."""
-        stream = self.stream()
-        stream.put(chunk(A, 0, b"a", b"b"))
-        stream.put(chunk(B, 0, b"c"))
-        messages = stream.blocking(reactor)
-        stream.jump(B, 500)
-        await deferToThread(next, messages)
+        """A position moves when the thread gets the message, not when the batch leaves the reactor's thread."""
+        _stream, messages = await self.begun(0)
         self.assertEqual(self.positions, {A: 11, B: 0})
         await deferToThread(next, messages)
+        self.assertEqual(self.positions, {A: 22, B: 0})
         await deferToThread(next, messages)
         self.assertEqual(self.positions, {A: 22, B: 11})
-        stream.put(chunk(A, 22, b"d"))
+
+    async def test_jumpInABatch(self) -> None:
+        """A partition that goes on elsewhere behind messages of the batch does so with the last of them, while the batch goes on with others."""
+        stream = self.stream()
+        stream.put(chunk(A, 100, b"a", b"b"))
+        stream.jump(A, 0)
+        stream.put(chunk(B, 0, b"c"))
+        messages = stream.blocking(reactor)
+        found = []
+        for _message in range(3):
+            await deferToThread(next, messages)
+            found.append(dict(self.positions))
+        self.assertEqual(found, [{A: 111, B: 0}, {A: 0, B: 0}, {A: 0, B: 11}])
+
+    async def test_jumpBeforeAnError(self) -> None:
+        """With an error in the batch, what is behind a message counts when the thread has had the error, and asks for more."""
+        stream = self.stream(decode=int)
+        stream.put(chunk(A, 100, b"1", b"x", b"3"))
+        messages = stream.blocking(reactor)
         await deferToThread(next, messages)
-        self.assertEqual(self.positions, {A: 33, B: 500})
+        self.assertEqual(self.positions, {A: 111, B: 0})
+        await self.assertFailure(deferToThread(next, messages), ValueError)
+        self.assertEqual((await deferToThread(next, messages)).value, 3)
+        self.assertEqual(self.positions, {A: 133, B: 0})
 
     async def test_elsewhere(self) -> None:
         """A partition that goes on elsewhere while the thread still has messages of it stays there when the thread gets them, and goes on from there."""

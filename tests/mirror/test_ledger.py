@@ -88,6 +88,21 @@ class CommittableTests(SynchronousTestCase):
         self.ledger.done(entry)
         self.assertEqual(self.ledger.committable(ONE, 210), 210)
 
+    def test_sourceBeganAnewMeanwhile(self) -> None:
+        """Nor does what is confirmed late of its earlier life, which is waited for all the same."""
+        old, next_ = self.ledger.hand(ONE, 1_000_000), self.ledger.hand(ONE, 1_000_500)
+        first, second = self.ledger.hand(ONE, 210), self.ledger.hand(ONE, 320)
+        settled = self.ledger.settled([ONE])
+        found = [self.ledger.committable(ONE, 320)]
+        for entry in (old, first, next_):
+            self.ledger.done(entry)
+            found.append(self.ledger.committable(ONE, 320))
+        self.assertEqual(found, [None, None, None, 210])
+        self.assertNoResult(settled)
+        self.ledger.done(second)
+        self.successResultOf(settled)
+        self.assertEqual((self.ledger.committable(ONE, 320), self.ledger.confirmed(ONE)), (320, 320))
+
     def test_takenOver(self) -> None:
         """What is still under way from before counts no more in a partition that was taken over."""
         late = self.ledger.hand(ONE, 5000)

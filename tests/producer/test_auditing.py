@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IConsumer
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyClass
 
-from pylogbroker.audit.counts import SEEN, CountReport, decodeReport
+from pylogbroker.audit.counts import FUTURE_MS_MAX, SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
 from pylogbroker.audit.ledger import Ledger
 from pylogbroker.errors import (
@@ -208,6 +208,16 @@ class ProducerTests(AuditingCase):
             self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0), ("views", 1_000_000): (1, 0)})
             self.successResultOf(producer.sendMany([]))
 
+    def test_sendManyFromAnIterator(self) -> None:
+        """Values may come from an iterator, whether they are sent or refused."""
+        producer = self.audited()
+        sending = producer.sendMany([ProducerData("clicks", iter([b"one", b"two"]))])  # type: ignore[arg-type] # as Producer.sendMany takes it, too
+        self.failureResultOf(producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]), EncodingError)  # type: ignore[arg-type]
+        self.cluster.pass_(1)
+        self.successResultOf(sending)
+        self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0)})
+        self.assertEqual(producer.counters.failedCount, 1)
+
     def test_sendManyPartly(self) -> None:
         """Of a call of which a part fails, the rest counts; who called is told the worst. If a value cannot be encoded nothing of the call is sent."""
         producer = self.audited({"max.message.size": "1000"})
@@ -295,6 +305,24 @@ class ProducerTests(AuditingCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
+    def test_closeWithUnknownOutcomes(self) -> None:
+        """Messages that nothing is known of at the end are counted by nobody's clock any more, and how many counts were lost is said, once."""
+        producer = self.audited({"confirm": "true"})
+        self.a.isAnswering = False
+        sendings = [producer.send(topic, b"one") for topic in ("clicks", "views")]
+        self.cluster.pass_(0.2)
+        with capturedLogs() as events:
+            closing = producer.close(1000)
+            self.cluster.pass_(2)
+            self.failureResultOf(closing, TimedOutError)
+            producer.counts.end()
+        for sending in sendings:
+            self.failureResultOf(sending, UnknownOutcomeError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        lines = [line for line in map(formatEvent, events) if "could not be published" in str(line)]
+        self.assertEqual(lines, ["2 counts could not be published: the audit will see more messages than were reported"])
+
+
 class ApplicationTests(AuditingCase):
     """What an application can choose."""
 
@@ -362,3 +390,19 @@ class CountPublisherTests(AuditingCase):
         for number in range(5):
             counts.count(f"topic {number}", 5000)
         self.assertEqual(counts.leftOutCount, 2)
+
+    def test_future(self) -> None:
+        """Times far ahead take nobody's place: they are left out, which is said once, and all others are counted."""
+        inner = self.producer({"queue.time": 10})
+        counts = CountPublisher(self.clock, inner, {"audit.window.ms": "2000"})
+        self.patch(counts._counter, "_openCountMax", 3)
+        with capturedLogs() as events:
+            for number in range(5):
+                counts.count("clicks", counts.nowMs() + (number + 2) * FUTURE_MS_MAX)
+        self.assertEqual([formatEvent(event)[:43] for event in events], ["Messages are not counted for the audit: 0 t"])
+        counts.count("clicks", counts.nowMs() + FUTURE_MS_MAX)
+        counts.count("clicks", 5000)
+        closing = counts.close()
+        self.cluster.pass_(0.1)
+        self.successResultOf(closing)
+        self.assertEqual(([report.messageCount for report in self.reports()], counts.leftOutCount), ([1, 1], 5))

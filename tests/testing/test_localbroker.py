@@ -5,10 +5,13 @@ Tests of the broker for people's tests.
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.errors import ConfigurationError
@@ -19,6 +22,18 @@ from pylogbroker.wire.responses import decodeFetch
 from tests.broker.client import connect
 
 SET = encodeSet([b"hello"])
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = """
+import os, signal
+from twisted.internet import reactor
+from pylogbroker.testing import LocalBroker
+
+signal.alarm(50)  # which nothing here survives
+broker = LocalBroker(reactor, {"http.listener": "0"})
+reactor.callWhenRunning(lambda: broker.start().addCallback(lambda _: os.kill(os.getpid(), signal.SIGTERM)))
+reactor.run()
+print("ended", os.path.exists(broker.directory))
+"""
 
 
 class ThreeLinesTests(TestCase):
@@ -52,6 +67,12 @@ class LocalBrokerTests(TestCase):
         await broker.stop()
         self.assertFalse(os.path.exists(broker.directory))
         await broker.stop()
+
+    async def test_endOfTheReactor(self) -> None:
+        """A program that does not stop it ends all the same when it is asked to, and leaves no directory behind."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", PROGRAM], environment, reactor=reactor)
+        self.assertEqual((output, status), (b"ended False\n", 0), errors)
 
     async def test_keptDirectory(self) -> None:
         """A directory that was given stays, and another broker goes on with it."""
