@@ -22,9 +22,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogbroker.client.registryclient import RegistryClient
-from pylogbroker.consumer.rebalance import Place
 from pylogbroker.consumer.stream import Ahead, ConsumedMessage, MessageStream
 from pylogbroker.errors import SchemaError
+from pylogbroker.model import Place
 from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.framing import schemaIdOf
 

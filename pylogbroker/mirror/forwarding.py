@@ -186,8 +186,9 @@ class Forwarder:
 
         def stuck() -> None:
             if self._ledger.forgetBehind(place, entry):
-                self._resumed[place] = entry.nextOffset
-                self._readAgain(place, entry.nextOffset)
+                again = entry.nextOffset or 0  # a source that has begun anew meanwhile is read from there on
+                self._resumed[place] = again
+                self._readAgain(place, again)
 
         def forgotten() -> None:
             self._counters.givenBack(count, size)

@@ -275,6 +275,20 @@ class ForwarderTests(SynchronousTestCase):
         [stuck] = self.counters.stuck.values()
         self.assertEqual((stuck.offset, self.again), (end, [(ONE, end), (ONE, end + 11)]))
 
+    def test_stuckAndBegunAnew(self) -> None:
+        """When the source has begun anew behind a message that the target does not take, it is read again from its beginning: no other place is known."""
+        self.ledger.begin(ONE, 0)
+        self.ends[ONE] = 1_000
+        self.put(ONE, b"X")
+        self.ends[ONE] = 0
+        self.put(ONE, b"anew")
+        self.target.sent[0][-1].errback(MessageTooLargeError("too large"))
+        self.target.sent[1][-1].errback(MessageTooLargeError("too large"))
+        self.clock.advance(20)
+        self.target.sent[-1][-1].errback(MessageTooLargeError("too large"))
+        self.assertEqual(self.again, [(ONE, 0)])
+        self.assertEqual(self.ledger.committable(ONE, 500), None)
+
     def test_tidy(self) -> None:
         """Routes that nobody needs do not pile up."""
         self.patch(forwarding, "ROUTE_COUNT_MAX", 2)
