@@ -8,8 +8,9 @@ A key goes where a producer with the default partitioner sends it (L{pylogbroker
 at a time. What is held is bounded: a set for each partition, and all of them together.
 
 A compressed set counts as one message, which brokers refuse if it is too large, and no row may be refused for its company. So the messages of such a set are,
-before they are compressed, no more than a message may have, as with the mirror; and a set that is too large all the same, since what cannot be compressed grows
-a little, is sent in halves. Without compression each message is measured alone, however many go together.
+before they are compressed, no more than a message may have, as with the mirror; and a set that is too large all the same, since what cannot be compressed
+grows a little, is sent in halves, and one that does not fit even alone as it is (producers do the same, L{pylogbroker.producer.encoding}). Without
+compression each message is measured alone, however many go together.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Sending:
 
         @raise EncodingError: it has no topic or no value.
         @raise NoBrokersError: there is no broker.
-        @raise MessageTooLargeError: one of those that were held is too large, alone, and compressed if it is to be.
+        @raise MessageTooLargeError: one of those that were held is too large, alone, compressed and as it is.
         @raise ConnectionError: as L{SyncProducer.send}.
         """
         if topic is None or value is None:
@@ -108,16 +109,19 @@ class Sending:
 
     def _sendSet(self, place: Place, payloads: list[bytes]) -> None:
         topic, partition = place
+        producer = self._producer(partition.broker)
         try:
-            self._producer(partition.broker).send(topic, partition.partition, payloads, codec=self._options.codec)
+            producer.send(topic, partition.partition, payloads, codec=self._options.codec)
         except MessageTooLargeError:
-            if len(payloads) == 1 or not self._isCompressed:
+            if not self._isCompressed:
                 raise
-            middle = len(payloads) // 2
-            self._sendSet(place, payloads[:middle])
-            self._sendSet(place, payloads[middle:])
-        else:
-            self.sentCount += len(payloads)
+            if len(payloads) > 1:
+                middle = len(payloads) // 2
+                self._sendSet(place, payloads[:middle])
+                self._sendSet(place, payloads[middle:])
+                return
+            producer.send(topic, partition.partition, payloads)
+        self.sentCount += len(payloads)
 
     def _flush(self) -> None:
         for place in list(self._held):

@@ -546,7 +546,7 @@ class DueTests(BrokerTestCase):
         self.assertEqual(self.take(self.successResultOf(beyond)), self.first[11:])
         self.assertEqual(self.take(self.successResultOf(across)), (self.first * 2)[:50])
         self.assertEqual(self.lead.pinCounts(), [0])
-        self.assertEqual(len(self.lead.reactor.getDelayedCalls()), 3)  # the ticks of upkeep, and the look for stalled readers
+        self.assertEqual(len(self.lead.reactor.getDelayedCalls()), 4)  # the ticks of upkeep, and the looks for stalled readers and for who does not close
 
     def test_doesNotReach(self) -> None:
         """It does not wait if it does not reach that far."""

@@ -901,6 +901,7 @@ class EndTests(UpkeepTestCase):
         self.lead.upkeep.appended(self.lead.log(), 0)
         self.lead.upkeep.stop()
         self.lead.service._stalledLook.stop()
+        self.lead.service._lingeringLook.stop()
         self.assertEqual(self.lead.reactor.getDelayedCalls(), [])
 
     def test_lastFlushFails(self) -> None:

@@ -123,7 +123,7 @@ class SendingTests(SourceCase):
         self.assertEqual(self.setCount(), 12)
 
     def test_halves(self) -> None:
-        """A set that is too large as one compressed message goes in halves; of a message that is so alone the error tells."""
+        """A set that is too large as one compressed message goes in halves; a message that is so alone goes as it is, if it fits like that."""
         sending = self.sending(compression="gzip", maxMessageSize=1_000)
         for number in range(9):
             sending.add("clicks", b"one", Random(number).randbytes(100))
@@ -131,6 +131,9 @@ class SendingTests(SourceCase):
         self.assertEqual((sending.sentCount, self.setCount()), (9, 2))
         again = self.sending(compression="gzip", maxMessageSize=1_000)
         again.add("clicks", b"one", Random(1).randbytes(1_000))
+        again.close()
+        self.assertEqual((again.sentCount, self.setCount()), (1, 3))
+        again.add("clicks", b"one", Random(1).randbytes(1_001))
         self.assertIn("1000 are allowed", str(self.assertRaises(MessageTooLargeError, again.close)))
 
     def test_notProven(self) -> None:
