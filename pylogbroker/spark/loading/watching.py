@@ -70,8 +70,9 @@ def watched(spark: SparkSession, runId: str, stage: str, report: Report | None) 
 def _watch(context: Any, group: str, stage: str, report: Report, over: Event) -> None:
     tracker = context.statusTracker()
     while not over.wait(LOOK_SECONDS):
-        stages = [number for job in tracker.getJobIdsForGroup(group) for number in getattr(tracker.getJobInfo(job), "stageIds", ())]
-        running = [number for number in stages if number in tracker.getActiveStageIds()]
+        active = set(tracker.getActiveStageIds())
+        jobs = sorted(tracker.getJobIdsForGroup(group))[-JOB_COUNT_MAX:] if active else []
+        running = [number for job in jobs for number in getattr(tracker.getJobInfo(job), "stageIds", ()) if number in active]
         for number in running[-1:]:
             info = tracker.getStageInfo(number)
             written = _written(context, number)
@@ -86,3 +87,5 @@ def _written(context: Any, number: int) -> tuple[int, int] | None:
     except Py4JError:
         return None
     return max(found.shuffleWriteRecords(), found.outputRecords()), max(found.shuffleWriteBytes(), found.outputBytes())
+JOB_COUNT_MAX = 20
+"""Of the latest jobs of a run that are asked for their stages: with hundreds, which Spark remembers, the answer would be about stages that are over."""

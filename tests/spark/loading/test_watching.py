@@ -26,8 +26,10 @@ class WatchTests(SparkCase):
             seen.set()
 
         with watched(self.spark, "run1", "reading", report):
-            while not seen.is_set():
-                self.spark.range(2_000_000).selectExpr("sum(hash(id))").collect()
+            count = 2_000_000
+            while not seen.is_set():  # until one takes longer than it takes to look
+                self.spark.range(count).selectExpr("sum(hash(id))").collect()
+                count *= 2
         self.assertEqual(reports[0].stage, "reading")
         self.assertGreaterEqual(reports[0].taskCount, 1)
         self.assertEqual([thread.name for thread in threading.enumerate() if thread.name == "pylogbroker-load"], [])
