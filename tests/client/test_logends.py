@@ -173,7 +173,9 @@ class LogEndsTests(TestCase):
         found = await self.ends.bounds(places)
         self.assertEqual(list(found), places)
         self.assertEqual([found[places[index]] for index in (1, 3)], [Bounds(0, 0), Bounds(0, 15)])
-        self.assertEqual([type(found[places[index]]) for index in (0, 2, 4)], [ConnectionError, NoBrokersError, ConnectionError])
+        self.assertIsInstance(found[places[2]], NoBrokersError)
+        for index in (0, 4):  # on a busy machine it is noticed late that nobody answers
+            self.assertIsInstance(found[places[index]], ConnectionError)
         self.assertEqual(sorted(self.asked), [0, 7, 8])
         self.assertEqual(await self.ends.bounds([]), {})
 

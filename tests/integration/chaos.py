@@ -47,6 +47,8 @@ from tests.integration.zookeeperprocess import TICK_MS, ZookeeperProcess
 BROKER_COUNT = 3
 PARTITION_COUNT = 4
 SESSION_MS = 3_000
+START_SECONDS = 120
+"""For all processes to be there, on a machine that has other work; nothing is measured by it."""
 BACKOFF_MS = 500
 COMMIT_MS = 500
 SETTLE_SECONDS = (SESSION_MS + TICK_MS + 3 * BACKOFF_MS) / 1000
@@ -259,15 +261,15 @@ class ChaosTrial:
             broker.launch()
         self._ports = {broker.port: proxy.port for broker, proxy in zip(self._brokers, self._proxies, strict=True)}
         for broker in self._brokers:
-            broker.waitForLine(" serves ", 30)
+            broker.waitForLine(" serves ", START_SECONDS)
         for number, properties in enumerate(PRODUCERS):
             session = {"zk.connect": self._zookeeper.servers + CHROOT, "zk.sessiontimeout.ms": str(SESSION_MS)}
             options = {"program": "producer", "seed": self._random.random(), "properties": {**session, **properties}}
             self._producers.append(self._member(f"p{number}", options))
         for group in (SHARED,) * 3 + (SINGLE,):
             self._join(group)
-        self._until(lambda: all(any(member.lines("ok")) for member in self._producers), "something of each producer is confirmed", 30)
-        self._until(lambda: all(any(member.lines("joined")) for member in self._members), "all members have joined", 30)
+        self._until(lambda: all(any(member.lines("ok")) for member in self._producers), "something of each producer is confirmed", START_SECONDS)
+        self._until(lambda: all(any(member.lines("joined")) for member in self._members), "all members have joined", START_SECONDS)
 
     def _member(self, name: str, options: dict[str, Any], group: str = "") -> Member:
         """Every other one reaches the brokers by way of the proxies, and the others see refused connections."""
