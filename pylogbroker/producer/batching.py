@@ -10,121 +10,79 @@ With hooks it has to look at the clock even then: they are asked at every poll, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
 from pylogbroker.client.timer import Timer
+from pylogbroker.producer.batches import PartitionBatch, QueueItem
 
 Poll = Callable[[Any], list[Any]]
-
-
-class QueueItem:
-    """
-    One message on its way.
-
-    @ivar topic: where to.
-    @ivar partition: of the broker that was chosen; -1 lets it pick one.
-    @ivar value: what the application gave.
-    @ivar key: as well; L{None} for none.
-    @ivar size: bytes that it counts for.
-    @ivar waiter: whom to tell (C{callback}, C{errback}), or L{None}.
-    @ivar isDoubtful: whether it may be in the log already: the outcome of an attempt was unknown.
-    """
-
-    __slots__ = ("isDoubtful", "key", "partition", "size", "topic", "value", "waiter")
-
-    def __init__(self, topic: str, value: Any, key: Any = None, partition: int = -1, size: int = 0, waiter: Any = None) -> None:
-        self.topic = topic
-        self.value = value
-        self.key = key
-        self.partition = partition
-        self.size = size
-        self.waiter = waiter
-        self.isDoubtful = False
-
-    def __repr__(self) -> str:
-        return f"<QueueItem for {self.topic}-{self.partition}>"
-
-
-def sizeOf(value: Any) -> int:
-    """Bytes that a value counts for before it is encoded."""
-    try:
-        return len(value)
-    except TypeError:
-        return 0
-
-
-def collate(items: Iterable[QueueItem]) -> dict[tuple[str, int], list[QueueItem]]:
-    """Messages by topic and partition, in order of first appearance; order inside a group is kept."""
-    groups: dict[tuple[str, int], list[QueueItem]] = {}
-    for item in items:
-        place = item.topic, item.partition
-        group = groups.get(place)
-        if group is None:
-            groups[place] = [item]
-        else:
-            group.append(item)
-    return groups
 
 
 class Lane:
     """
     Where messages for one broker collect.
+
+    @ivar count: of the messages.
+    @ivar size: bytes that they have.
+    @ivar countMax: messages that go together.
+    @ivar sizeMax: bytes at which they go, however few.
+    @ivar isTiming: whether a timer runs.
     """
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        countMax: int,
-        sizeMax: int,
-        queueTimeMs: int,
-        dispatch: Callable[[list[QueueItem]], None],
-        poll: Poll | None = None,
-    ) -> None:
+    def __init__(self, clock: IReactorTime, countMax: int, sizeMax: int, queueTimeMs: int, dispatch: Callable[[list[PartitionBatch]], None]) -> None:
         """
         @param countMax: messages that go together.
         @param sizeMax: bytes at which they go, however few.
         @param queueTimeMs: between two dispatches, if not enough messages come.
         @param dispatch: called with the messages.
-        @param poll: called with each message, or with L{None} when it is time; what it returns is collected. None: the messages themselves.
         """
         self._clock = clock
-        self._countMax = countMax
-        self._sizeMax = sizeMax
+        self.countMax = countMax
+        self.sizeMax = sizeMax
         self._queueTime = queueTimeMs / 1000
         self._dispatch = dispatch
-        self._poll = poll
-        self._items: list[QueueItem] = []
-        self._size = 0
+        self._batches: dict[Any, PartitionBatch] = {}
+        self.count = self.size = 0
         self._timer = Timer(clock)
-        self._isTiming = False
+        self.isTiming = False
+        self._isPolled = False
         self._since = clock.seconds()
-        if poll is not None:
-            self._startTiming()
+
+    def open(self, topic: str, partition: int) -> PartitionBatch:
+        """What is collected for a partition, to be added to as long as it is open."""
+        batch = self._batches.get((topic, partition))
+        if batch is None:
+            batch = self._batches[topic, partition] = PartitionBatch(topic, partition, lane=self)
+        return batch
 
     def add(self, item: QueueItem) -> None:
-        """One more message."""
-        if self._poll is not None:
-            self.addAll(self._poll(item))
-            return
-        items = self._items
-        items.append(item)
-        self._size += item.size
-        if len(items) >= self._countMax or self._size >= self._sizeMax:
-            self.flush()
-        elif not self._isTiming:
-            self._startTiming()
+        """One more message; who waits for it is told, and not the item."""
+        self.open(item.topic, item.partition).add(item.value, item.key, item.size, item.waiter)
 
-    def addAll(self, items: Sequence[QueueItem]) -> None:
-        """Messages that no poll sees."""
-        for item in items:
-            self._items.append(item)
-            self._size += item.size
-        if len(self._items) >= self._countMax or self._size >= self._sizeMax:
+    def addBatch(self, batch: PartitionBatch) -> None:
+        """All messages of a batch that has its partition."""
+        messages = zip(batch.values, batch.keys, batch.sizes, batch.waiters, strict=True)
+        count, size = self.count + len(batch.sizes), self.size + sum(batch.sizes)
+        if count > self.countMax or size > self.sizeMax:
+            for message in messages:
+                self.open(batch.topic, batch.partition).add(*message)
+            return
+        collected = self.open(batch.topic, batch.partition)
+        collected.values += batch.values
+        collected.keys += batch.keys
+        collected.sizes += batch.sizes
+        collected.waiters += batch.waiters
+        self.count, self.size = count, size
+        self.look()
+
+    def look(self) -> None:
+        """Something was added: does it go at once, or in time?"""
+        if self.count >= self.countMax or self.size >= self.sizeMax:
             self.flush()
-        elif self._items and not self._isTiming:
+        elif self.count and not self.isTiming:
             self._startTiming()
 
     def _startTiming(self) -> None:
@@ -132,34 +90,83 @@ class Lane:
         late = now - self._since
         if late >= self._queueTime:
             self._since = now - late % self._queueTime
-        self._isTiming = True
+        self.isTiming = True
         self._timer.start((self._since + self._queueTime - now) * 1000, self._ring)
 
     def _ring(self) -> None:
-        if self._poll is not None:
-            self._items += self._poll(None)
-        self._isTiming = False
+        self.isTiming = False
         self.flush()
 
     def flush(self) -> None:
         """Dispatch what there is."""
-        items = self.take()
+        batches = self.take()
         self._since = self._clock.seconds()
-        if self._poll is not None:
+        if self._isPolled:
             self._startTiming()
-        if items:
-            self._dispatch(items)
+        if batches:
+            self._dispatch(batches)
 
-    def take(self) -> list[QueueItem]:
+    def take(self) -> list[PartitionBatch]:
         """What there is; it is not collected here any more."""
-        items, self._items = self._items, []
-        self._size = 0
-        if self._isTiming:
-            self._isTiming = False
+        batches, self._batches = list(self._batches.values()), {}
+        for batch in batches:
+            batch.isOpen = False
+        self.count = self.size = 0
+        if self.isTiming:
+            self.isTiming = False
             self._timer.stop()
-        return items
+        return batches
 
-    def stop(self) -> list[QueueItem]:
+    def stop(self) -> list[PartitionBatch]:
         """No time is kept any more. Returns what was left."""
-        self._poll = None
         return self.take()
+
+
+class PolledLane(Lane):
+    """
+    The same for an application that has put something of its own into the way (L{pylogbroker.producer.hooks}): each message stays the L{QueueItem} that it
+    was, and all of them stay in the order in which they came.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, countMax: int, sizeMax: int, queueTimeMs: int, dispatch: Callable[[list[PartitionBatch]], None], poll: Poll | None = None
+    ) -> None:
+        """
+        @param poll: called with each message, or with L{None} when it is time; what it returns is collected. None: the messages themselves.
+        """
+        super().__init__(clock, countMax, sizeMax, queueTimeMs, dispatch)
+        self._poll = poll
+        self._isPolled = poll is not None
+        if self._isPolled:
+            self._startTiming()
+
+    def add(self, item: QueueItem) -> None:
+        """One more message."""
+        self.addAll([item] if self._poll is None else self._poll(item))
+
+    def addBatch(self, batch: PartitionBatch) -> None:
+        """All messages of a batch, polled one by one."""
+        for item in batch.items():
+            self.add(item)
+
+    def addAll(self, items: Sequence[QueueItem]) -> None:
+        """Messages that no poll sees."""
+        self._collect(items)
+        self.look()
+
+    def _collect(self, items: Sequence[QueueItem]) -> None:
+        for item in items:
+            self._batches[self.count] = PartitionBatch(item.topic, item.partition, [item])
+            self.count += 1
+            self.size += item.size
+
+    def _ring(self) -> None:
+        if self._poll is not None:
+            self._collect(self._poll(None))
+        super()._ring()
+
+    def stop(self) -> list[PartitionBatch]:
+        """No time is kept any more, and nothing polled. Returns what was left."""
+        self._poll = None
+        self._isPolled = False
+        return super().stop()

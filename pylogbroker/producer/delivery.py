@@ -7,7 +7,7 @@ log says so.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import ClosedError, InvalidTopicError, PylogbrokerError, UnknownOutcomeError
-from pylogbroker.producer.batching import QueueItem, collate
+from pylogbroker.producer.batches import PartitionBatch, QueueItem, collate, itemsOf
 from pylogbroker.producer.confirmation import Part
 from pylogbroker.producer.encoding import Encoding
 from pylogbroker.producer.hooks import HookCalls, IEventSender
@@ -78,21 +78,21 @@ class Delivery:
 
     # -- async --------------------------------------------------------------------------------------------------------
 
-    def batch(self, way: Way, items: list[QueueItem]) -> None:
+    def batch(self, way: Way, batches: list[PartitionBatch]) -> None:
         """A lane has a batch."""
-        self.carryOn(self._deliverBatch(way, items))
+        self.carryOn(self._deliverBatch(way, batches))
 
-    def anew(self, number: int, items: list[QueueItem]) -> None:
+    def anew(self, number: int, batches: list[PartitionBatch]) -> None:
         """A broker has gone, and left these."""
-        self.carryOn(self._deliverAnew(items, number, self._retryCount, 0))
+        self.carryOn(self._deliverAnew(itemsOf(batches), number, self._retryCount, 0))
 
-    async def _deliverBatch(self, way: Way, items: list[QueueItem]) -> None:
+    async def _deliverBatch(self, way: Way, batches: list[PartitionBatch]) -> None:
         if self._eventSender is not None:
-            await self._deliverForeign(self._eventSender, way, items)
+            await self._deliverForeign(self._eventSender, way, itemsOf(batches))
             return
         if self._hooks is not None:
-            items = self._hooks.beforeSending(items)
-        await self._deliverItems(way, items, self._retryCount, 0)
+            batches = collate(self._hooks.beforeSending(itemsOf(batches)))
+        await self._deliverBatches(way, batches, self._retryCount, 0)
 
     async def _deliverForeign(self, eventSender: IEventSender, way: Way, items: list[QueueItem]) -> None:
         self._outcomes.counters.batchCount += 1
@@ -105,50 +105,50 @@ class Delivery:
         else:
             self._outcomes.settle(items)
 
-    def _encoded(self, items: list[QueueItem]) -> tuple[list[Part], list[QueueItem]]:
+    def _encoded(self, batches: list[PartitionBatch]) -> tuple[list[Part], list[PartitionBatch]]:
         """Message sets by topic and partition, and the messages in them; those that cannot be sent are settled."""
         encoding, settle = self._encoding, self._outcomes.settle
         parts: list[Part] = []
-        sent: list[QueueItem] = []
-        for (topic, partition), group in collate(items).items():
-            values = [item.value for item in group]
-            if not encoding.arePlain(values, topic):
-                group, values = self._sorted(group, encoding.payloads(values, topic))
+        sent: list[PartitionBatch] = []
+        for batch in batches:
+            topic, partition, payloads = batch.topic, batch.partition, batch.values
+            if not encoding.arePlain(payloads, topic):
+                batch, payloads = self._sorted(batch, encoding.payloads(payloads, topic))
             try:
-                data, refused = encoding.pack(values, topic)
+                data, refused = encoding.pack(payloads, topic)
             except PylogbrokerError as error:
-                settle(group, Failure(error))
+                settle(batch.items(), Failure(error))
                 continue
-            for index, why in refused.items():
-                settle([group[index]], Failure(why))
-            if len(refused) < len(group):
+            if refused:
+                batch = self._without(batch, refused)
+            if batch.values:
                 parts.append((topic, partition, data))
-                sent += [item for index, item in enumerate(group) if index not in refused] if refused else group
+                sent.append(batch)
         return parts, sent
 
-    def _sorted(self, items: list[QueueItem], payloads: Sequence[bytes | PylogbrokerError]) -> tuple[list[QueueItem], list[bytes]]:
+    def _sorted(self, batch: PartitionBatch, payloads: Sequence[bytes | PylogbrokerError]) -> tuple[PartitionBatch, list[bytes]]:
         """Those that have a payload, and these; the others are settled."""
-        kept: list[QueueItem] = []
-        found: list[bytes] = []
-        for item, payload in zip(items, payloads, strict=True):
-            if isinstance(payload, PylogbrokerError):
-                self._outcomes.settle([item], Failure(payload))
-            else:
-                kept.append(item)
-                found.append(payload)
-        return kept, found
+        refused = {index: payload for index, payload in enumerate(payloads) if isinstance(payload, PylogbrokerError)}
+        return self._without(batch, refused), [payload for payload in payloads if not isinstance(payload, PylogbrokerError)]
 
-    async def _deliverItems(self, way: Way, items: list[QueueItem], retriesLeft: int, moveCount: int) -> None:
+    def _without(self, batch: PartitionBatch, refused: Mapping[int, PylogbrokerError]) -> PartitionBatch:
+        """A batch without those that cannot be sent; they are settled."""
+        items = batch.items()
+        for index, why in refused.items():
+            self._outcomes.settle([items[index]], Failure(why))
+        return PartitionBatch(batch.topic, batch.partition, [item for index, item in enumerate(items) if index not in refused])
+
+    async def _deliverBatches(self, way: Way, batches: list[PartitionBatch], retriesLeft: int, moveCount: int) -> None:
         """Encode and send, and settle or try again."""
         outcomes = self._outcomes
-        parts, items = self._encoded(items)
-        if not items:
+        parts, batches = self._encoded(batches)
+        if not batches:
             return
         outcomes.counters.batchCount += 1
         try:
             await self._sendParts(way, parts)
         except PylogbrokerError as error:
-            number = way.broker.brokerId
+            number, items = way.broker.brokerId, itemsOf(batches)
             isMoved = isinstance(error, ClosedError) and self._ways.byNumber.get(number) is not way and moveCount < MOVE_COUNT_MAX
             if self._places.isStopped or not (isMoved or retriesLeft):
                 outcomes.settle(items, Failure(error))
@@ -159,9 +159,9 @@ class Delivery:
             await self._deliverAnew(items, number, retriesLeft, moveCount + 1)
         except Exception as error:
             log.failure("This should not have happened")
-            outcomes.settle(items, Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))
+            outcomes.settle(itemsOf(batches), Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))
         else:
-            outcomes.settle(items)
+            outcomes.sent(batches)
 
     async def _sendParts(self, way: Way, parts: list[Part]) -> None:
         if len(parts) > COUNT_MAX:
@@ -205,46 +205,43 @@ class Delivery:
             except PylogbrokerError as error:
                 self._outcomes.settle(group, Failure(error))
             else:
-                sendings.append(Deferred.fromCoroutine(self._deliverItems(way, group, retriesLeft, moveCount)))
+                sendings.append(Deferred.fromCoroutine(self._deliverBatches(way, collate(group), retriesLeft, moveCount)))
         await DeferredList(sendings)
 
     # -- sync ---------------------------------------------------------------------------------------------------------
 
-    def now(self, groups: list[list[QueueItem]]) -> None:
+    def now(self, groups: list[PartitionBatch]) -> None:
         """Messages, those of one topic and key together: one request for each broker."""
         self.carryOn(self._deliverNow(groups))
 
-    async def _deliverNow(self, groups: list[list[QueueItem]]) -> None:
-        byBroker: dict[int, list[list[QueueItem]]] = {}
+    async def _deliverNow(self, groups: list[PartitionBatch]) -> None:
+        byBroker: dict[int, list[PartitionBatch]] = {}
         topics: set[str] = set()
         for group in groups:
-            topic = group[0].topic
-            isTheirTurn = topic in topics
-            topics.add(topic)
+            isTheirTurn = group.topic in topics
+            topics.add(group.topic)
             try:
-                place = await self._places.lookUp(topic, group[0].key, None, isTheirTurn)
+                place = await self._places.lookUp(group.topic, group.keys[0], None, isTheirTurn)
             except PylogbrokerError as error:
-                self._outcomes.settle(group, Failure(error))
+                self._outcomes.settle(group.items(), Failure(error))
             else:
-                for item in group:
-                    item.partition = place.partition
+                group.moveTo(place.partition)
                 byBroker.setdefault(place.broker, []).append(group)
         sendings = [Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()]
         await DeferredList(sendings)
 
-    async def _sendNow(self, number: int, groups: list[list[QueueItem]]) -> None:
-        items = [item for group in groups for item in group]
+    async def _sendNow(self, number: int, groups: list[PartitionBatch]) -> None:
         try:
             way = self._ways.to(number)
-            parts = [(group[0].topic, group[0].partition, self._encoding.messageSetOf([item.value for item in group], group[0].topic)) for group in groups]
+            parts = [(group.topic, group.partition, self._encoding.messageSetOf(group.values, group.topic)) for group in groups]
             self._outcomes.counters.batchCount += 1
             if len(parts) == 1:
                 await way.carrier.carry(encodeProduce(*parts[0]), *parts[0][:2])
             else:
                 await self._sendParts(way, parts)
         except PylogbrokerError as error:
-            self._outcomes.settle(items, Failure(error))
+            self._outcomes.settle(itemsOf(groups), Failure(error))
         except ValueError as error:
-            self._outcomes.settle(items, Failure(InvalidTopicError(f"it does not fit in a request: {error}")))
+            self._outcomes.settle(itemsOf(groups), Failure(InvalidTopicError(f"it does not fit in a request: {error}")))
         else:
-            self._outcomes.settle(items)
+            self._outcomes.sent(groups)

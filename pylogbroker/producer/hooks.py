@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.producer.batching import QueueItem, sizeOf
+from pylogbroker.producer.batches import QueueItem, sizeOf
 from pylogbroker.producer.confirmation import Carrier
 from pylogbroker.producer.encoding import Encoder
 from pylogbroker.producer.outcomes import Outcomes

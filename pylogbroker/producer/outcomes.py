@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError, QueueFullError, UnknownOutcomeError
-from pylogbroker.producer.batching import QueueItem
+from pylogbroker.producer.batches import PartitionBatch, QueueItem
 from pylogbroker.producer.queue import Queue
 
 log = Logger()
@@ -95,6 +95,17 @@ class Outcomes:
         self._settled = settled
         self._isFullTold = False
 
+    def sent(self, batches: Sequence[PartitionBatch]) -> None:
+        """Messages that were in the queue are sent, all of these."""
+        sizes = [size for batch in batches for size in batch.sizes]
+        self._isFullTold = False
+        self._queue.release(len(sizes), sum(sizes))
+        self.counters.writtenCount += len(sizes)
+        for batch in batches:
+            batch.succeed()
+        self._settled()
+        self._queue.look()
+
     def settle(self, items: Sequence[QueueItem], failure: Failure | None = None) -> None:
         """
         What became of messages that were in the queue.
@@ -118,9 +129,7 @@ class Outcomes:
         if failure is None:
             counters.writtenCount += len(items)
             for item in items:
-                if item.waiter is not None:
-                    waiter, item.waiter = item.waiter, None
-                    waiter.callback(None)
+                item.succeed()
             return
         if failure.check(UnknownOutcomeError):
             counters.unknownCount += len(items)

@@ -19,7 +19,7 @@ from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioning import Partitioner
 from pylogbroker.errors import ClosedError, InvalidTopicError, NoBrokersError, PylogbrokerError
 from pylogbroker.model import BrokerPartition
-from pylogbroker.producer.routing import Router
+from pylogbroker.producer.routing import Route, Router
 
 TOPIC_LENGTH_MAX = 8_000
 """Characters of a topic's name; more might not fit in a request. Brokers have limits of their own."""
@@ -34,6 +34,7 @@ class Places:
     """
     Where messages go.
 
+    @ivar routes: what was known of topics when they were asked for last. To be compared with what is known now.
     @ivar isStopped: whether nothing is looked up any more.
     """
 
@@ -49,6 +50,7 @@ class Places:
         self._random = random
         self._discovery: IDiscovery | None = None
         self._router: Router | None = None
+        self.routes: dict[str, Route] = {}
         self._topics: set[str] = set()  # names that are good
         self._lines: dict[str, deque[Deferred[None]]] = {}  # calls for topics that are being looked up
         self._servings: dict[Deferred[None], None] = {}
@@ -58,21 +60,34 @@ class Places:
         self._discovery = discovery
         self._router = Router(discovery, self._partitioner, self._random)
 
-    def choose(self, topic: str, key: Any) -> BrokerPartition | None:
+    def route(self, topic: str) -> Route | None:
         """
-        A place that is known.
+        What is known of a topic, and kept in C{routes}.
 
         @return: L{None} when it has to be looked up.
         @raise InvalidTopicError: no request can carry the topic's name.
         @raise pylogbroker.errors.InvalidNameError: it is no topic's name.
-        @raise PylogbrokerError: as L{Router.choose}.
         """
         if topic not in self._topics:
             self._check(topic)
         router = self._router
         if router is None or (self._lines and topic in self._lines):
             return None
-        return router.choose(topic, key)
+        places = router.partitions(topic)
+        if not places:
+            return None
+        route = self.routes[topic] = Route(places, router)
+        return route
+
+    def choose(self, topic: str, key: Any) -> BrokerPartition | None:
+        """
+        A place that is known.
+
+        @return: L{None} when it has to be looked up.
+        @raise PylogbrokerError: as C{route}, and as L{Router.choose}.
+        """
+        route = self.route(topic)
+        return None if route is None else route.places[route.router.index(topic, key, route.count)]
 
     def _check(self, topic: str) -> None:
         """A broker would cut the connection, and all that is on it would suffer."""
@@ -81,6 +96,7 @@ class Places:
             raise InvalidTopicError(f"a topic's name of {len(topic)} characters; {TOPIC_LENGTH_MAX} fit in a request")
         if len(self._topics) >= TOPIC_COUNT_MAX:
             self._topics.clear()
+            self.routes.clear()
         self._topics.add(topic)
 
     async def lookUp(self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False) -> BrokerPartition:

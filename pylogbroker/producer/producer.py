@@ -13,7 +13,7 @@ What must be true:
   - What is under way is bounded (L{pylogbroker.producer.queue}), and whoever fills it is told to wait.
   - Nothing is sent twice but for C{num.retries}, and then the log says so.
 
-A message's way through the room: C{producer} (takes it in) → C{queue} (is there room?) → C{places}, C{routing} (where to?) → C{ways}, C{batching} (what goes
+A message's way through the room: C{producer} (takes it in) → C{queue} (is there room?) → C{places}, C{routing} (where to?) → C{ways}, C{batching}, C{batches} (what goes
 together) → C{delivery}, C{encoding} (a request) → C{confirmation} (to the broker) → C{outcomes} (what became of it).
 """
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from random import Random, SystemRandom
 from typing import Any, NamedTuple
 
@@ -40,8 +41,9 @@ from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientfigures import producerFamilies
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.model import BrokerPartition
-from pylogbroker.producer.batching import QueueItem, sizeOf
+from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
+from pylogbroker.producer.batches import PartitionBatch, QueueItem, itemsOf, sizeOf
+from pylogbroker.producer.batching import Lane, PolledLane
 from pylogbroker.producer.classes import callableOf, load
 from pylogbroker.producer.closing import Closing
 from pylogbroker.producer.delivery import Delivery
@@ -160,22 +162,23 @@ class Producer:
         self._turnAt = TURN_COUNT_MAX  # accepted messages; then the reactor is to have its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
-        self._isQuick = settings.isAsync and hooks is None  # whether a message goes the short way; not when the producer was closed
+        self._isQuick = settings.isAsync and hooks is None and eventSender is None  # whether a message goes the short way; not when the producer was closed
         self._newSending = sendings()
         self._stopListening: Callable[[], None] = lambda: None
         self._queue = Queue(reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs)
         self._outcomes = Outcomes(self._queue, self._settled)
         self.counters = self._outcomes.counters
         self._hookCalls = HookCalls(hooks, self._queue, self._outcomes) if hooks is not None and settings.isAsync else None
-        self._admitOne = self._placeOne  # made once: a burst would make one of each for every message that waits, and the collector look at them
-        self._refuseOne = lambda item, reason: self._refused([item], reason)
+        # made once: a burst would make one of each for every message that waits, and the collector look at them
+        self._admitOne = lambda item: self._placeOne(item.topic, item.value, item.key, item.size, item.waiter)
+        self._refuseOne = lambda item, reason: self._outcomes.refused([item], reason)
         self._source = Source(reactor, self._fullness)
         self._places = Places(self.start, partitioner, random)
         self._ways = Ways(
             reactor, settings, connections, self._brokers, random,
-            dispatch=lambda way, items: self._delivery.batch(way, items),
-            abandoned=lambda number, items: self._delivery.anew(number, items),
-            poll=None if self._hookCalls is None else self._hookCalls.poll,
+            dispatch=lambda way, batches: self._delivery.batch(way, batches),
+            abandoned=lambda number, batches: self._delivery.anew(number, batches),
+            makeLane=Lane if hooks is None and eventSender is None else partial(PolledLane, poll=None if self._hookCalls is None else self._hookCalls.poll),
         )  # fmt: skip
         encoding = Encoding(encoder, settings.codec, settings.compressedTopics, settings.payloadSizeMax)
         self._delivery = Delivery(encoding, self._places, self._ways, self._outcomes, settings.retryCount, self._hookCalls, eventSender)
@@ -225,7 +228,7 @@ class Producer:
         if not self._isQuick or type(value) in _MANY:
             return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
         waiter = self._newSending()
-        self._takeIn(QueueItem(topic, value, key, -1, len(value) if type(value) is bytes else sizeOf(value), waiter))
+        self._takeIn(topic, value, key, waiter)
         return waiter
 
     def post(self, topic: str, value: Any, key: Any = None) -> None:
@@ -236,15 +239,16 @@ class Producer:
         if not self._isQuick or type(value) in _MANY:
             self.send(topic, value, key).addErrback(lambda _failure: None)
         else:
-            self._takeIn(QueueItem(topic, value, key, -1, len(value) if type(value) is bytes else sizeOf(value)))
+            self._takeIn(topic, value, key, None)
 
-    def _takeIn(self, item: QueueItem) -> None:
+    def _takeIn(self, topic: str, value: Any, key: Any, waiter: Any) -> None:
         """Async: one message, and nobody to be asked about it."""
+        size = len(value) if type(value) is bytes else sizeOf(value)
         self.counters.acceptedCount += 1
-        if self._queue.take(1, item.size):
-            self._placeOne(item)
+        if self._queue.take(1, size):
+            self._placeOne(topic, value, key, size, waiter)
         else:
-            self._queue.enter(1, item.size, item, self._admitOne, self._refuseOne)
+            self._queue.enter(1, size, QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter), self._admitOne, self._refuseOne)
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -255,13 +259,12 @@ class Producer:
         @return: as C{send}; it waits for all. On several brokers it is not atomic.
         """
         groups = self._grouped(datas)
-        count = sum(map(len, groups))
+        count = sum([len(group.values) for group in groups])
         if not count:
             return succeed(None)
         ticket = Ticket(count)
         for group in groups:
-            for item in group:
-                item.waiter = ticket
+            group.waiters = [ticket] * len(group.values)
         self._enter(groups)
         return ticket.waiter
 
@@ -272,98 +275,106 @@ class Producer:
         @return: for each, in order, as C{send}. What goes in one request mostly shares its fate.
         """
         groups = self._grouped(datas)
-        sendings: list[Deferred[None]] = []
         for group in groups:
-            for item in group:
-                item.waiter = sending = self._newSending()
-                sendings.append(sending)
+            group.waiters = [self._newSending() for _value in group.values]
+        sendings = [sending for group in groups for sending in group.waiters]
         if sendings:
             self._enter(groups)
         return sendings
 
-    def _grouped(self, datas: Iterable[ProducerData]) -> list[list[QueueItem]]:
+    def _grouped(self, datas: Iterable[ProducerData]) -> list[PartitionBatch]:
         groups = []
         for topic, values, key in datas:
             if not isinstance(topic, str):
                 raise TypeError(f"topic {topic!r} is no text")
-            group = [QueueItem(topic, value, key, -1, sizeOf(value)) for value in values]
-            if group:
+            group = PartitionBatch.of(topic, values, key)
+            if group.values:
                 groups.append(group)
         return groups
 
-    def _enter(self, groups: list[list[QueueItem]]) -> None:
+    def _enter(self, groups: list[PartitionBatch]) -> None:
         """Take messages in, those of one topic and key together."""
-        everything = [item for group in groups for item in group]
-        count, size = len(everything), sum([item.size for item in everything])
-        self.counters.acceptedCount += count
+        sizes = [size for group in groups for size in group.sizes]
+        self.counters.acceptedCount += len(sizes)
         if self._refusal is not None:
-            self._outcomes.tell(everything, Failure(another(self._refusal)))
+            self._outcomes.tell(itemsOf(groups), Failure(another(self._refusal)))
             return
         if self._hookCalls is not None:
             try:
-                groups = [[self._hookCalls.beforeEnqueue(item) for item in group] for group in groups]
+                groups = [self._hooked(self._hookCalls, group) for group in groups]
             except Exception as error:  # the application's own
-                self._outcomes.tell(everything, Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")))
+                self._outcomes.tell(itemsOf(groups), Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")))
                 return
-            everything = [item for group in groups for item in group]
-        self._queue.enter(count, size, (groups, everything), self._admitted, lambda those, reason: self._refused(those[1], reason))
+        self._queue.enter(len(sizes), sum(sizes), groups, self._admitted, self._refused)
 
-    def _refused(self, items: list[QueueItem], reason: PylogbrokerError) -> None:
+    def _hooked(self, hookCalls: HookCalls, group: PartitionBatch) -> PartitionBatch:
+        """What a hook makes of messages before they are in the queue."""
+        items = [hookCalls.beforeEnqueue(item) for item in group.items()]
+        return PartitionBatch(items[0].topic, items[0].partition, items)
+
+    def _refused(self, groups: list[PartitionBatch], reason: PylogbrokerError) -> None:
         """There was no room."""
+        items = itemsOf(groups)
         if self._hookCalls is not None:
             self._hookCalls.afterEnqueue(items, False)
         self._outcomes.refused(items, reason)
 
-    def _admitted(self, admitted: tuple[list[list[QueueItem]], list[QueueItem]]) -> None:
-        groups, items = admitted
+    def _admitted(self, groups: list[PartitionBatch]) -> None:
         if not self.settings.isAsync:
             self._delivery.now(groups)
             return
         if self._hookCalls is not None:
-            self._hookCalls.afterEnqueue(items, True)
+            self._hookCalls.afterEnqueue(itemsOf(groups), True)
         for group in groups:
             self._place(group)
 
-    def _placeOne(self, item: QueueItem) -> None:
+    def _placeOne(self, topic: str, value: Any, key: Any, size: int, waiter: Any) -> None:
         """The same as C{_place} of one message, which is what most calls are."""
+        places = self._places
         try:
-            place = self._places.choose(item.topic, item.key)
-            if place is not None:
-                item.partition = place[1]
-                self._ways.to(place[0]).lane.add(item)
+            route = places.routes.get(topic)
+            if route is None or route.places is not route.router.partitions(topic):
+                route = places.route(topic)
+            if route is not None:
+                index = route.router.index(topic, key, route.count) if key is not None or route.count > 1 else 0
+                batch = route.batches[index]
+                if not batch.isOpen:
+                    number, partition = route.places[index]
+                    batch = route.batches[index] = self._ways.to(number).lane.open(topic, partition)
+                batch.add(value, key, size, waiter)
                 return
         except PylogbrokerError as error:
-            self._outcomes.settle((item,), Failure(error))
+            self._outcomes.settle((QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter),), Failure(error))
             return
-        self._delivery.carryOn(self._placeLater([item], item.topic, item.key))
+        group = PartitionBatch.of(topic, (value,), key)
+        group.waiters = [waiter]
+        self._delivery.carryOn(self._placeLater(group))
 
-    def _place(self, group: list[QueueItem]) -> None:
+    def _place(self, group: PartitionBatch) -> None:
         """Async: find a partition for messages of one topic and key, now or when the topic has been looked up."""
-        topic, key = group[0].topic, group[0].key
         try:
-            place = self._places.choose(topic, key)
+            place = self._places.choose(group.topic, group.keys[0])
             if place is not None:
                 self._enqueue(group, place)
                 return
         except PylogbrokerError as error:
-            self._outcomes.settle(group, Failure(error))
+            self._outcomes.settle(group.items(), Failure(error))
             return
-        self._delivery.carryOn(self._placeLater(group, topic, key))
+        self._delivery.carryOn(self._placeLater(group))
 
-    async def _placeLater(self, group: list[QueueItem], topic: str, key: Any) -> None:
+    async def _placeLater(self, group: PartitionBatch) -> None:
         try:
-            self._enqueue(group, await self._places.lookUp(topic, key))
+            self._enqueue(group, await self._places.lookUp(group.topic, group.keys[0]))
         except PylogbrokerError as error:
-            self._outcomes.settle(group, Failure(error))
+            self._outcomes.settle(group.items(), Failure(error))
         else:
             if self._refusal is not None:
                 self._ways.flush()
 
-    def _enqueue(self, group: list[QueueItem], place: BrokerPartition) -> None:
-        way = self._ways.to(place[0])
-        for item in group:
-            item.partition = place[1]
-            way.lane.add(item)
+    def _enqueue(self, group: PartitionBatch, place: BrokerPartition) -> None:
+        lane = self._ways.to(place.broker).lane
+        group.moveTo(place.partition)
+        lane.addBatch(group)
 
     def _settled(self) -> None:
         """Messages have left the queue."""
@@ -489,6 +500,7 @@ class Producer:
         ways = self._ways.byNumber
         if self._hookCalls is not None:
             for way in list(ways.values()):
+                assert isinstance(way.lane, PolledLane)
                 way.lane.addAll(self._hookCalls.lastBatch())
         self._ways.flush()
         await self._queue.whenIdle()
@@ -517,7 +529,7 @@ class Producer:
         ways = list(self._ways.byNumber.values())
         self._queue.refuseAll(reason)
         for way in ways:
-            items = way.lane.stop()
+            items = itemsOf(way.lane.stop())
             if items:
                 self._outcomes.settle(items, Failure(reason))
         for way in ways:

@@ -44,6 +44,7 @@ class Queue:
     @ivar count: messages that are in.
     @ivar size: bytes that they have.
     @ivar waitingCount: messages outside.
+    @ivar isReady: whether one more message would go in at once. Kept, since it is asked for each message.
     """
 
     def __init__(self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int) -> None:
@@ -53,6 +54,7 @@ class Queue:
         @param enqueueTimeoutMs: how long to wait outside: 0 not at all, negative for as long as it takes.
         """
         self.count = self.size = self.waitingCount = 0
+        self.isReady = countMax > 0 and sizeMax > 0
         self._clock = clock
         self._countMax = countMax
         self._sizeMax = sizeMax
@@ -66,8 +68,10 @@ class Queue:
     def take(self, count: int, size: int) -> bool:
         """Go in, if there is room and nobody waits. A call that is larger than all room goes when it is alone. Returns whether."""
         newCount, newSize = self.count + count, self.size + size
-        if self._outside or (self.count and (newCount > self._countMax or newSize > self._sizeMax)):
-            return False
+        if newCount >= self._countMax or newSize >= self._sizeMax or self._outside:
+            if self._outside or (self.count and (newCount > self._countMax or newSize > self._sizeMax)):
+                return False
+            self.isReady = False
         self.count, self.size = newCount, newSize
         return True
 
@@ -93,6 +97,7 @@ class Queue:
         self._outside[outside] = None
         self.waitingCount += count
         self._waitingSize += size
+        self._measure()
         if timeoutMs > 0:
             outside.timer = Timer(self._clock)
             outside.timer.start(timeoutMs, self._expire, outside, QueueFullError(f"{self._fullText()}, for {timeoutMs} ms"))
@@ -106,6 +111,7 @@ class Queue:
             outside.timer.stop()
         self.waitingCount -= outside.count
         self._waitingSize -= outside.size
+        self._measure()
 
     def _expire(self, outside: _Outside, reason: PylogbrokerError) -> None:
         self._leave(outside)
@@ -125,11 +131,13 @@ class Queue:
         """Go in, room or not: messages that a hook has made."""
         self.count += count
         self.size += size
+        self._measure()
 
     def release(self, count: int, size: int) -> None:
         """Go out; others come in. To be followed by L{look} when who waited for these messages knows."""
         self.count -= count
         self.size -= size
+        self._measure()
         self._admit()
 
     def _admit(self) -> None:
@@ -142,8 +150,8 @@ class Queue:
                 count, size = self.count + first.count, self.size + first.size
                 if self.count and (count > self._countMax or size > self._sizeMax):
                     return
-                self._leave(first)
                 self.count, self.size = count, size
+                self._leave(first)
                 first.admit(first.subject)
         finally:
             self._isAdmitting = False
@@ -159,10 +167,8 @@ class Queue:
             for idler in idlers:
                 idler.callback(None)
 
-    @property
-    def isReady(self) -> bool:
-        """Whether one more message would go in at once."""
-        return not self._outside and self.count < self._countMax and self.size < self._sizeMax
+    def _measure(self) -> None:
+        self.isReady = not self._outside and self.count < self._countMax and self.size < self._sizeMax
 
     @property
     def isIdle(self) -> bool:

@@ -13,19 +13,45 @@ from typing import Any
 from pylogbroker.client.discovery import IDiscovery
 from pylogbroker.cluster.partitioning import Partitioner
 from pylogbroker.errors import InvalidPartitionError, PylogbrokerError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
+from pylogbroker.producer.batches import PartitionBatch
+
+
+class Route:
+    """
+    What is known of a topic, for as long as it stays as it is: kept so that it is not asked for with each message.
+
+    @ivar places: its partitions; the very list that the discovery gave, which gives another one when anything has changed.
+    @ivar count: of them.
+    @ivar batches: what is collected for each, as far as it was looked for; it may be closed.
+    @ivar router: which chooses among them.
+    """
+
+    __slots__ = ("batches", "count", "places", "router")
+
+    def __init__(self, places: list[BrokerPartition], router: Router) -> None:
+        self.router = router
+        self.places = places
+        self.count = len(places)
+        self.batches = [_CLOSED] * self.count
+
+
+_CLOSED = PartitionBatch("", RANDOM_PARTITION)
 
 
 class Router:
     """
     Chooses.
+
+    @ivar partitions: of a topic; the discovery's.
     """
 
     def __init__(self, discovery: IDiscovery, partitioner: Partitioner, random: Callable[[], float]) -> None:
         """
         @param random: numbers from 0 up to, not including, 1.
         """
-        self._discovery = discovery
+        self.partitions = discovery.partitions
+        self._isStatic = discovery.isStatic
         self._partitioner = partitioner
         self._random = random
 
@@ -36,16 +62,20 @@ class Router:
         @raise InvalidPartitionError: the partitioner gave no index of a partition, or failed.
         @raise pylogbroker.errors.InvalidKeyError: the default partitioner does not know such keys.
         """
-        places = self._discovery.partitions(topic)
-        if not places:
-            return None
-        if key is not None and not self._discovery.isStatic:
-            return places[self._index(topic, key, len(places))]
-        if avoid is not None:
+        places = self.partitions(topic)
+        if avoid is not None and (key is None or self._isStatic):
             places = [place for place in places if place.broker != avoid] or places
-        return places[int(self._random() * len(places))] if len(places) > 1 else places[0]
+        return places[self.index(topic, key, len(places))] if places else None
 
-    def _index(self, topic: str, key: Any, count: int) -> int:
+    def index(self, topic: str, key: Any, count: int) -> int:
+        """
+        The choice among so many partitions, at least one; the rest is as of C{choose}.
+        """
+        if key is not None and not self._isStatic:
+            return self._partition(topic, key, count)
+        return int(self._random() * count) if count > 1 else 0
+
+    def _partition(self, topic: str, key: Any, count: int) -> int:
         try:
             index: Any = self._partitioner(key, count)
         except PylogbrokerError:

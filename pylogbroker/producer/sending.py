@@ -16,7 +16,6 @@ more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -58,49 +57,60 @@ def _isSameMethod(one: Any, other: Any) -> bool:
     return type(one) is type(other) is _METHOD and one == other
 
 
-class Sending(Deferred[None]):
+class _Light(Deferred[None]):
     """
-    Fires when a message has gone. A L{Deferred} in all that can be seen. As long as there is but one errback it has no list of callbacks, and when Twisted's
-    own code asks for that list it is made.
+    A L{Deferred} in all that can be seen, which has no list of callbacks before Twisted's own code asks for it. What a L{Deferred} sets when it is made is as
+    the class has it, which saves a call for each.
+
+    @ivar _state: empty, or the one entry that was added; L{None} once it is Twisted's own code that knows what is to be called.
     """
 
+    __init__ = object.__init__
     _canceller = None
-    _entry: Any = None
+    _state: Any = ()
     _added: list[Any] | None = None
-
-    def __init__(self, same: SameErrback) -> None:
-        """
-        @param same: shared with others.
-        """
-        self._same = same
 
     @property
     def _callbacks(self) -> list[Any]:  # type: ignore[override] # an attribute in Twisted
         added = self._added
         if added is None:
-            added = self._added = [] if self._entry is None else [self._entry]
-            self._entry = None
+            added = self._added = [self._state] if self._state else []
+            self._state = None
         return added
+
+    def pause(self) -> None:
+        """Twisted's."""
+        assert self._callbacks is not None  # from here on it is Twisted's
+        super().pause()
+
+
+class Sending(_Light):
+    """
+    Fires when a message has gone.
+    """
+
+    _same: SameErrback
+    """Shared by all of one producer, whose class has it (L{sendings})."""
 
     def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         """Twisted's."""
-        if args or kwargs or self.called or self._entry is not None or self._added is not None:
-            return super().addErrback(errback, *args, **kwargs)
-        same = self._same
-        self._entry = same.entry if same.errback is errback else same.entryOf(errback)
-        return self
+        if self._state == () and not args and not kwargs:
+            same = self._same
+            self._state = same.entry if same.errback is errback else same.entryOf(errback)
+            return self
+        return super().addErrback(errback, *args, **kwargs)
 
     def callback(self, result: Any) -> None:
         """Twisted's."""
-        if self._added is not None or self.called or self.paused or result is not None:
+        if self._state is None or result is not None:
             super().callback(result)
             return
-        self._entry = None
+        self._state = None
         self.called = True
         self.result = None
 
 
-class Done(Deferred[None]):
+class Done(_Light):
     """
     Has fired, with nothing to say: the same as C{succeed(None)} for less, for a loop that asks before each message.
     """
@@ -110,7 +120,7 @@ class Done(Deferred[None]):
 
     def __await__(self) -> Any:
         """Twisted's."""
-        return _END if self.result is None and not self.paused else super().__await__()
+        return super().__await__() if self._state is None else _END
 
 
 _END: Iterator[Any] = iter(())
@@ -135,4 +145,4 @@ def sendings(deferredClass: Any = Deferred) -> Callable[[], Deferred[None]]:
     """
     if Deferred.debug or not _isKnown(deferredClass):
         return Deferred
-    return partial(Sending, SameErrback())
+    return type("Sending", (Sending,), {"_same": SameErrback()})

@@ -18,7 +18,8 @@ from pylogbroker.client.connections import Connections
 from pylogbroker.client.discovery import Broker
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError
-from pylogbroker.producer.batching import Lane, Poll, QueueItem
+from pylogbroker.producer.batches import PartitionBatch
+from pylogbroker.producer.batching import Lane
 from pylogbroker.producer.confirmation import Carrier
 
 log = Logger()
@@ -56,16 +57,16 @@ class Ways:
         brokers: Callable[[], Mapping[int, Broker]],
         random: Callable[[], float],
         *,
-        dispatch: Callable[[Way, list[QueueItem]], None],
-        abandoned: Callable[[int, list[QueueItem]], None],
-        poll: Poll | None = None,
+        dispatch: Callable[[Way, list[PartitionBatch]], None],
+        abandoned: Callable[[int, list[PartitionBatch]], None],
+        makeLane: Callable[..., Lane] = Lane,
     ) -> None:
         """
         @param brokers: asked for those that are alive.
         @param random: numbers from 0 up to, not including, 1.
         @param dispatch: called with a batch and its way.
         @param abandoned: called with a broker's number and the messages that a lane still held when it went.
-        @param poll: as of L{Lane}.
+        @param makeLane: called as L{Lane}.
         """
         self.byNumber: dict[int, Way] = {}
         self._reactor = reactor
@@ -75,7 +76,7 @@ class Ways:
         self._random = random
         self._dispatch = dispatch
         self._abandoned = abandoned
-        self._poll = poll
+        self._makeLane = makeLane
 
     def to(self, number: int) -> Way:
         """
@@ -92,8 +93,8 @@ class Ways:
         rule = ReconnectRule(settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs, self._random)
         link = self._connections.to(broker.endpoint)
         way = Way(broker, Carrier(self._reactor, link, rule, isConfirming=settings.isConfirming, timeoutMs=settings.timeoutMs))
-        way.lane = Lane(
-            self._reactor, settings.batchCount, settings.batchSizeMax, settings.queueTimeMs, lambda items: self._dispatch(way, items), self._poll
+        way.lane = self._makeLane(
+            self._reactor, settings.batchCount, settings.batchSizeMax, settings.queueTimeMs, lambda batches: self._dispatch(way, batches)
         )  # fmt: skip
         self.byNumber[number] = way
         return way
@@ -105,9 +106,9 @@ class Ways:
             return
         if all(other.broker.endpoint != way.broker.endpoint for other in self.byNumber.values()):
             self._connections.forget(way.broker.endpoint).addErrback(self._notClosed, way.broker.endpoint)
-        items = way.lane.stop()
-        if items:
-            self._abandoned(number, items)
+        batches = way.lane.stop()
+        if batches:
+            self._abandoned(number, batches)
 
     def _notClosed(self, failure: Failure, endpoint: str) -> None:
         log.warn("The connection to {endpoint} did not end well: {reason}", endpoint=endpoint, reason=failure.getErrorMessage())

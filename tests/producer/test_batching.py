@@ -4,36 +4,33 @@ Tests for L{pylogbroker.producer.batching}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.producer.batching import Lane, QueueItem, collate
-
-
-class CollateTests(SynchronousTestCase):
-    """Grouping."""
-
-    def test_groups(self) -> None:
-        """AsyncProducerTest.testCollateEvents: by topic and partition, in order of first appearance, order inside a group kept."""
-        items = [QueueItem(topic, index, None, partition) for index, (topic, partition) in enumerate([("b", 1), ("a", 0), ("b", 0), ("b", 1)])]
-        groups = collate(items)
-        self.assertEqual([(place, [item.value for item in group]) for place, group in groups.items()], [(("b", 1), [0, 3]), (("a", 0), [1]), (("b", 0), [2])])
-        self.assertIn("b-1", repr(items[0]))
+from pylogbroker.producer.batches import PartitionBatch, QueueItem, itemsOf
+from pylogbroker.producer.batching import Lane, PolledLane
 
 
 class LaneTests(SynchronousTestCase):
     """Batches by count, by bytes and by time."""
 
-    def lane(self, countMax: int = 3, sizeMax: int = 100, poll: Any = None) -> Lane:
+    def polled(self, poll: Any = None) -> PolledLane:
+        return PolledLane(*self.laneArguments(3, 100), poll)
+
+    def laneArguments(self, countMax: int, sizeMax: int) -> tuple[Clock, int, int, int, Callable[[list[PartitionBatch]], None]]:
         self.clock = Clock()
         self.batches: list[tuple[float, list[Any]]] = []
 
-        def dispatch(items: list[QueueItem]) -> None:
-            self.batches.append((round(self.clock.seconds(), 6), [item.value for item in items]))
+        def dispatch(batches: list[PartitionBatch]) -> None:
+            self.batches.append((round(self.clock.seconds(), 6), [item.value for item in itemsOf(batches)]))
 
-        return Lane(self.clock, countMax, sizeMax, 200, dispatch, poll)
+        return self.clock, countMax, sizeMax, 200, dispatch
+
+    def lane(self, countMax: int = 3, sizeMax: int = 100) -> Lane:
+        return Lane(*self.laneArguments(countMax, sizeMax))
 
     def item(self, value: Any, size: int = 1) -> QueueItem:
         return QueueItem("t", value, size=size)
@@ -73,8 +70,8 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.batches[1:], [(0.8, [3])])
 
     def test_addAll(self) -> None:
-        """Messages may come together."""
-        lane = self.lane()
+        """Messages may come together, without a poll; then no timer runs when there is nothing."""
+        lane = self.polled()
         lane.addAll([self.item(1), self.item(2)])
         lane.addAll([])
         lane.addAll([self.item(3), self.item(4)])
@@ -85,6 +82,39 @@ class LaneTests(SynchronousTestCase):
         lane.addAll([])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_open(self) -> None:
+        """What is collected for a partition takes more until it goes, at once if there is enough; then another one does."""
+        lane = self.lane(sizeMax=10)
+        batch = lane.open("t", 0)
+        self.assertIs(lane.open("t", 0), batch)
+        batch.add(1, None, 4, None)
+        lane.open("t", 1).add(2, None, 5, None)
+        self.assertTrue(batch.isOpen)
+        batch.add(3, None, 1, None)
+        self.assertEqual((self.batches, batch.isOpen), ([(0, [1, 3, 2])], False))
+        self.assertIsNot(lane.open("t", 0), batch)
+
+    def test_addBatch(self) -> None:
+        """What came together stays in order, and batches are no larger for it."""
+        lane = self.lane()
+        lane.addBatch(PartitionBatch.of("t", ("1", "2"), None))
+        lane.addBatch(PartitionBatch.of("t", ("3",), None))
+        self.assertEqual(self.batches, [(0, ["1", "2", "3"])])
+        lane.addBatch(PartitionBatch.of("t", ("4", "5"), None))
+        lane.addBatch(PartitionBatch.of("t", ("6", "7", "8", "9"), None))
+        self.assertEqual(self.batches[1:], [(0, ["4", "5", "6"]), (0, ["7", "8", "9"])])
+        self.assertEqual((lane.stop(), self.clock.getDelayedCalls()), ([], []))
+        lane = self.lane(sizeMax=3)
+        lane.addBatch(PartitionBatch.of("t", ("12", "34"), None))
+        self.assertEqual(self.batches, [(0, ["12", "34"])])
+
+    def test_ordered(self) -> None:
+        """For an application's own event sender messages stay in the order in which they came, whatever their partitions."""
+        lane = PolledLane(Clock(), 3, 100, 200, lambda batches: self.assertEqual([item.value for item in itemsOf(batches)], ["a", "b", "c"]))
+        items = [QueueItem("t", value, partition=partition, size=1) for value, partition in (("a", 0), ("b", 1), ("c", 0))]
+        lane.addBatch(PartitionBatch("t", 0, items))
+        self.assertEqual(lane.stop(), [])
+
     def test_poll(self) -> None:
         """With hooks each message is polled, and nothing in time is, too; what the hook gives is collected."""
         asked: list[Any] = []
@@ -93,7 +123,7 @@ class LaneTests(SynchronousTestCase):
             asked.append(item and item.value)
             return [self.item("extra")] if item is None else [item, item]
 
-        lane = self.lane(poll=poll)
+        lane = self.polled(poll)
         self.clock.advance(0.2)
         self.assertEqual(self.batches, [(0.2, ["extra"])])
         lane.add(self.item(1))
@@ -102,5 +132,5 @@ class LaneTests(SynchronousTestCase):
         self.clock.advance(0.2)
         self.assertEqual(asked, [None, 1, 2, None])
         lane.add(self.item(3))
-        self.assertEqual([item.value for item in lane.stop()], [3, 3])
+        self.assertEqual([item.value for item in itemsOf(lane.stop())], [3, 3])
         self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -17,7 +17,7 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.producer.batching import QueueItem
+from pylogbroker.producer.batches import QueueItem
 from pylogbroker.producer.hooks import Hooks
 from tests.producer.producercase import ProducerCase
 

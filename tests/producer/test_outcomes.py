@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConnectionError, QueueFullError, UnknownOutcomeError  # noqa: A004
-from pylogbroker.producer.batching import QueueItem
+from pylogbroker.producer.batches import QueueItem
 from pylogbroker.producer.outcomes import Outcomes, Ticket
 from pylogbroker.producer.queue import Queue
 
