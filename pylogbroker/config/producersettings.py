@@ -157,7 +157,8 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "queue.enqueueTimeout.ms", "enqueueTimeoutMs", Integer(), "-1",
-        "What becomes of a message when the queue is full: 0 it fails at once (0.7.2's default), below 0 it waits, above 0 it waits so long and then fails.",
+        "What becomes of a message when the queue is full: 0 it fails at once (0.7.2's default), below 0 it waits, above 0 it waits so long and then fails. "
+        "As many bytes as `queue.bytes` may wait, and 250000 messages; more fail at once.",
     ),
     _ours(
         "queue.bytes", "queueSizeMax", _SIZE, "67108864",

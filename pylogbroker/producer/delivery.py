@@ -7,14 +7,15 @@ log says so.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.errors import ClosedError, InvalidTopicError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.errors import ClosedError, InvalidTopicError, NoBrokersError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.batches import PartitionBatch, QueueItem, collate, itemsOf
 from pylogbroker.producer.confirmation import Part
 from pylogbroker.producer.encoding import Encoding
@@ -26,6 +27,9 @@ from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProdu
 
 MOVE_COUNT_MAX = 10
 """How often messages that were never sent may be given a place anew because their broker went."""
+
+Deliver = Callable[[Way, list[PartitionBatch], int], Coroutine[Any, Any, None]]
+"""Sends messages that have been given a place anew; called with how many more tries they have."""
 
 log = Logger()
 
@@ -58,6 +62,8 @@ class Delivery:
         self._hooks = hooks
         self._eventSender = eventSender
         self._deliveries: dict[Deferred[None], None] = {}
+        # Sync: the topics of calls for several, which wait for all of these to be looked up. Calls for one of them wait behind, or they would overtake.
+        self._holds: dict[str, Deferred[None]] = {}
 
     def carryOn(self, delivering: Coroutine[Any, Any, None]) -> None:
         """Carry on with a coroutine that settles its messages itself."""
@@ -80,24 +86,24 @@ class Delivery:
 
     def batch(self, way: Way, batches: list[PartitionBatch]) -> None:
         """A lane has a batch."""
-        self.carryOn(self._deliverBatch(way, batches))
+        self.carryOn(self._deliverBatch(way, batches, self._retryCount))
 
     def anew(self, number: int, batches: list[PartitionBatch]) -> None:
-        """A broker has gone, and left these."""
-        self.carryOn(self._deliverAnew(itemsOf(batches), number, self._retryCount, 0))
+        """A broker has gone, and left these: no hook has seen them in a batch, and nothing has tried to send them."""
+        self.carryOn(self._deliverAnew(itemsOf(batches), number, self._retryCount, self._deliverBatch))
 
-    async def _deliverBatch(self, way: Way, batches: list[PartitionBatch]) -> None:
+    async def _deliverBatch(self, way: Way, batches: list[PartitionBatch], retriesLeft: int) -> None:
         if self._eventSender is not None:
             await self._deliverForeign(self._eventSender, way, itemsOf(batches))
             return
         if self._hooks is not None:
             batches = collate(self._hooks.beforeSending(itemsOf(batches)))
-        await self._deliverBatches(way, batches, self._retryCount, 0)
+        await self._deliverBatches(way, batches, retriesLeft, 0)
 
     async def _deliverForeign(self, eventSender: IEventSender, way: Way, items: list[QueueItem]) -> None:
         self._outcomes.counters.batchCount += 1
         try:
-            await maybeDeferred(eventSender.handle, items, way.carrier, self._encoding.encoder)
+            await maybeDeferred(eventSender.handle, list(items), way.carrier, self._encoding.encoder)
         except CancelledError:
             self._outcomes.settle(items, Failure(UnknownOutcomeError("the event sender did not come to an end in time")))
         except Exception as error:
@@ -156,7 +162,11 @@ class Delivery:
             if not isMoved:
                 retriesLeft -= 1
                 outcomes.retried(items, way.broker.endpoint, error)
-            await self._deliverAnew(items, number, retriesLeft, moveCount + 1)
+
+            async def again(way: Way, batches: list[PartitionBatch], retriesLeft: int) -> None:
+                await self._deliverBatches(way, batches, retriesLeft, moveCount + 1)
+
+            await self._deliverAnew(items, number, retriesLeft, again)
         except Exception as error:
             log.failure("This should not have happened")
             outcomes.settle(itemsOf(batches), Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))
@@ -173,7 +183,7 @@ class Delivery:
             raise InvalidTopicError(f"a batch does not fit in a request: {error}") from error
         await way.carrier.carry(frame, *parts[-1][:2])
 
-    async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int) -> None:
+    async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver) -> None:
         """
         Give messages a place anew, away from the broker before if there is a choice, and send them. Each topic goes by itself, as soon as its place is known:
         whoever waited for another one would be overtaken meanwhile.
@@ -181,16 +191,16 @@ class Delivery:
         byTopic: dict[str, list[QueueItem]] = {}
         for item in items:
             byTopic.setdefault(item.topic, []).append(item)
-        deliveries = [self._deliverTopicAnew(group, brokerBefore, retriesLeft, moveCount) for group in byTopic.values()]
+        deliveries = [self._deliverTopicAnew(group, brokerBefore, retriesLeft, deliver) for group in byTopic.values()]
         await DeferredList([Deferred.fromCoroutine(delivery) for delivery in deliveries])
 
-    async def _deliverTopicAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, moveCount: int) -> None:
+    async def _deliverTopicAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver) -> None:
         groups: dict[int, list[QueueItem]] = {}
         keyless = [item for item in items if item.key is None]
         isTheirTurn = False
         for some in ([keyless] if keyless else []) + [[item] for item in items if item.key is not None]:
             try:
-                place = await self._places.lookUp(some[0].topic, some[0].key, brokerBefore, isTheirTurn)
+                place = await self._placeAnew(some, brokerBefore, isTheirTurn, retriesLeft)
             except PylogbrokerError as error:
                 self._outcomes.settle(some, Failure(error))
             else:
@@ -205,8 +215,20 @@ class Delivery:
             except PylogbrokerError as error:
                 self._outcomes.settle(group, Failure(error))
             else:
-                sendings.append(Deferred.fromCoroutine(self._deliverBatches(way, collate(group), retriesLeft, moveCount)))
+                sendings.append(Deferred.fromCoroutine(deliver(way, collate(group), retriesLeft)))
         await DeferredList(sendings)
+
+    async def _placeAnew(self, items: list[QueueItem], brokerBefore: int, isTheirTurn: bool, retriesLeft: int) -> BrokerPartition:
+        """A place for messages of one topic and key; when no broker is there to be found, that is a try, too."""
+        topic, key = items[0].topic, items[0].key
+        while True:
+            try:
+                return await self._places.lookUp(topic, key, brokerBefore, isTheirTurn)
+            except NoBrokersError as error:
+                if not retriesLeft or self._places.isStopped:
+                    raise
+                retriesLeft -= 1
+                self._outcomes.retried(items, f"topic {topic}", error)
 
     # -- sync ---------------------------------------------------------------------------------------------------------
 
@@ -215,6 +237,27 @@ class Delivery:
         self.carryOn(self._deliverNow(groups))
 
     async def _deliverNow(self, groups: list[PartitionBatch]) -> None:
+        topics = {group.topic for group in groups}
+        holds = list({id(hold): hold for hold in map(self._holds.get, topics) if hold is not None}.values())
+        mine: Deferred[None] = Deferred()
+        if len(topics) > 1:
+            self._holds.update(dict.fromkeys(topics, mine))
+        try:
+            for hold in holds:
+                await _after(hold)
+            byBroker = await self._placed(groups)
+        except CancelledError:
+            self._outcomes.settle(itemsOf(groups), Failure(ClosedError("sending was given up")))
+            byBroker = {}
+        sendings = [Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()]
+        for topic in topics:
+            if self._holds.get(topic) is mine:
+                del self._holds[topic]
+        mine.callback(None)
+        await DeferredList(sendings)
+
+    async def _placed(self, groups: list[PartitionBatch]) -> dict[int, list[PartitionBatch]]:
+        """What goes to each broker; those that have no place are settled."""
         byBroker: dict[int, list[PartitionBatch]] = {}
         topics: set[str] = set()
         for group in groups:
@@ -227,8 +270,7 @@ class Delivery:
             else:
                 group.moveTo(place.partition)
                 byBroker.setdefault(place.broker, []).append(group)
-        sendings = [Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()]
-        await DeferredList(sendings)
+        return byBroker
 
     async def _sendNow(self, number: int, groups: list[PartitionBatch]) -> None:
         try:
@@ -245,3 +287,10 @@ class Delivery:
             self._outcomes.settle(itemsOf(groups), Failure(InvalidTopicError(f"it does not fit in a request: {error}")))
         else:
             self._outcomes.sent(groups)
+
+
+def _after(hold: Deferred[None]) -> Deferred[None]:
+    """Fires with another one, which others may wait for, too."""
+    turn: Deferred[None] = Deferred()
+    hold.addCallback(lambda _nothing: None if turn.called else turn.callback(None))
+    return turn

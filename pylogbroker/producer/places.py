@@ -158,13 +158,13 @@ class Places:
         except Exception as error:  # a discovery of the application's own
             log.failure("Looking up {topic} failed", topic=topic)
             failure = Failure(NoBrokersError(f"looking up {topic} failed: {error!r}"))
+        if failure is not None:
+            for turn in self._lines.pop(topic):  # who asks again when told begins a new line
+                turn.errback(failure)
+            return
         line = self._lines[topic]
         while line:
-            turn = line.popleft()
-            if failure is None:
-                turn.callback(None)
-            else:
-                turn.errback(failure)
+            line.popleft().callback(None)
         del self._lines[topic]
 
     def stop(self) -> None:

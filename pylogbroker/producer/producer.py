@@ -13,8 +13,8 @@ What must be true:
   - What is under way is bounded (L{pylogbroker.producer.queue}), and whoever fills it is told to wait.
   - Nothing is sent twice but for C{num.retries}, and then the log says so.
 
-A message's way through the room: C{producer} (takes it in) → C{queue} (is there room?) → C{places}, C{routing} (where to?) → C{ways}, C{batching}, C{batches} (what goes
-together) → C{delivery}, C{encoding} (a request) → C{confirmation} (to the broker) → C{outcomes} (what became of it).
+A message's way through the room: C{producer} (takes it in) → C{queue} (is there room?) → C{places}, C{routing} (where to?) → C{ways}, C{batching},
+C{batches} (what goes together) → C{delivery}, C{encoding} (a request) → C{confirmation} (to the broker) → C{outcomes} (what became of it).
 """
 
 from __future__ import annotations
@@ -85,6 +85,12 @@ class ProducerData(NamedTuple):
     topic: str
     values: Sequence[Any]
     key: Any = None
+
+
+def _requireText(topic: Any) -> None:
+    """@raise TypeError: a topic is no text."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic {topic!r} is no text")
 
 
 def _connectionsFor(reactor: Any, settings: ProducerSettings, random: Callable[[], float]) -> Connections:
@@ -159,6 +165,7 @@ class Producer:
         self._eventSender = eventSender
         self._connections = connections
         self._turnTimer = Timer(reactor)
+        self._flushTimer = Timer(reactor)
         self._turnAt = TURN_COUNT_MAX  # accepted messages; then the reactor is to have its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
@@ -225,6 +232,8 @@ class Producer:
             L{ClosedError} after C{close}. When the queue is full, the call waits outside (see C{queue.enqueueTimeout.ms}); who sends much at a time looks
             at C{whenReady} before. Cancelling stops waiting, and takes nothing back.
         """
+        if type(topic) is not str:
+            _requireText(topic)
         if not self._isQuick or type(value) in _MANY:
             return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
         waiter = self._newSending()
@@ -236,6 +245,8 @@ class Producer:
         As C{send}, for who does not want to be told: what becomes of it is counted (C{counters}), and logged if it did not go well. That is what 0.7's
         asynchronous producers offer. It costs less than a L{Deferred} for each message.
         """
+        if type(topic) is not str:
+            _requireText(topic)
         if not self._isQuick or type(value) in _MANY:
             self.send(topic, value, key).addErrback(lambda _failure: None)
         else:
@@ -285,8 +296,7 @@ class Producer:
     def _grouped(self, datas: Iterable[ProducerData]) -> list[PartitionBatch]:
         groups = []
         for topic, values, key in datas:
-            if not isinstance(topic, str):
-                raise TypeError(f"topic {topic!r} is no text")
+            _requireText(topic)
             group = PartitionBatch.of(topic, values, key)
             if group.values:
                 groups.append(group)
@@ -301,16 +311,18 @@ class Producer:
             return
         if self._hookCalls is not None:
             try:
-                groups = [self._hooked(self._hookCalls, group) for group in groups]
+                groups = [hooked for group in groups for hooked in self._hooked(self._hookCalls, group)]
             except Exception as error:  # the application's own
                 self._outcomes.tell(itemsOf(groups), Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")))
                 return
         self._queue.enter(len(sizes), sum(sizes), groups, self._admitted, self._refused)
 
-    def _hooked(self, hookCalls: HookCalls, group: PartitionBatch) -> PartitionBatch:
-        """What a hook makes of messages before they are in the queue."""
+    def _hooked(self, hookCalls: HookCalls, group: PartitionBatch) -> list[PartitionBatch]:
+        """What a hook makes of messages before they are in the queue; those that go together, as long as all have the same topic and key."""
         items = [hookCalls.beforeEnqueue(item) for item in group.items()]
-        return PartitionBatch(items[0].topic, items[0].partition, items)
+        first = items[0]
+        isTogether = all(item.topic == first.topic and item.key is first.key for item in items)
+        return [PartitionBatch(some[0].topic, some[0].partition, some) for some in ([items] if isTogether else [[item] for item in items])]
 
     def _refused(self, groups: list[PartitionBatch], reason: PylogbrokerError) -> None:
         """There was no room."""
@@ -343,7 +355,7 @@ class Producer:
                     batch = route.batches[index] = self._ways.to(number).lane.open(topic, partition)
                 batch.add(value, key, size, waiter)
                 return
-        except PylogbrokerError as error:
+        except Exception as error:  # of a discovery of the application's own, too
             self._outcomes.settle((QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter),), Failure(error))
             return
         group = PartitionBatch.of(topic, (value,), key)
@@ -357,7 +369,7 @@ class Producer:
             if place is not None:
                 self._enqueue(group, place)
                 return
-        except PylogbrokerError as error:
+        except Exception as error:  # as above
             self._outcomes.settle(group.items(), Failure(error))
             return
         self._delivery.carryOn(self._placeLater(group))
@@ -368,8 +380,8 @@ class Producer:
         except PylogbrokerError as error:
             self._outcomes.settle(group.items(), Failure(error))
         else:
-            if self._refusal is not None:
-                self._ways.flush()
+            if self._refusal is not None and not self._flushTimer.isRunning:
+                self._flushTimer.start(0, self._ways.flush)  # when those that stand in line behind are there, too
 
     def _enqueue(self, group: PartitionBatch, place: BrokerPartition) -> None:
         lane = self._ways.to(place.broker).lane
@@ -398,9 +410,15 @@ class Producer:
             return Done() if self._queue.isReady else self._queue.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._turn, PAUSE_COUNT_MAX)
-        waiter: Deferred[None] = Deferred(self._turnWaiters.remove)
+        waiter: Deferred[None] = Deferred(self._notWaiting)
         self._turnWaiters.append(waiter)
         return waiter
+
+    def _notWaiting(self, waiter: Deferred[None]) -> None:
+        if waiter in self._turnWaiters:
+            self._turnWaiters.remove(waiter)
+        else:
+            self._queue.forget(waiter)
 
     def _turn(self, pausesLeft: int) -> None:
         if pausesLeft and self._queue.count > PAUSE_FROM_COUNT:
@@ -409,7 +427,7 @@ class Producer:
         self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
         waiters, self._turnWaiters = self._turnWaiters, []
         for waiter in waiters:
-            self._queue.whenReady().chainDeferred(waiter)
+            self._queue.whenReady(waiter)
 
     def flush(self) -> Deferred[None]:
         """
@@ -504,6 +522,7 @@ class Producer:
                 way.lane.addAll(self._hookCalls.lastBatch())
         self._ways.flush()
         await self._queue.whenIdle()
+        self._flushTimer.stop()
         for way in ways.values():
             way.lane.stop()
         for each in (self._eventSender, self._hooks):

@@ -3,7 +3,8 @@ How many messages a producer may have under way, and what happens to those for w
 
 All that was accepted and is not settled counts: messages that wait for their batch, for a broker to be found, for a connection, for the socket,
 for a confirmation. 0.7 counts only the first, and for each broker by itself. What is over the limit waits outside, in order, and as long as the policy says
-(C{queue.enqueueTimeout.ms}); that too has an end, since an application that sends without looking would otherwise fill the memory there.
+(C{queue.enqueueTimeout.ms}); that too has an end, since an application that sends without looking would otherwise fill the memory there: as many bytes as may
+be under way, and L{WAITING_COUNT_MAX} messages.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from pylogbroker.client.timer import Timer
 from pylogbroker.errors import PylogbrokerError, QueueFullError
 
 T = TypeVar("T")
+
+WAITING_COUNT_MAX = 250_000
+"""Messages outside, each of which takes some 600 bytes besides its own."""
 
 
 class _Outside:
@@ -49,7 +53,7 @@ class Queue:
 
     def __init__(self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int) -> None:
         """
-        @param countMax: messages that may be in, and again as many outside.
+        @param countMax: messages that may be in.
         @param sizeMax: bytes that may be in, and again as many outside.
         @param enqueueTimeoutMs: how long to wait outside: 0 not at all, negative for as long as it takes.
         """
@@ -90,7 +94,7 @@ class Queue:
         if timeoutMs == 0:
             refuse(subject, QueueFullError(self._fullText()))
             return
-        if self._outside and (self.waitingCount + count > self._countMax or self._waitingSize + size > self._sizeMax):
+        if self._outside and (self.waitingCount + count > WAITING_COUNT_MAX or self._waitingSize + size > self._sizeMax):
             refuse(subject, QueueFullError(f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
             return
         outside = _Outside(count, size, subject, admit, refuse)
@@ -175,17 +179,27 @@ class Queue:
         """Whether nothing is under way."""
         return not self.count and not self._outside
 
-    def whenReady(self) -> Deferred[None]:
-        """Fires when there is room: at once if there is any, and else when half of it is free, so that who comes back need not wait again soon."""
-        return self._wait(self._readers, self.isReady)
+    def whenReady(self, waiter: Deferred[None] | None = None) -> Deferred[None]:
+        """
+        Fires when there is room: at once if there is any, and else when half of it is free, so that who comes back need not wait again soon.
+
+        @param waiter: to be fired instead of one that is made here; who cancels it calls L{forget}.
+        """
+        return self._wait(self._readers, self.isReady, waiter)
 
     def whenIdle(self) -> Deferred[None]:
         """Fires when nothing is under way."""
         return self._wait(self._idlers, self.isIdle)
 
-    def _wait(self, waiting: list[Deferred[None]], isNow: bool) -> Deferred[None]:
+    def forget(self, waiter: Deferred[None]) -> None:
+        """Who asked C{whenReady} does not wait any more."""
+        if waiter in self._readers:
+            self._readers.remove(waiter)
+
+    def _wait(self, waiting: list[Deferred[None]], isNow: bool, waiter: Deferred[None] | None = None) -> Deferred[None]:
+        waiter = Deferred(waiting.remove) if waiter is None else waiter
         if isNow:
-            return succeed(None)
-        waiter: Deferred[None] = Deferred(waiting.remove)
-        waiting.append(waiter)
+            waiter.callback(None)
+        else:
+            waiting.append(waiter)
         return waiter

@@ -5,10 +5,14 @@ Tests for L{pylogbroker.producer.delivery}.
 from __future__ import annotations
 
 from pylogbroker.errors import (
+    ClosedError,
     ConnectionError,  # noqa: A004
+    NoBrokersError,
+    TimedOutError,
     UnknownOutcomeError,
 )
-from tests.producer.producercase import ProducerCase
+from pylogbroker.producer.producer import ProducerData
+from tests.producer.producercase import ClusterCase, ProducerCase
 
 
 class ConfirmTests(ProducerCase):
@@ -122,3 +126,53 @@ class RetryTests(ProducerCase):
             self.failureResultOf(sending, ConnectionError)
         self.assertEqual(producer.counters.retriedCount, 4)
         self.close(producer)
+
+
+class ClusterTests(ClusterCase):
+    """Where brokers have to be found."""
+
+    def test_noBrokersForAWhile(self) -> None:
+        """num.retries counts for a broker that is not to be found, too."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "batch.size": 1, "num.retries": 10, "zk.read.num.retries": 1, "confirm": "true"})
+        self.done(producer.send("t", b"1"))
+        self.a.isAnswering = False
+        sending = producer.send("t", b"2")
+        self.settle()
+        self.unregister(0)
+        self.a.cut()
+        self.cluster.pass_(0.4)
+        self.assertNoResult(sending)
+        self.a.isAnswering = True
+        self.register(0, "a:1")
+        self.cluster.pass_(5)
+        self.successResultOf(sending)
+        self.close(producer)
+
+    def test_syncOrder(self) -> None:
+        """In sync mode a call for several topics, one of which has to be looked up, is not overtaken by a later one for any of them."""
+        self.register(0, "a:1")
+        self.topic("t", 0, 1)
+        producer = self.clustered()
+        self.done(producer.send("t", b"1", "k"))
+        sendings = [
+            producer.sendMany([ProducerData("t", [b"2"], "k"), ProducerData("new", [b"x"])]),
+            producer.send("t", b"3", "k"),
+            producer.sendMany([ProducerData("new", [b"y"]), ProducerData("t", [b"4"], "k")]),
+        ]
+        self.settle()
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.assertEqual((self.a.payloads("t"), self.a.payloads("new")), ([b"1", b"2", b"3", b"4"], [b"x", b"y"]))
+        self.close(producer)
+
+    def test_syncGivenUp(self) -> None:
+        """Who waits behind such a call when the producer's time is over is told so."""
+        producer = self.clustered({"close.timeout.ms": 100})
+        sendings = [producer.sendMany([ProducerData("t", [b"1"]), ProducerData("new", [b"x"])]), producer.send("t", b"2")]
+        closing = producer.close()
+        self.cluster.pass_(1)
+        self.failureResultOf(closing, TimedOutError)
+        for sending in sendings:
+            self.failureResultOf(sending, ClosedError, NoBrokersError)
+        self.books()

@@ -19,7 +19,7 @@ from pylogbroker.errors import (
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.producer.batches import QueueItem
 from pylogbroker.producer.hooks import Hooks
-from tests.producer.producercase import ProducerCase
+from tests.producer.producercase import ClusterCase, ProducerCase
 
 
 class HooksTests(SynchronousTestCase):
@@ -203,9 +203,98 @@ class HookTests(ProducerCase):
         self.assertEqual((calls[0], calls[-1]), (("init", {"x": "y"}), "close"))
         self.books()
 
+    def test_inPlace(self) -> None:
+        """A hook may change the batch that it is given, and an event sender may empty it: it is theirs, and all are told all the same."""
+
+        class Adding(Hooks):
+            def beforeSendingData(self, batch: Any) -> Any:
+                batch.append(QueueItem("t", b"more", partition=batch[0].partition))
+                return batch
+
+        class Choosing(Hooks):
+            def beforeSendingData(self, batch: Any) -> Any:
+                batch[:] = [item for item in batch if item.value != b"1"]
+                return batch
+
+        class Emptying:
+            def init(self, properties: Any) -> None:
+                pass
+
+            def handle(self, batch: Any, carrier: Any, encoder: Any) -> None:
+                batch.clear()
+
+            def close(self) -> None:
+                pass
+
+        arguments: list[dict[str, Any]] = [{"hooks": Adding()}, {"hooks": Choosing()}, {"eventSender": Emptying()}]
+        for each, payloads in zip(arguments, ([b"1", b"2", b"more"], [b"2"], []), strict=True):
+            self.a.log.clear()
+            producer = self.producer({"batch.size": 2}, **each)
+            sendings = [producer.send("t", value) for value in (b"1", b"2")]
+            self.turn()
+            for sending in sendings:
+                self.successResultOf(sending)
+            self.assertEqual(self.a.payloads(), payloads)
+            self.close(producer)
+
     def test_named(self) -> None:
         """Hooks and event senders can be named by their classes."""
         producer = self.producer({"callback.handler": "pylogbroker.producer.hooks.Hooks"})
         self.assertIsInstance(producer._hooks, Hooks)
         self.close(producer)
         self.assertRaises(ConfigurationError, self.producer, {"event.handler": "no.such"})
+
+
+class ClusterTests(ClusterCase):
+    """Hooks where brokers come and go."""
+
+    def test_brokerVanishes(self) -> None:
+        """What a broker that vanished has left goes by the hooks, and by the event sender, like everything else: nothing has seen it yet."""
+
+        class Sealing(Hooks):
+            def beforeSendingData(self, batch: Any) -> Any:
+                for item in batch:
+                    item.value = b"sealed"
+                return batch
+
+        class Sender:
+            def init(self, properties: Any) -> None:
+                pass
+
+            def handle(self, batch: Any, carrier: Any, encoder: Any) -> Any:
+                return carrier.send("by the sender", 0, encodeSet([encoder(item.value) for item in batch]))
+
+            def close(self) -> None:
+                pass
+
+        arguments: list[dict[str, Any]] = [{"hooks": Sealing()}, {"eventSender": Sender()}]
+        for each, log in zip(arguments, ([("t", 0, b"sealed")], [("by the sender", 0, b"plain")]), strict=True):
+            self.b.log.clear()
+            self.register(0, "a:1")
+            producer = self.clustered({"producer.type": "async", "batch.size": 100}, **each)
+            sending = producer.send("t", b"plain")
+            self.settle()
+            self.register(1, "b:1")
+            self.unregister(0)
+            self.successResultOf(sending)
+            self.assertEqual((self.a.log, self.b.log), ([], log))
+            self.close(producer)
+            self.unregister(1)
+
+    def test_changesTopic(self) -> None:
+        """A hook may send one message of a call elsewhere: it goes to a partition of that topic."""
+
+        class Sorting(Hooks):
+            def beforeEnqueue(self, item: QueueItem) -> QueueItem:
+                return QueueItem("few", item.value) if item.value == b"2" else item
+
+        self.register(0, "a:1")
+        self.topic("many", 0, 9)
+        self.topic("few", 0, 1)
+        producer = self.clustered({"producer.type": "async"}, hooks=Sorting(), random=lambda: 0.99)
+        sending = producer.send("many", [b"1", b"2", b"3"])
+        self.settle()
+        producer.flush()
+        self.done(sending)
+        self.assertEqual(self.a.log, [("many", 8, b"1"), ("many", 8, b"3"), ("few", 0, b"2")])
+        self.close(producer)

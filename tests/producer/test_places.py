@@ -122,3 +122,41 @@ class PlaceTests(ClusterCase):
             self.successResultOf(sending)
         self.assertEqual(self.a.payloads(), [b"1", b"2", b"3"])
         self.close(producer)
+
+    def test_closedBeforeLookedUp(self) -> None:
+        """Messages that were sent and closed upon before anything was known go in batches all the same."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "batch.size": 10})
+        sendings = [producer.send("t", b"%d" % index) for index in range(25)]
+        closing = producer.close()
+        self.settle()
+        self.successResultOf(closing)
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.assertEqual((self.a.payloads(), producer.counters.batchCount), ([b"%d" % index for index in range(25)], 3))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_failingDiscovery(self) -> None:
+        """A discovery of the application's own that fails when it is asked costs the message that it was asked for, and no other."""
+
+        class Failing(StaticDiscovery):
+            isFailing = False
+
+            def partitions(self, name: str) -> list[BrokerPartition]:
+                if self.isFailing:
+                    raise ZeroDivisionError(name)
+                return super().partitions(name)
+
+        discovery = Failing([(0, "a", 1)])
+        producer = self.producer({"batch.size": 2}, discovery=discovery)
+        first = producer.send("t", b"1")
+        discovery.isFailing = True
+        self.failureResultOf(producer.send("t", b"x"), ZeroDivisionError)
+        self.failureResultOf(producer.send("t", [b"x", b"y"]), ZeroDivisionError)
+        discovery.isFailing = False
+        second = producer.send("t", b"2")
+        self.settle()
+        for sending in (first, second):
+            self.successResultOf(sending)
+        self.assertEqual(self.a.payloads(), [b"1", b"2"])
+        self.close(producer)

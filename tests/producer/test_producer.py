@@ -14,7 +14,7 @@ from typing import Any, cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet import reactor
-from twisted.internet.defer import DeferredList
+from twisted.internet.defer import CancelledError, DeferredList
 from twisted.internet.tcp import Client
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -265,6 +265,33 @@ class AsyncTests(ProducerCase):
             self.clock.advance(PAUSE_MS / 1000)
         self.successResultOf(ready)
         self.close(producer)
+
+    def test_cancelledWait(self) -> None:
+        """Who does not wait for room any more is forgotten, also when the loop has had its turn and the queue is full."""
+        producer = self.producer({"batch.size": 10_000, "queue.size": TURN_COUNT_MAX})
+        for _message in range(TURN_COUNT_MAX):
+            producer.post("t", b"x")
+        ready = producer.whenReady()
+        self.clock.advance(0)
+        self.assertNoResult(ready)
+        ready.cancel()
+        self.failureResultOf(ready, CancelledError)
+        producer.flush()
+        self.turn()
+        self.successResultOf(producer.whenReady())
+        self.close(producer)
+
+    def test_topicIsNoText(self) -> None:
+        """What is no text is no topic: an error at once, and nothing is counted."""
+        for mode in ("async", "sync"):
+            producer = self.producer({"producer.type": mode})
+            topic: Any
+            for topic in (b"t", None, 7):
+                self.assertRaises(TypeError, producer.send, topic, b"x")
+                self.assertRaises(TypeError, producer.post, topic, b"x")
+                self.assertRaises(TypeError, producer.sendMany, [(topic, [b"x"], None)])
+            self.assertEqual(producer.counters.acceptedCount, 0)
+            self.close(producer)
 
     def test_post(self) -> None:
         """A message of which nobody wants to be told goes the way of all, room or not, and is counted; so it is in sync mode, and when it fails."""

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ClosedError, PylogbrokerError, QueueFullError
-from pylogbroker.producer.queue import Queue
+from pylogbroker.producer.queue import WAITING_COUNT_MAX, Queue
 
 
 class QueueTests(SynchronousTestCase):
@@ -76,13 +76,19 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_waitingIsBounded(self) -> None:
-        """As many may wait outside as may be in, and no more: by number, and by bytes."""
+        """As many bytes may wait outside as may be in, and a number of messages that hardly depends on how many may be in."""
         queue = self.queue()
         self.enter(queue, "a", 10, 10)
         self.enter(queue, "huge", 50, 500)
         self.enter(queue, "b", 1, 1)
         self.assertEqual([name for name, _ in self.refusals], ["b"])
         self.assertIn("wait for room already", str(self.refusals[0][1]))
+        queue = self.queue()
+        self.enter(queue, "a", 10, 0)
+        self.enter(queue, "b", WAITING_COUNT_MAX, 0)
+        self.assertEqual((self.refusals, queue.waitingCount), ([], WAITING_COUNT_MAX))
+        self.enter(queue, "c", 1, 0)
+        self.assertEqual([name for name, _ in self.refusals], ["c"])
 
     def test_refuseAll(self) -> None:
         """Those outside can be sent away; a refused one may make others go."""
