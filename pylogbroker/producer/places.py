@@ -76,7 +76,9 @@ class Places:
         places = router.partitions(topic)
         if not places:
             return None
-        route = self.routes[topic] = Route(places, router)
+        route = self.routes.get(topic)
+        if route is None or route.places is not places:
+            route = self.routes[topic] = Route(places, router)
         return route
 
     def choose(self, topic: str, key: Any) -> BrokerPartition | None:
@@ -87,7 +89,7 @@ class Places:
         @raise PylogbrokerError: as C{route}, and as L{Router.choose}.
         """
         route = self.route(topic)
-        return None if route is None else route.places[route.router.index(topic, key, route.count)]
+        return None if route is None else route.places[route.choose(topic, key)]
 
     def _check(self, topic: str) -> None:
         """A broker would cut the connection, and all that is on it would suffer."""

@@ -348,7 +348,9 @@ class Producer:
             if route is None or route.places is not route.router.partitions(topic):
                 route = places.route(topic)
             if route is not None:
-                index = route.router.index(topic, key, route.count) if key is not None or route.count > 1 else 0
+                index = route.indexes.get(key) if key is None or type(key) is str else None
+                if index is None:
+                    index = route.choose(topic, key)
                 batch = route.batches[index]
                 if not batch.isOpen:
                     number, partition = route.places[index]

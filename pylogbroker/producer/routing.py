@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.client.discovery import IDiscovery
-from pylogbroker.cluster.partitioning import Partitioner
+from pylogbroker.cluster.partitioning import REMEMBERED_COUNT_MAX, REMEMBERED_LENGTH_MAX, Partitioner, defaultPartitioner
 from pylogbroker.errors import InvalidPartitionError, PylogbrokerError
 from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.producer.batches import PartitionBatch
@@ -24,16 +24,27 @@ class Route:
     @ivar places: its partitions; the very list that the discovery gave, which gives another one when anything has changed.
     @ivar count: of them.
     @ivar batches: what is collected for each, as far as it was looked for; it may be closed.
+    @ivar indexes: what C{choose} said of keys for which it says the same again; L{None} among them, for no key, if there is but one partition.
     @ivar router: which chooses among them.
     """
 
-    __slots__ = ("batches", "count", "places", "router")
+    __slots__ = ("batches", "count", "indexes", "places", "router")
 
     def __init__(self, places: list[BrokerPartition], router: Router) -> None:
         self.router = router
         self.places = places
         self.count = len(places)
         self.batches = [_CLOSED] * self.count
+        self.indexes: dict[str | None, int] = {None: 0} if self.count == 1 else {}
+
+    def choose(self, topic: str, key: Any) -> int:
+        """
+        The index of a partition; the rest is as of L{Router.choose}.
+        """
+        index = self.router.index(topic, key, self.count)
+        if type(key) is str and self.router.isSteady and len(key) <= REMEMBERED_LENGTH_MAX and len(self.indexes) < REMEMBERED_COUNT_MAX:
+            self.indexes[key] = index
+        return index
 
 
 _CLOSED = PartitionBatch("", RANDOM_PARTITION)
@@ -44,6 +55,7 @@ class Router:
     Chooses.
 
     @ivar partitions: of a topic; the discovery's.
+    @ivar isSteady: whether a key that is text goes to the same of so many partitions whenever it is asked for.
     """
 
     def __init__(self, discovery: IDiscovery, partitioner: Partitioner, random: Callable[[], float]) -> None:
@@ -51,6 +63,7 @@ class Router:
         @param random: numbers from 0 up to, not including, 1.
         """
         self.partitions = discovery.partitions
+        self.isSteady = partitioner is defaultPartitioner and not discovery.isStatic
         self._isStatic = discovery.isStatic
         self._partitioner = partitioner
         self._random = random

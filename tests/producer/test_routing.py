@@ -9,10 +9,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import StaticDiscovery
-from pylogbroker.cluster.partitioning import defaultPartitioner
+from pylogbroker.cluster.partitioning import REMEMBERED_COUNT_MAX, REMEMBERED_LENGTH_MAX, defaultPartitioner
 from pylogbroker.errors import InvalidKeyError, InvalidPartitionError
 from pylogbroker.model import BrokerPartition
-from pylogbroker.producer.routing import Router
+from pylogbroker.producer.routing import Route, Router
 
 
 class Known(StaticDiscovery):
@@ -46,6 +46,25 @@ class RouterTests(SynchronousTestCase):
         self.assertEqual(self.router().choose("t", None, 0), (1, 0))
         self.assertEqual(self.router(defaultPartitioner, 0.0, (0, 0)).choose("t", None, 0), (0, 0))
         self.assertEqual(self.router(lambda key, count: 0).choose("t", "k", 0), (0, 0))
+
+    def test_remembered(self) -> None:
+        """A topic's route remembers where a key goes, but only what would be said again: text, by the default partitioner."""
+        for partitioner, isSteady in ((defaultPartitioner, True), (lambda key, count: 1, False)):
+            router = self.router(partitioner)
+            route = Route(router.partitions("t"), router)
+            for key in ("k", b"k", 7, None, "long" * REMEMBERED_LENGTH_MAX):
+                self.assertEqual(route.choose("t", key), router.index("t", key, 4))
+            self.assertEqual(route.indexes, {"k": route.choose("t", "k")} if isSteady else {})
+        router = self.router(defaultPartitioner, 0.0, (3, 0))
+        self.assertEqual(Route(router.partitions("t"), router).indexes, {None: 0})
+
+    def test_rememberedIsBounded(self) -> None:
+        """It remembers so many, however many there are."""
+        router = self.router()
+        route = Route(router.partitions("t"), router)
+        for number in range(REMEMBERED_COUNT_MAX + 10):
+            self.assertEqual(route.choose("t", f"{number}"), router.index("t", f"{number}", 4))
+        self.assertEqual(len(route.indexes), REMEMBERED_COUNT_MAX)
 
     def test_unknownTopic(self) -> None:
         """Without partitions the topic has to be looked up."""
