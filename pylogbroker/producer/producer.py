@@ -379,7 +379,7 @@ class Producer:
     async def _placeLater(self, group: PartitionBatch) -> None:
         try:
             self._enqueue(group, await self._places.lookUp(group.topic, group.keys[0]))
-        except PylogbrokerError as error:
+        except Exception as error:  # as above
             self._outcomes.settle(group.items(), Failure(error))
         else:
             if self._refusal is not None and not self._flushTimer.isRunning:
