@@ -7,7 +7,7 @@ from __future__ import annotations
 from pylogbroker.errors import TableError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.warehouse.manifest import Manifest
-from pylogbroker.warehouse.table import STAGING, Table, isForeign, runNumber
+from pylogbroker.warehouse.table import STAGING, Table, foreignText, runNumber
 
 TAKEN_FOR_DEAD = "nothing was committed. Another run that writes to this table has taken this one for dead: the lock does not reach from there to here"
 
@@ -38,4 +38,4 @@ def checkNames(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> Non
             continue
         for name in fileSystem.list(table.at(folder)):
             if (runNumber(name) or 0) >= manifest.number:
-                raise TableError(table.at(folder, name), f"{isForeign(manifest.number - 1)}; nothing was committed")
+                raise TableError(table.at(folder, name), f"{foreignText(manifest.number - 1)}; nothing was committed")

@@ -55,7 +55,7 @@ def runNumber(path: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def isForeign(lastNumber: int) -> str:
+def foreignText(lastNumber: int) -> str:
     """What there is to say of a file whose run has no manifest."""
     return f"no manifest tells of its run, and the last one is {lastNumber}. Is this folder a copy, of which a part is missing? Then take the rest of it along"
 
@@ -154,7 +154,7 @@ class Table:
         number = last.number if last is not None else 0
         foreign = min((path for path in found if (runNumber(path) or 0) > number), default=None)
         if foreign is not None and self.manifestCount() == number:
-            raise TableError(foreign, isForeign(number))
+            raise TableError(foreign, foreignText(number))
         if last is not None:
             found -= {self.at(path) for path in last.removed}
             for each in last.added:

@@ -56,7 +56,7 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
     counts = countRows(readFiles(spark, found, sorted(touched), COUNTED).where(within(again)), gone, windowMs)
     shared = sorted(path for path, hasOthers in touched.items() if hasOthers)
     kept = readFiles(spark, found, shared).where(~within(again)) if shared else None
-    staying = {_topic(found, path) for path in {*files, *shared} - {path for path, hasOthers in touched.items() if not hasOthers}}
+    staying = {_topic(found, path) for path in files if touched.get(path, True)}
     emptied = frozenset(_topic(found, path) for path in touched) - staying
     return Replaced(kept, tuple(path.removeprefix(found.path + "/") for path in sorted(touched)), counts, emptied)
 
