@@ -8,6 +8,8 @@ What must be true:
   - Callers are served in the order in which they asked, also when one of them asks again while they are being served: what a producer
     writes must not overtake itself.
   - A caller waits C{connectTimeoutMs} at most, over as many attempts as fit; when the next would come too late, it learns at once why the last one failed.
+    While the connection before is being closed in order, that time does not run: a broker that still answers the old one is well, and nobody has tried to
+    reach it anew. Closing has its own limit.
 
 The wait before the next attempt belongs to the link, not to a caller (see L{pylogbroker.blocking.pacing.Backoff}): a hundred callers of a dead
 broker do not try it a hundred times. A connection that ends as soon as it was made counts as a failure, since a broker that accepts and closes would
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from random import SystemRandom
 from typing import Any, Protocol, TypeVar
 
@@ -50,14 +53,16 @@ class _Caller:
     """
     Somebody who waits for a connection.
 
-    @ivar deadlineMs: on the clock.
+    @ivar isPatient: whether its time runs only while there is no old connection to be waited for.
+    @ivar deadlineMs: on the clock; infinite as long as its time does not run.
     """
 
-    __slots__ = ("deadlineMs", "timer", "waiter")
+    __slots__ = ("deadlineMs", "isPatient", "timer", "waiter")
 
-    def __init__(self, waiter: Deferred[BrokerConnection], deadlineMs: float, timer: Timer) -> None:
+    def __init__(self, waiter: Deferred[BrokerConnection], isPatient: bool, timer: Timer) -> None:
         self.waiter = waiter
-        self.deadlineMs = deadlineMs
+        self.isPatient = isPatient
+        self.deadlineMs = inf
         self.timer = timer
 
 
@@ -144,6 +149,7 @@ class BrokerLink:
         self._callers: deque[_Caller] = deque()
         self._connection: BrokerConnection | None = None
         self._old: BrokerConnection | None = None
+        self._before: object = None  # what has to be gone before there is a new connection
         self._madeAtMs = 0.0
         self._attempt: Deferred[Any] | None = None
         self._timer = Timer(reactor)
@@ -159,7 +165,7 @@ class BrokerLink:
         """
         An open connection: the one there is, or else one that is made now.
 
-        @param timeoutMs: how long to wait for it; by default C{connectTimeoutMs}.
+        @param timeoutMs: how long to wait for it; by default C{connectTimeoutMs} from when one can be made, the one before being gone.
         @return: fails with L{ConnectionError}, which names the broker and the reason of the last failed attempt, with L{TimedOutError} (one of
             these) if none came to an end, with L{ClosedError} after C{close}, with L{BusyError} when too many wait already. Cancelling stops waiting.
         """
@@ -169,11 +175,12 @@ class BrokerLink:
             return fail(another(self._refusal))
         if len(self._callers) >= CALLER_COUNT_MAX:
             return fail(BusyError(f"{len(self._callers)} wait for a connection to {self.name} already"))
-        if timeoutMs is None:
-            timeoutMs = self.connectTimeoutMs
         waiter: Deferred[BrokerConnection] = Deferred(lambda _waiter: self._forget(caller))
-        caller = _Caller(waiter, self._nowMs() + timeoutMs, Timer(self._clock))
-        caller.timer.start(timeoutMs, self._expire, caller, timeoutMs)
+        caller = _Caller(waiter, timeoutMs is None, Timer(self._clock))
+        if timeoutMs is not None:
+            self._limit(caller, timeoutMs)
+        elif self._before is None:
+            self._limit(caller, self.connectTimeoutMs)
         self._callers.append(caller)
         self._pursue()
         return waiter
@@ -211,6 +218,26 @@ class BrokerLink:
         return float(self._clock.seconds() * 1000)
 
     # -- callers ------------------------------------------------------------------------------------------------------
+
+    def _limit(self, caller: _Caller, timeoutMs: float) -> None:
+        """Its time begins."""
+        caller.deadlineMs = self._nowMs() + timeoutMs
+        caller.timer.start(timeoutMs, self._expire, caller, timeoutMs)
+
+    def _waitFor(self, before: object) -> None:
+        """Something has to be gone before there is a new connection. The time of the patient does not run meanwhile."""
+        self._before = before
+        for caller in self._callers:
+            if caller.isPatient:
+                caller.deadlineMs = inf
+                caller.timer.stop()
+
+    def _waitedFor(self) -> None:
+        """It is gone, and their time begins."""
+        self._before = None
+        for caller in self._callers:
+            if caller.isPatient:
+                self._limit(caller, self.connectTimeoutMs)
 
     def _expire(self, caller: _Caller, timeoutMs: float) -> None:
         self._forget(caller)
@@ -318,12 +345,15 @@ class BrokerLink:
         if connection is None:
             return succeed(None)
         self._old = connection
+        self._waitFor(connection)
         self._way.replace()
-        return connection.close().addBoth(self._forgetOld, connection).addBoth(self._replaced)
+        return connection.close().addBoth(self._forgetOld, connection).addBoth(self._replaced, connection)
 
-    def _replaced(self, result: Any) -> Any:
-        self._ripeAtMs = self._nowMs()
-        self._way.replaced()
+    def _replaced(self, result: Any, connection: BrokerConnection) -> Any:
+        if self._before is connection:
+            self._waitedFor()
+            self._ripeAtMs = self._nowMs()
+            self._way.replaced()
         return result
 
     def close(self, flush: bool = True, final: bool = True) -> Deferred[None]:
@@ -338,7 +368,7 @@ class BrokerLink:
         if final:
             self._refusal = closed
         connection = self._old = self._connection or self._old
-        self._connection = self.current = None
+        self._connection = self.current = self._before = None
         self._way.close()
         self._failCallers(list(self._callers), closed)
         return succeed(None) if connection is None else connection.close(flush).addBoth(self._forgetOld, connection)
@@ -391,8 +421,6 @@ def _buildWay() -> Callable[[BrokerLink], _Way]:
     for state in (connecting, holding, connected, replacing):
         state.upon(_Way.connect).loop().returns(None)
         state.upon(_Way.hold).loop().returns(None)
-    for state in (idle, connecting, holding, connected):
-        state.upon(_Way.replaced).loop().returns(None)
     return builder.build()
 
 

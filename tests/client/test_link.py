@@ -529,6 +529,47 @@ class ReplaceTests(LinkCase):
         self.assertIs(self.link.current, second)
         self.assertEqual(self.network.waiting, [])
 
+    def test_slowEnd(self) -> None:
+        """
+        However long the old connection takes to end, the time of who waits for the new one begins only then; unless it was said how long that may be for all.
+        """
+        _connection, line = self.connected()
+        self.link.replace()
+        asked, hasty = self.link.connection(), self.link.connection(timeoutMs=1000)
+        self.clock.pump([1.0] * 8)
+        self.failureResultOf(hasty, TimedOutError)
+        self.assertNoResult(asked)
+        line.end()
+        self.clock.pump([1.0] * 4)
+        self.assertNoResult(asked)
+        self.clock.advance(1)
+        self.failureResultOf(asked, TimedOutError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_slowEndWhileServing(self) -> None:
+        """So it is for those who had asked before, and were not served yet when somebody who was had the connection replaced."""
+        self.link.connection().addCallback(lambda _connection: self.link.replace())
+        asked, hasty = self.link.connection(), self.link.connection(timeoutMs=1000)
+        line = self.network.accept()
+        self.clock.pump([1.0] * 8)
+        self.failureResultOf(hasty, TimedOutError)
+        self.assertNoResult(asked)
+        line.end()
+        self.network.accept()
+        self.assertIs(self.successResultOf(asked), self.link.current)
+
+    def test_oldestLast(self) -> None:
+        """A connection that is still closing, of a time that was closed itself, is not what a later exchange waits for."""
+        _connection, oldest = self.connected()
+        self.link.replace()
+        self.link.close(final=False)
+        _connection, old = self.connected()
+        self.link.replace()
+        oldest.end()
+        self.assertEqual(self.network.waiting, [])
+        old.end()
+        self.assertEqual(len(self.network.waiting), 1)
+
     def test_unwanted(self) -> None:
         """A caller that goes away while it is replaced changes nothing."""
         _connection, line = self.connected()
