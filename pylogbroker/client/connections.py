@@ -1,5 +1,10 @@
 """
 The ways to many brokers, one to each.
+
+A broker that is forgotten may be met again before it has seen the end of its connection: one whose session in ZooKeeper expired registers again a moment
+later, where it was. So the connection of the new way is made when the old one is gone, or what is sent over it would overtake what was sent before. That waits
+for as long as closing may take, at most, even if the broker is a new one by then; no shorter wait is certain to be long enough. (Not to close the connection
+in the first place was rejected: how long a broker may be away would be a guess, and one that has moved or died would have to be told from it.)
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ class Connections:
         self._make = partial(BrokerLink, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
         self._template = template
         self._links: dict[str, BrokerLink] = {}
+        self._leaving: dict[str, BrokerLink] = {}  # forgotten, and not gone yet; others to the same broker have no connection meanwhile
         self._refusal: ClosedError | None = None
 
     def __len__(self) -> int:
@@ -47,7 +53,7 @@ class Connections:
 
     def to(self, endpoint: str) -> BrokerLink:
         """
-        The way to a broker, which is not connected before somebody asks it for something.
+        The way to a broker, which is not connected before somebody asks it for something, and the connection of one that was forgotten is gone.
 
         @param endpoint: see L{clientEndpoint}; the same string gives the same link.
         @raise ConfigurationError: the endpoint is none.
@@ -61,6 +67,9 @@ class Connections:
             if len(self._links) >= BROKER_COUNT_MAX:
                 raise BusyError(f"there are ways to {len(self._links)} brokers already")
             link = self._links[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
+            before = self._leaving.get(endpoint)
+            if before is not None:
+                link.follow(before.close())
         return link
 
     def forget(self, endpoint: str) -> Deferred[None]:
@@ -70,16 +79,27 @@ class Connections:
         @return: as L{BrokerLink.close}.
         """
         link = self._links.pop(endpoint, None)
-        return succeed(None) if link is None else link.close()
+        if link is None:
+            return succeed(None)
+        closing = link.close()
+        if not closing.called:
+            self._leaving[endpoint] = link
+            closing.addBoth(self._left, endpoint)
+        return closing
+
+    def _left(self, result: Any, endpoint: str) -> Any:
+        del self._leaving[endpoint]
+        return result
 
     def close(self) -> Deferred[None]:
         """
         Close all.
 
-        @return: fires when all connections are gone; fails as L{BrokerLink.close}.
+        @return: fires when all connections are gone, those of the forgotten, too; fails as L{BrokerLink.close}.
         """
         self._refusal = ClosedError("the connections were closed")
         return Deferred.fromCoroutine(self._closeAll())
 
     async def _closeAll(self) -> None:
-        await allOf([self.forget(endpoint) for endpoint in list(self._links)])
+        leaving = [link.close() for link in self._leaving.values()]
+        await allOf(leaving + [self.forget(endpoint) for endpoint in list(self._links)])

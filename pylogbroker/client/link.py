@@ -108,6 +108,12 @@ class _Way(Protocol):
     def replaced(self) -> None:
         """The old connection is gone."""
 
+    def follow(self) -> None:
+        """The connection of somebody before is still being closed."""
+
+    def free(self) -> None:
+        """It is gone."""
+
     def close(self) -> None:
         """The owner wants no more of it."""
 
@@ -356,6 +362,21 @@ class BrokerLink:
             self._way.replaced()
         return result
 
+    def follow(self, end: Deferred[None]) -> None:
+        """
+        Make no connection before that of somebody else is gone, so that what is sent comes after what was sent there.
+
+        @param end: fires, or fails, when it is. To be told before anybody asks for a connection.
+        """
+        self._waitFor(end)
+        self._way.follow()
+        end.addBoth(self._freed, end)
+
+    def _freed(self, _result: Any, end: Deferred[None]) -> None:
+        if self._before is end:
+            self._waitedFor()
+            self._way.free()
+
     def close(self, flush: bool = True, final: bool = True) -> Deferred[None]:
         """
         Let go of the connection; who waits for one gets L{ClosedError}.
@@ -381,11 +402,12 @@ class BrokerLink:
 
 def _buildWay() -> Callable[[BrokerLink], _Way]:
     """
-    The way to a broker: C{idle}, C{connecting}, C{holding} (it is too early for an attempt), C{connected}, C{replacing} (the old connection is being closed).
+    The way to a broker: C{idle}, C{connecting}, C{holding} (it is too early for an attempt), C{connected}, C{replacing} (the old connection is being closed),
+    C{following} (that of somebody before is).
     """
     builder = TypeMachineBuilder(_Way, BrokerLink)
     idle, connecting, holding = builder.state("idle"), builder.state("connecting"), builder.state("holding")
-    connected, replacing = builder.state("connected"), builder.state("replacing")
+    connected, replacing, following = builder.state("connected"), builder.state("replacing"), builder.state("following")
 
     @idle.upon(_Way.connect).to(connecting)
     @holding.upon(_Way.ripe).to(connecting)
@@ -402,6 +424,7 @@ def _buildWay() -> Callable[[BrokerLink], _Way]:
         link._serve()
 
     @connected.upon(_Way.ended).to(idle)
+    @following.upon(_Way.free).to(idle)
     def pursueAgain(_way: _Way, link: BrokerLink) -> None:
         if link._callers:
             link._pursue()
@@ -415,10 +438,11 @@ def _buildWay() -> Callable[[BrokerLink], _Way]:
 
     connecting.upon(_Way.failed).to(idle).returns(None)
     connected.upon(_Way.replace).to(replacing).returns(None)
-    for state in (idle, connected, replacing):
+    idle.upon(_Way.follow).to(following).returns(None)
+    for state in (idle, connected, replacing, following):
         state.upon(_Way.close).to(idle).returns(None)
         state.upon(_Way.unwanted).loop().returns(None)
-    for state in (connecting, holding, connected, replacing):
+    for state in (connecting, holding, connected, replacing, following):
         state.upon(_Way.connect).loop().returns(None)
         state.upon(_Way.hold).loop().returns(None)
     return builder.build()

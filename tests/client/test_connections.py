@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client import connections
 from pylogbroker.client.connections import Connections
-from pylogbroker.errors import BusyError, ClosedError, ConfigurationError
+from pylogbroker.errors import BusyError, ClosedError, ConfigurationError, TimedOutError
+from pylogbroker.testing.network import PuppetLine, PuppetNetwork
+from tests.producer.puppets import PuppetConnections
 
 
 class ConnectionsTests(SynchronousTestCase):
@@ -60,3 +65,87 @@ class ConnectionsTests(SynchronousTestCase):
         """A wrong endpoint is an error, and is not kept."""
         self.assertRaises(ConfigurationError, self.connections.to, "nonsense")
         self.assertEqual(len(self.connections), 0)
+
+
+class AgainTests(SynchronousTestCase):
+    """A broker is forgotten, and met again before it has seen the end of the connection."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.network = PuppetNetwork(self.clock)
+        self.connections = PuppetConnections(self.network, Random(7).random)
+
+    def connected(self) -> PuppetLine:
+        """Connect."""
+        asked = self.connections.to("a:1").connection()
+        line = self.network.accept()
+        self.successResultOf(asked)
+        return line
+
+    def test_oneAtATime(self) -> None:
+        """The new way makes its connection when the old one is gone, so that nothing sent over it overtakes what was sent before."""
+        line = self.connected()
+        closing = self.connections.forget("a:1")
+        asked = self.connections.to("a:1").connection()
+        self.network.turn()
+        self.assertEqual(self.network.waiting, [])
+        line.end()
+        self.successResultOf(closing)
+        self.network.accept()
+        self.successResultOf(asked)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_onlyIfAsked(self) -> None:
+        """Nobody connects for nobody; who asks later finds the way free, and other brokers are always."""
+        line = self.connected()
+        self.connections.forget("a:1")
+        link = self.connections.to("a:1")
+        self.connections.to("b:1").connection()
+        self.network.accept()
+        self.network.turn()
+        line.end()
+        self.assertEqual(self.network.waiting, [])
+        asked = link.connection()
+        self.network.accept()
+        self.successResultOf(asked)
+
+    def test_bounded(self) -> None:
+        """A connection that does not end is cut when its time to close is over, and the way is free; till then the time to connect does not run."""
+        self.connected()
+        closing = self.connections.forget("a:1")
+        asked = self.connections.to("a:1").connection()
+        self.clock.advance(2)
+        self.network.turn()
+        self.failureResultOf(closing, TimedOutError)
+        self.clock.advance(4.9)
+        self.assertNoResult(asked)
+        self.network.accept()
+        self.successResultOf(asked)
+
+    def test_againAndAgain(self) -> None:
+        """However often it comes and goes meanwhile; who waited for a way that was forgotten is told."""
+        line = self.connected()
+        self.connections.forget("a:1").addErrback(lambda _failure: None)
+        for _time in range(3):
+            asked = self.connections.to("a:1").connection()
+            self.successResultOf(self.connections.forget("a:1"))
+            self.failureResultOf(asked, ClosedError)
+        asked = self.connections.to("a:1").connection()
+        self.network.turn()
+        self.assertEqual(self.network.waiting, [])
+        line.cut()
+        self.network.accept()
+        self.successResultOf(asked)
+
+    def test_close(self) -> None:
+        """Closing all waits for those that were forgotten, too; who waits for one of these is told at once."""
+        line = self.connected()
+        self.connections.forget("a:1")
+        asked = self.connections.to("a:1").connection()
+        closing = self.connections.close()
+        self.failureResultOf(asked, ClosedError)
+        self.network.turn()
+        self.assertNoResult(closing)
+        line.end()
+        self.successResultOf(closing)
+        self.assertEqual(self.network.waiting, [])

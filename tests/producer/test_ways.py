@@ -91,3 +91,52 @@ class WayTests(ClusterCase):
             self.successResultOf(sending)
         self.assertEqual(self.b.payloads(), [b"1", b"2", b"3", b"4"])
         self.close(producer)
+
+    def test_registersAgain(self) -> None:
+        """
+        A broker whose session expires registers again where it is. What is on the way there over the connection from before is not overtaken by what is sent
+        then, nor by what was moved because it had none: each key keeps its order, nothing is tried again, and nothing comes twice.
+        """
+        for mode in ("sync", "async"):
+            for confirm in ("true", "false"):
+                self.a.log.clear()
+                self.register(0, "a:1")
+                producer = self.clustered({"producer.type": mode, "batch.size": 1, "confirm": confirm})
+                producer.send("t", b"0", "k")
+                self.settle()
+                line = next(iter(self.a.lines))
+                line.stall()
+                values = [b"%d" % number + bytes(300_000) for number in range(1, 4)]
+                sendings = [producer.send("t", value, "k") for value in values]
+                self.settle()
+                later = [b"4", b"5"] if mode == "async" else [b"4"]  # a sync producer moves nothing
+                for value in later:
+                    self.unregister(0)
+                    self.register(0, "a:1")
+                    sendings.append(producer.send("t", value, "k"))
+                    self.settle()
+                line.flow()
+                self.cluster.pass_(1)
+                for sending in sendings:
+                    self.successResultOf(sending)
+                self.assertEqual(self.a.payloads(), [b"0", *values, *later], (mode, confirm))
+                self.assertEqual(producer.counters.retriedCount, 0)
+                self.close(producer)
+                self.unregister(0)
+
+    def test_registersAgainUnconnected(self) -> None:
+        """What waited for a connection to a broker that registers again where it is goes there before what is sent then, and once."""
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async", "batch.size": 1})
+        self.a.isUp = False
+        sendings = [producer.send("t", b"%d" % number, "k") for number in range(3)]
+        self.settle()
+        self.unregister(0)
+        self.register(0, "a:1")
+        sendings.append(producer.send("t", b"3", "k"))
+        self.a.isUp = True
+        self.cluster.pass_(5)
+        for sending in sendings:
+            self.successResultOf(sending)
+        self.assertEqual(self.a.payloads(), [b"%d" % number for number in range(4)])
+        self.close(producer)
