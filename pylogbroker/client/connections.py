@@ -91,13 +91,22 @@ class Connections:
         del self._leaving[endpoint]
         return result
 
+    def abort(self) -> None:
+        """There is no time to close in order: cut all, those of the forgotten, too, as L{BrokerLink.abort}. C{close} waits until they are gone: a moment."""
+        self._refuse()
+        for link in (*self._leaving.values(), *self._links.values()):
+            link.abort()
+
+    def _refuse(self) -> None:
+        self._refusal = ClosedError("the connections were closed")
+
     def close(self) -> Deferred[None]:
         """
         Close all.
 
         @return: fires when all connections are gone, those of the forgotten, too; fails as L{BrokerLink.close}.
         """
-        self._refusal = ClosedError("the connections were closed")
+        self._refuse()
         return Deferred.fromCoroutine(self._closeAll())
 
     async def _closeAll(self) -> None:

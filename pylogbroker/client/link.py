@@ -394,6 +394,12 @@ class BrokerLink:
         self._failCallers(list(self._callers), closed)
         return succeed(None) if connection is None else connection.close(flush).addBoth(self._forgetOld, connection)
 
+    def abort(self) -> None:
+        """Close for good, without order: what is under way fails with L{ClosedError}, the connection is cut, and so is one that is still being closed."""
+        self.close(flush=False).addErrback(lambda _failure: None)
+        if self._old is not None:
+            self._old.drop(ClosedError(f"the connection to {self.name} was cut: there was no time to close it in order"))
+
     def _forgetOld(self, result: Any, connection: BrokerConnection) -> Any:
         if self._old is connection:
             self._old = None

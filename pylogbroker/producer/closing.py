@@ -1,5 +1,8 @@
 """
 An orderly end: once, for all who ask for it, within a time, and before the reactor stops.
+
+What must be true: it ends when the time is over, or as soon as what was cut short then is gone, which takes no time. So each wait in it has to come to an end
+by the abort, or be one that nobody insists on (L{Closing.within}): a fault in somebody's books, or a server that does not answer, is no reason to wait on.
 """
 
 from __future__ import annotations
@@ -7,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -38,7 +41,7 @@ class Closing:
         @param timeoutMs: for all of it, if nothing else is said.
         @param begin: called first, once: nothing is taken any more.
         @param close: does it.
-        @param abort: called when the time is over; what C{close} waits for is to come to an end then.
+        @param abort: called when the time is over; what C{close} waits for is to come to an end then, unless it does so C{within} the time.
         @param losses: what was lost, for the error.
         """
         self.isAborted = False
@@ -49,6 +52,7 @@ class Closing:
         self._abort = abort
         self._losses = losses
         self._closers: list[Deferred[None]] | None = None
+        self._waitedFor: Deferred[None] | None = None
         self._isDone = False
         self._trigger: Any = None
 
@@ -87,6 +91,22 @@ class Closing:
     def _timeIsOver(self, timeoutMs: float) -> None:
         self.isAborted = True
         self._abort(TimedOutError(f"the producer could not be closed within {timeoutMs:g} ms"))
+        if self._waitedFor is not None:
+            self._waitedFor.cancel()
+
+    async def within(self, work: Deferred[None]) -> None:
+        """
+        To be used by C{close}: wait for something while there is time. When that is over it is cancelled, and whatever goes on of it goes on by itself.
+        """
+        if self.isAborted:
+            work.cancel()
+        self._waitedFor = work
+        try:
+            await work
+        except CancelledError:
+            pass  # the time is over; nobody else has it to cancel
+        finally:
+            self._waitedFor = None
 
     def _closed(self, result: Any, timer: Timer) -> None:
         timer.stop()

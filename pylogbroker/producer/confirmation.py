@@ -141,9 +141,3 @@ class Carrier:
         except WireError as error:
             connection.drop(error)
             raise
-
-    # -- the end
-
-    def abort(self) -> None:
-        """Cut the connection; what is under way is unknown."""
-        self._link.close(flush=False).addErrback(lambda _failure: None)

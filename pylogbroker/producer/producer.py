@@ -503,8 +503,9 @@ class Producer:
 
         @param timeoutMs: for all of it; by default C{close.timeout.ms}.
         @return: fires when it is done, whatever became of the messages (see C{counters}). Fails with L{TimedOutError} when it was cut short: all that was
-            still under way has failed, or is unknown; with L{pylogbroker.errors.ConnectionError} when a connection did not end well and
-            nothing was confirmed: what was written last may be lost.
+            still under way has failed, or is unknown, and the connections were cut, so what was written last and not confirmed may be lost (a session with
+            ZooKeeper that takes its time to end goes on ending by itself); with L{pylogbroker.errors.ConnectionError} when a connection did not end well
+            and nothing was confirmed: what was written last may be lost.
         """
         return self._closing.close(timeoutMs)
 
@@ -523,7 +524,7 @@ class Producer:
                 assert isinstance(way.lane, PolledLane)
                 way.lane.addAll(self._hookCalls.lastBatch())
         self._ways.flush()
-        await self._queue.whenIdle()
+        await self._closing.within(self._queue.whenIdle())
         self._flushTimer.stop()
         for way in ways.values():
             way.lane.stop()
@@ -542,7 +543,7 @@ class Producer:
                 raise
             log.warn("A connection did not end well: {error}", error=error)
         finally:
-            await self._starting.close()
+            await self._closing.within(Deferred.fromCoroutine(self._starting.close()))
 
     def _abort(self, reason: TimedOutError) -> None:
         """The time is over."""
@@ -553,11 +554,11 @@ class Producer:
             items = itemsOf(way.lane.stop())
             if items:
                 self._outcomes.settle(items, Failure(reason))
-        for way in ways:
-            way.carrier.abort()
+        self._connections.abort()
         self._starting.cancel()
         self._places.cancel()
         self._delivery.cancel()
 
     def _losses(self) -> str:
-        return f"{self.counters.failedCount} messages have failed and {self.counters.unknownCount} are unknown, all in all"
+        left = f"; {self._queue.count} more are still under way" if self._queue.count else ""
+        return f"{self.counters.failedCount} messages have failed and {self.counters.unknownCount} are unknown, all in all{left}"

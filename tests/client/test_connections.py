@@ -149,3 +149,18 @@ class AgainTests(SynchronousTestCase):
         line.end()
         self.successResultOf(closing)
         self.assertEqual(self.network.waiting, [])
+
+    def test_abort(self) -> None:
+        """Without time for order all are cut, those of the forgotten, too; C{close} waits for the cut, and no way is to be had any more."""
+        forgotten = self.connected()
+        self.connections.forget("a:1").addErrback(lambda failure: failure.trap(ClosedError))
+        self.connections.to("b:1").connection()
+        line = self.network.accept()
+        self.connections.abort()
+        self.assertRaises(ClosedError, self.connections.to, "c:1")
+        closing = self.connections.close()
+        self.assertNoResult(closing)
+        self.network.turn()
+        self.failureResultOf(closing, ClosedError)
+        self.assertTrue(forgotten.reason and line.reason)
+        self.assertEqual(self.clock.getDelayedCalls(), [])

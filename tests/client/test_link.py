@@ -458,6 +458,31 @@ class CloseTests(LinkCase):
         self.successResultOf(closing)
         self.assertIs(self.link.current, second)
 
+    def test_abort(self) -> None:
+        """There is no time: what is under way fails and the connection is cut, one that is being closed or exchanged, too; nothing is made any more."""
+        for begin in (BrokerLink.connection, BrokerLink.close, BrokerLink.replace):
+            self.setUp()
+            connection, line = self.connected()
+            request = connection.request(framed(b"x"), 5000)
+            waiting: list[Deferred[Any]] = [begin(self.link), self.link.connection()]
+            for each in waiting:
+                each.addErrback(lambda failure: failure.trap(ClosedError))
+            self.link.abort()
+            self.failureResultOf(request, ClosedError)
+            self.network.turn()
+            self.assertIsInstance(line.reason, ConnectionAborted)
+            self.failureResultOf(self.link.connection(), ClosedError)
+            self.assertEqual((self.network.waiting, self.clock.getDelayedCalls()), ([], []))
+
+    def test_abortUnconnected(self) -> None:
+        """So it is without a connection, and once more."""
+        asked = self.link.connection()
+        self.link.abort()
+        self.link.abort()
+        self.failureResultOf(asked, ClosedError)
+        self.assertEqual(self.network.attempts[0].state, "cancelled")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_closedWhileServing(self) -> None:
         """Who gets the connection may close the link; the others fail."""
         self.link.connection().addCallback(lambda _connection: (self.link.close(), None)[1])

@@ -113,7 +113,7 @@ class CarrierTests(SynchronousTestCase):
         line.stall()
         carryings = [carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0) for _request in range(3)]
         self.failureResultOf(carryings[2], BusyError)
-        carrier.abort()
+        self.link.abort()
         self.cluster.turn()
         for carrying in carryings[:2]:
             self.failureResultOf(carrying, UnknownOutcomeError)
