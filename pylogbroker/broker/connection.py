@@ -39,7 +39,6 @@ from zope.interface import implementer
 
 from pylogbroker.broker.admission import Admission
 from pylogbroker.broker.listening import isTls, isTlsFailure, tlsReason
-from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.strangers import guess
 from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
 from pylogbroker.broker.unproven import Unproven
@@ -47,6 +46,7 @@ from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Grant
 from pylogbroker.metrics.counters import ConnectionCounters
 from pylogbroker.model import TopicPartition
+from pylogbroker.quietlog import QuietLog
 
 GREETING_SIZE = 64
 

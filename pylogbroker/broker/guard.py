@@ -18,11 +18,11 @@ from twisted.logger import Logger
 from pylogbroker.broker.broker import Broker, Refused
 from pylogbroker.broker.connection import IDialect
 from pylogbroker.broker.listening import clientName
-from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.unproven import Unproven
 from pylogbroker.config.allowlist import FETCH, PRODUCE, AllowList
 from pylogbroker.errors import NotAllowedError, PylogbrokerError
 from pylogbroker.interfaces import Slice
+from pylogbroker.quietlog import QuietLog
 
 DIALECT_COUNT_MAX = 1_000
 """Names whose dialects are kept; a client of another gets one of its own."""

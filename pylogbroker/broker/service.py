@@ -37,7 +37,6 @@ from pylogbroker.broker.dialect2011 import Dialect2011
 from pylogbroker.broker.guard import Guard
 from pylogbroker.broker.listening import serverEndpoint
 from pylogbroker.broker.portrait import Portrait
-from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.registration import Registration
 from pylogbroker.broker.requestlog import RequestLog
 from pylogbroker.broker.transfer import SliceServer
@@ -53,6 +52,7 @@ from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.metrics.picture import BrokerPicture
+from pylogbroker.quietlog import QuietLog
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000

@@ -19,11 +19,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.admission import RECEIVE_SIZE_MAX, Admission
 from pylogbroker.broker.connection import BrokerConnection, BrokerFactory
-from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.broker.unproven import Unproven
 from pylogbroker.errors import InvalidRequestError
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.metrics.counters import ConnectionCounters
+from pylogbroker.quietlog import QuietLog
 from pylogbroker.wire.framing import FrameDecoder
 from pylogbroker.wire.requests import encodeFetch, encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer

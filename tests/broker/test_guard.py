@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker import guard
 from pylogbroker.broker.guard import Guard
-from pylogbroker.broker.quietlog import QuietLog
 from pylogbroker.config.allowlist import FETCH, PRODUCE, AllowList
 from pylogbroker.errors import NotAllowedError
+from pylogbroker.quietlog import QuietLog
 
 
 class GuardTests(SynchronousTestCase):

@@ -1,5 +1,6 @@
 """
-Log lines that strangers can cause, at a rate that they cannot: one a kind and interval, which says how many were left out.
+Log lines that others can cause, at a rate that they cannot: one a kind and interval, which says how many were left out. A server's strangers do, and a client's
+server.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, Logger, LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.quietlog import INTERVAL_MS, QuietLog
+from pylogbroker.quietlog import INTERVAL_MS, QuietLog
 
 
 class QuietLogTests(SynchronousTestCase):
