@@ -92,9 +92,10 @@ class _Exchange:
     @ivar waiter: fires with the answer, or, for a request without one, when its frame has left; L{None} once nobody waits.
     @ivar timer: of the request.
     @ivar abandonedAt: seconds on the clock when the waiter went.
+    @ivar sentCount: how many requests without an answer were written before it; known when it is written.
     """
 
-    __slots__ = ("abandonedAt", "frame", "isAnswered", "position", "timer", "waiter")
+    __slots__ = ("abandonedAt", "frame", "isAnswered", "position", "sentCount", "timer", "waiter")
 
     def __init__(self, frame: bytes, isAnswered: bool) -> None:
         self.frame = frame
@@ -103,6 +104,7 @@ class _Exchange:
         self.waiter: Deferred[bytes] | None = None
         self.timer: Timer | None = None
         self.abandonedAt = 0.0
+        self.sentCount = 0
 
     def forget(self) -> Deferred[bytes] | None:
         """Nobody waits any more. Returns who did."""
@@ -154,6 +156,8 @@ class BrokerConnection(Protocol):
 
     @ivar name: of the broker, for texts.
     @ivar refusal: why no request is taken any more, or L{None} while it is open.
+    @ivar unprovenAt: seconds on the clock when a request without an answer was written last; L{None} when there was none, or a question behind it has been
+        answered.
     """
 
     def __init__(
@@ -172,6 +176,8 @@ class BrokerConnection(Protocol):
         self.name = name
         self.limits = limits
         self.refusal: PylogbrokerError | None = ConnectionError(f"not connected to {name} yet")
+        self.unprovenAt: float | None = None
+        self._sentCount = 0
         self._clock = clock
         self._onEnd = onEnd
         self._decoder: FrameDecoder | None = FrameDecoder(limits.responseSizeMax)
@@ -205,6 +211,7 @@ class BrokerConnection(Protocol):
         """
         if self._waiting or not self._isFlowing or self.refusal is not None or len(frame) > PIECE_SIZE:
             return self._enter(_Exchange(frame, isAnswered=False)).addCallback(_nothing)
+        self._sent()
         if self._write(frame):
             return succeed(None)
         exchange = _Exchange(frame, isAnswered=False)
@@ -262,7 +269,10 @@ class BrokerConnection(Protocol):
             self._waiting.popleft()
             self._waitingSize -= len(frame)
             if exchange.isAnswered:
+                exchange.sentCount = self._sentCount
                 self._inFlight.append(exchange)
+            else:
+                self._sent()
             isFlowing = self._write(frame[start:])
             if exchange.isAnswered:
                 if exchange.waiter is None:  # given up between its first and its last piece
@@ -272,6 +282,11 @@ class BrokerConnection(Protocol):
             elif exchange.waiter is not None:
                 self._leaving.append(exchange)
         self._checkDrained()
+
+    def _sent(self) -> None:
+        """A request without an answer is written."""
+        self._sentCount += 1
+        self.unprovenAt = self._clock.seconds()
 
     def _write(self, data: bytes) -> bool:
         """Hand bytes to the transport. Returns whether it takes more."""
@@ -344,7 +359,10 @@ class BrokerConnection(Protocol):
     def _answer(self, body: bytes) -> None:
         if not self._inFlight:
             raise WireError(f"{self.name} sent {len(body)} bytes that nobody asked for")
-        self._inFlight.popleft().settle(body)
+        exchange = self._inFlight.popleft()
+        if exchange.sentCount == self._sentCount:
+            self.unprovenAt = None
+        exchange.settle(body)
         self._pump()
 
     def pauseProducing(self) -> None:

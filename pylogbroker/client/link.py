@@ -15,6 +15,10 @@ The wait before the next attempt belongs to the link, not to a caller (see L{pyl
 broker do not try it a hundred times. A connection that ends as soon as it was made counts as a failure, since a broker that accepts and closes would
 otherwise be asked again as fast as the network allows; one that lasted is replaced at once.
 
+A connection that ends from the other side takes along what was written last and not read, and nobody is told where nothing is answered: a broker that refuses a
+request does just that. So it is a warning in the log, one a broker and while, if something was written without an answer within L{DOUBT_MS} before. (That is a
+rule on time since the end of an idle connection looks the same, when a broker stops or thinks that it has waited long enough, and should worry nobody.)
+
 Requests that only read can be asked twice, and L{BrokerLink.ask} does so once after a lost connection (spec-0.7 consumer §1).
 """
 
@@ -30,6 +34,7 @@ from automat import TypeMachineBuilder
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.blocking.calls import Call
@@ -38,6 +43,7 @@ from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, Conn
 from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.client.timer import Timer
 from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, TimedOutError, WireError, another  # noqa: A004
+from pylogbroker.quietlog import QuietLog
 
 T = TypeVar("T")
 
@@ -46,7 +52,15 @@ TIMEOUT_MS = 30_000
 STEADY_MS = 1_000
 """A connection that lasted so long was a good one."""
 
+DOUBT_MS = 60_000
+"""
+How long after a request without an answer the end of its connection may mean that it is lost. Mostly that comes at once; but a broker may be at it for as long
+as an answer may take, which is half of this, and what it reads not at all is cut off after as long.
+"""
+
 CALLER_COUNT_MAX = 10_000
+
+log = Logger()
 
 
 class _Caller:
@@ -159,6 +173,7 @@ class BrokerLink:
         self._madeAtMs = 0.0
         self._attempt: Deferred[Any] | None = None
         self._timer = Timer(reactor)
+        self._quietLog = QuietLog(reactor, log)
         self._refusal: PylogbrokerError | None = None
         self._way = _brokerWay(self)
 
@@ -333,6 +348,8 @@ class BrokerLink:
             return
         self._connection = self.current = None
         self._ripeAtMs = nowMs = self._nowMs()
+        if connection.unprovenAt is not None and nowMs - connection.unprovenAt * 1000 <= DOUBT_MS:
+            self._quietLog.warn("What was written to {name} last may be lost, since nothing confirms it: {reason}", name=self.name, reason=connection.refusal)
         if nowMs - self._madeAtMs < STEADY_MS:
             self._ripeAtMs += self._backoff.failed()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -255,6 +257,86 @@ class LossTests(LinkCase):
         self.clock.advance(0.010)
         self.network.accept()
         self.assertIsNone(self.successResultOf(second).refusal)
+
+
+class DoubtTests(LinkCase):
+    """A connection ends from the other side, and what was sent over it without an answer may be lost."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.events: Sequence[LogEvent] = self.enterContext(capturedLogs())
+
+    def lines(self) -> list[str]:
+        return [formatEvent(event) for event in self.events]
+
+    def sent(self) -> tuple[BrokerConnection, PuppetLine]:
+        """A request without an answer has left."""
+        connection, line = self.connected()
+        self.successResultOf(connection.send(framed(b"x")))
+        self.network.turn()
+        return connection, line
+
+    def test_refused(self) -> None:
+        """A broker that refuses what was written last ends the connection; that is a warning, which names it."""
+        _connection, line = self.sent()
+        line.end()
+        (told,) = self.lines()
+        self.assertIn("broker:9092", told)
+        self.assertIn("may be lost", told)
+        self.assertIn("which is also how a broker refuses a request", told)
+        self.assertEqual(self.events[0]["log_level"], LogLevel.warn)
+
+    def test_piece(self) -> None:
+        """So it is when it went in pieces, the last of which the transport has just taken."""
+        connection, line = self.connected()
+        sending = connection.send(framed(b"x" * 300_000))
+        self.network.turn()
+        self.successResultOf(sending)
+        line.cut()
+        self.assertEqual(len(self.lines()), 1)
+
+    def test_again(self) -> None:
+        """One that does so all the time is told of now and then, not each time."""
+        for _time in range(5):
+            _connection, line = self.sent()
+            line.end()
+            self.clock.advance(1.5)
+        self.assertEqual(len(self.lines()), 1)
+        self.clock.advance(10)
+        _connection, line = self.sent()
+        line.cut()
+        self.assertIn("(4 more of this kind were not logged)", self.lines()[1])
+
+    def test_idle(self) -> None:
+        """A connection over which nothing was sent for a minute ends for another reason, and nobody needs to worry; nor about one that was never used."""
+        _connection, line = self.sent()
+        self.clock.advance(60.1)
+        line.end()
+        _connection, line = self.connected()
+        line.end()
+        self.assertEqual(self.lines(), [])
+
+    def test_proven(self) -> None:
+        """What was sent before a question that was answered has arrived; what was sent behind it may not."""
+        for isBehind in (False, True):
+            connection, line = self.sent()
+            question = connection.request(framed(b"?"), 1000)
+            if isBehind:
+                connection.send(framed(b"y"))
+            line.deliver(framed(b"!"))
+            self.successResultOf(question)
+            line.end()
+            self.assertEqual(len(self.lines()), isBehind)
+            self.clock.advance(1)
+
+    def test_asked(self) -> None:
+        """Who closes or exchanges it is told how that ended, and it is not told here."""
+        _connection, line = self.sent()
+        self.link.replace().addErrback(lambda failure: failure.trap(ConnectionError))
+        line.cut()
+        self.network.accept()
+        self.link.close()
+        self.assertEqual(self.lines(), [])
 
 
 class AskTests(LinkCase):
