@@ -519,12 +519,12 @@ class Producer:
 
     async def _close(self) -> None:
         ways = self._ways.byNumber
-        if self._hookCalls is not None:
-            for way in list(ways.values()):
+        await self._drain()
+        if self._hookCalls is not None and not self._closing.isAborted:
+            for way in list(ways.values()):  # a hook has seen all messages by now, and knows what it has kept
                 assert isinstance(way.lane, PolledLane)
                 way.lane.addAll(self._hookCalls.lastBatch())
-        self._ways.flush()
-        await self._closing.within(self._queue.whenIdle())
+            await self._drain()
         self._flushTimer.stop()
         for way in ways.values():
             way.lane.stop()
@@ -544,6 +544,11 @@ class Producer:
             log.warn("A connection did not end well: {error}", error=error)
         finally:
             await self._closing.within(Deferred.fromCoroutine(self._starting.close()))
+
+    async def _drain(self) -> None:
+        """Until nothing is under way, or the time is over."""
+        self._ways.flush()
+        await self._closing.within(self._queue.whenIdle())
 
     def _abort(self, reason: TimedOutError) -> None:
         """The time is over."""

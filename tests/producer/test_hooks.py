@@ -281,6 +281,30 @@ class ClusterTests(ClusterCase):
             self.close(producer)
             self.unregister(1)
 
+    def test_keepsToTheEnd(self) -> None:
+        """A hook that keeps all it sees gives it back in the last batch, also when the producer is closed before anybody knew where messages go."""
+
+        class Keeping(Hooks):
+            def __init__(self) -> None:
+                self.kept: list[QueueItem] = []
+
+            def afterDequeuingExistingData(self, item: QueueItem | None) -> list[QueueItem]:
+                self.kept += [item] if item else []
+                return []
+
+            def lastBatchBeforeClose(self) -> list[QueueItem]:
+                return self.kept
+
+        self.register(0, "a:1")
+        producer = self.clustered({"producer.type": "async"}, hooks=Keeping())
+        for value in (b"1", b"2", b"3"):
+            producer.post("t", value)
+        closing = producer.close()
+        self.settle()
+        self.successResultOf(closing)
+        self.assertEqual(self.a.payloads(), [b"1", b"2", b"3"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_changesTopic(self) -> None:
         """A hook may send one message of a call elsewhere: it goes to a partition of that topic."""
 
