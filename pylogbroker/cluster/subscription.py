@@ -135,7 +135,7 @@ def compilePattern(pattern: str) -> re.Pattern[str]:
         raise InvalidPatternError(f"the pattern {pattern!r} has {otherwise}, which Java knows and Python reads otherwise")
     try:
         return re.compile(pattern, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:  # ValueError: flags that exclude each other
         raise InvalidPatternError(f"the pattern {pattern!r} cannot be used: {error} (Java may know it; Python does not)") from error
 
 

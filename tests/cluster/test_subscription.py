@@ -99,7 +99,7 @@ class PatternTests(SynchronousTestCase):
 
     def test_unknown(self) -> None:
         """What Java knows and Python does not is refused, and so is what is no pattern at all."""
-        for pattern in (r"\p{Alpha}+", r"(?<name>a)", r"\Qa\E", "(", "a**", "[", r"\h"):
+        for pattern in (r"\p{Alpha}+", r"(?<name>a)", r"\Qa\E", "(", "a**", "[", r"\h", "(?u)a", "(?iu)a", "(?L)a", f"a{{{'9' * 5_000}}}"):
             self.assertIn("pattern", str(self.assertRaises(InvalidPatternError, whitelist, pattern)))
         self.assertRaises(InvalidPatternError, compilePattern, "a" * (PATTERN_SIZE_MAX + 1))
 

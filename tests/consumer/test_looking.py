@@ -39,6 +39,7 @@ class GarbageTests(GroupCase):
         """A pattern that only Java knows: that member is named, and taken not to be there."""
         self.check("/consumers/g/ids/g_java", rb"*1*\p{Alpha}", "g_java")
         self.check("/consumers/g/ids/g_java", b"*1*[a-z&&[^t]]", "g_java")
+        self.check("/consumers/g/ids/g_java", b"*1*(?iu)T", "g_java")
 
     def test_endlessPattern(self) -> None:
         """A pattern that would keep Python's matcher busy for ever is matched all the same; if that cannot be, that member is taken not to be there."""
