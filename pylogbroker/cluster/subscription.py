@@ -25,7 +25,8 @@ BLACK = "!"
 PATTERN_SIZE_MAX = 10_000
 _WILDCARD = re.compile(r"([*!])([0-9]+)\1(.*)")
 _FIXED_NAMES = re.compile(r"[A-Za-z0-9|-]*")
-STREAM_COUNT_MAX = 2**31 - 1
+STREAM_COUNT_MAX = 100_000
+"""Of a member, in each topic; more in a registration is taken for garbage."""
 
 
 class ISubscription(Protocol):
@@ -181,5 +182,5 @@ def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
 
 def _streamCount(path: str, count: int) -> int:
     if not 0 <= count <= STREAM_COUNT_MAX:
-        raise ZnodeError(path, str(count), "that is no number of streams")
+        raise ZnodeError(path, str(count), f"a number of streams is from 0 to {STREAM_COUNT_MAX}")
     return count

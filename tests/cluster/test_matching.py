@@ -76,13 +76,13 @@ class Backtracker:
         if not items:
             yield way
             return
-        for end in self._endsOf(*items[0], way):
+        for end in self._endsOf(items[0], way):
             yield from self.ends(items[1:], end)
 
-    def _endsOf(self, kind: Any, argument: Any, way: Way) -> Iterator[Way]:
-        name = str(kind)
+    def _endsOf(self, part: tuple[Any, Any], way: Way) -> Iterator[Way]:
+        name, argument = str(part[0]), part[1]
         if name.endswith("_REPEAT"):
-            yield from self._repeated(*argument, 0, way)
+            yield from self._repeated(argument, 0, way)
             return
         way = self._step(way, {"GROUPREF": self._nameLength, "IN": len(argument) if name == "IN" else 0}.get(name, 1))
         if name in ("SUBPATTERN", "ATOMIC_GROUP", "BRANCH", "ASSERT", "ASSERT_NOT"):
@@ -94,12 +94,13 @@ class Backtracker:
         elif way[0] < self._nameLength:
             yield (way[0] + 1, way[1])
 
-    def _repeated(self, low: int, high: int, body: Any, times: int, way: Way) -> Iterator[Way]:
+    def _repeated(self, repeat: tuple[int, int, Any], times: int, way: Way) -> Iterator[Way]:
         """Beyond the lowest number it ends with the first time that takes no character."""
+        low, high, body = repeat
         if times < high:
             for end in self.ends(list(body), self._step(way)):
                 if times < low or end[0] > way[0]:
-                    yield from self._repeated(low, high, body, times + 1, end)
+                    yield from self._repeated(repeat, times + 1, end)
                 else:
                     yield end
         if times >= low:

@@ -32,7 +32,7 @@ class GarbageTests(GroupCase):
 
     def test_members(self) -> None:
         """A registration that is none."""
-        for data in (b"what?", b'{ "t": 1.5 }', b"[1]", b"\xff\xfe"):
+        for data in (b"what?", b'{ "t": 1.5 }', b"[1]", b"\xff\xfe", b'{ "t": 2147483647 }', b"*2147483647*.*"):
             self.check("/consumers/g/ids/g_stranger", data, "/consumers/g/ids/g_stranger")
 
     def test_javaPattern(self) -> None:
