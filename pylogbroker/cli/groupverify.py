@@ -13,7 +13,7 @@ from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.ownership import OwnershipFault, ownershipFaults, threadsByTopic
+from pylogbroker.cluster.ownership import OwnershipFault, ownershipFaults, threadCountsByTopic
 from pylogbroker.errors import InvalidPatternError
 from pylogbroker.model import BrokerPartition
 
@@ -76,11 +76,11 @@ async def _verify(cluster: ClusterReading, name: str) -> tuple[int, list[Ownersh
     group = paths.GroupPaths(name)
     subscriptions = {member: node.subscription for member, node in (await cluster.registries.members(group)).items()}
     try:
-        threads = threadsByTopic(subscriptions, await cluster.registries.topics())
+        threadCounts = threadCountsByTopic(subscriptions, await cluster.registries.topics())
     except InvalidPatternError as error:
         raise CommandError(f"{name}: {error}") from error
     partitions: dict[str, list[BrokerPartition]] = {}
-    for topic, partition in await cluster.registries.partitions(threads):
+    for topic, partition in await cluster.registries.partitions(threadCounts):
         partitions.setdefault(topic, []).append(partition)
     owners = await cluster.registries.owners(group)
-    return sum(map(len, partitions.values())), ownershipFaults(threads, partitions, owners)
+    return sum(map(len, partitions.values())), ownershipFaults(threadCounts, partitions, owners)

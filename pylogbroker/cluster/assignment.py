@@ -2,12 +2,17 @@
 Who reads what: 0.7's range assignment (spec-0.7 zookeeper §4.5 f), to the letter.
 
 Every member of a group computes this for itself, from the same lists, and takes its own share. So all must sort alike, 0.7's JVM members included: strings are
-compared as Java compares them, by UTF-16 code units, and partitions as the strings C{<broker>-<partition>}, so that C{10-0} comes before C{2-0}.
+compared as Java compares them, by UTF-16 code units, and partitions as the strings C{<broker>-<partition>}, so that C{10-0} comes before C{2-0}, and
+the thread C{m-10} before C{m-2}.
+
+How many threads there are is what anybody wrote into a registration. So they are not all made: no more than there are partitions can have one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
 
 from pylogbroker.model import BrokerPartition
 
@@ -17,18 +22,36 @@ def javaOrder(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def assign(partitions: Iterable[BrokerPartition], threads: Iterable[str]) -> dict[str, list[BrokerPartition]]:
+def assign(partitions: Iterable[BrokerPartition], threadCounts: Mapping[str, int]) -> dict[str, list[BrokerPartition]]:
     """
     Share the partitions of one topic among consumer threads.
 
-    @param threads: ids of all threads in the group that take part in this topic.
-    @return: for each thread its partitions, in the order of their names; threads beyond the number of partitions get none.
+    @param threadCounts: members of the group, and with how many threads each takes part in this topic.
+    @return: for each thread that gets any its partitions, in the order of their names.
     """
     names = sorted(partitions, key=str)
-    members = sorted(threads, key=javaOrder)
+    count = sum(threadCounts.values())
+    if not count:
+        return {}
+    each, more = divmod(len(names), count)
     shares = {}
-    for index, thread in enumerate(members):
-        each, more = divmod(len(names), len(members))
+    threads = merge(*(_threads(*member) for member in threadCounts.items()), key=javaOrder)
+    for index, thread in enumerate(islice(threads, len(names))):
         start = each * index + min(index, more)
         shares[thread] = names[start : start + each + (index < more)]
     return shares
+
+
+def _threads(member: str, count: int) -> Iterator[str]:
+    """Of one member, in the order of their names as text: 0, 1, 10, 100, 11 …"""
+    number = 0
+    for index in range(count):
+        yield f"{member}-{number}"
+        if index == 0:
+            number = 1
+        elif number * 10 < count:
+            number *= 10
+        else:
+            while number % 10 == 9 or number + 1 >= count:
+                number //= 10
+            number += 1

@@ -2,31 +2,39 @@
 Whether a name matches a pattern, in bounded time, whoever wrote the pattern.
 
 Every member of a group applies the patterns of all others, so that one of them, C{(a+)+b} say, could keep all of them busy for ever: Python's matcher tries one
-way after the other, and of these there may be exponentially many. So the ways are counted beforehand, with an upper bound that is quick to have. Patterns
-with few ways, nearly all that people write, are left to L{re}. The others are matched by walking all ways at once, character by character (Thompson's
-construction), which takes the length of the name times that of the pattern, and which can do all but what is not regular: looking ahead
-and behind, references to groups, groups that do not give back, letters of either case. What has many ways and one of these is refused.
+way after the other, and of these there may be exponentially many; and one way may be long, C{(){1000000000}}. So the steps of all ways are counted
+beforehand, with an upper bound that is quick to have. Patterns with few steps, nearly all that people write, are left to L{re}. The others are matched by
+walking all ways at once, character by character (Thompson's construction), which takes the length of the name times that of the pattern, and which can do
+all but what is not regular: looking ahead and behind, references to groups, groups that do not give back, letters of either case. What takes many steps and
+has one of these is refused, and so is what would be too long when its repeats are written out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from re import _constants as sre  # type: ignore[attr-defined] # how re takes a pattern apart is its own affair; tests would tell if it changed
 from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NamedTuple
 
 from pylogbroker.errors import InvalidPatternError
 
 NAME_LENGTH_MAX = 1_000
 """Characters; a longer name matches nothing. (Brokers take topics of 255.)"""
 
-WAY_COUNT_MAX = 10_000_000
-"""For L{re}: two C{.*} in a row are allowed, and some choices besides; three are not."""
+STEP_COUNT_MAX = 30_000_000
+"""For L{re}, a fraction of a second: two C{.*} in a row are allowed, and some choices and letters besides; three are not."""
+
+WAY_LENGTH_MAX = 300_000
+"""Steps of one way, for L{re}, which remembers them all: some dozens of bytes each."""
 
 PROGRAM_LENGTH_MAX = 2_000
+"""Instructions."""
 
-_DOUBLINGS = WAY_COUNT_MAX.bit_length()
+PART_COUNT_MAX = 10 * PROGRAM_LENGTH_MAX
+"""Parts that are looked at to make them: those that take no character need none."""
+
+_DOUBLINGS = STEP_COUNT_MAX.bit_length()
 _DIGITS = frozenset("0123456789")
 _SPACES = frozenset(" \t\n\r\f\v")
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") | _DIGITS
@@ -47,7 +55,7 @@ def matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     """
     try:
         parsed = parser.parse(pattern.pattern, re.ASCII)
-        if wayCount(parsed) <= WAY_COUNT_MAX:
+        if effort(parsed).isSmall:
             return lambda name: len(name) <= NAME_LENGTH_MAX and pattern.fullmatch(name) is not None
         program = _Program(parsed.state.flags)
         program.add(parsed)
@@ -56,37 +64,72 @@ def matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda name: len(name) <= NAME_LENGTH_MAX and program.matches(name)
 
 
-def wayCount(items: Iterable[Any]) -> int:
+class Effort(NamedTuple):
     """
-    Of a pattern that was taken apart.
+    What parts of a pattern may cost L{re}, from one place in the name; all are upper bounds.
 
-    @return: how many ways L{re} may try at the most, or more than C{WAY_COUNT_MAX}.
+    @ivar ways: in how many they can match, each to be tried on with what is behind them.
+    @ivar steps: all that is done to find them.
+    @ivar length: steps of the longest.
     """
-    count = 1
+
+    ways: int
+    steps: int
+    length: int
+
+    @property
+    def isSmall(self) -> bool:
+        """Whether L{re} can be left to it, if this is all of the pattern."""
+        return self.ways + self.steps <= STEP_COUNT_MAX and self.length <= WAY_LENGTH_MAX
+
+
+def effort(items: Iterable[Any]) -> Effort:
+    """
+    @param items: parts in a row, as L{re} took them apart: each is tried once for each way in which those before it match.
+    """
+    ways, steps, length = 1, 0, 0
     for kind, argument in items:
-        count = min(count * _waysOf(kind, argument), WAY_COUNT_MAX + 1)
-    return count
+        part = _effortOf(kind, argument)
+        steps = min(steps + ways * part.steps, STEP_COUNT_MAX + 1)
+        ways = min(ways * part.ways, STEP_COUNT_MAX + 1)
+        length += part.length
+    return Effort(ways, steps, length)
 
 
-def _waysOf(kind: Any, argument: Any) -> int:
+def _effortOf(kind: Any, argument: Any) -> Effort:
     """Of one part."""
-    if kind is sre.BRANCH:
-        return sum([wayCount(branch) for branch in argument[1]])
-    if kind is sre.SUBPATTERN:
-        return wayCount(argument[-1])
     if kind in _REPEATS or kind is sre.POSSESSIVE_REPEAT:
-        low, high, body = argument
-        inner, high = wayCount(body), min(high, NAME_LENGTH_MAX)
-        times: int = max(high - low + 1, 1)
-        product: int = times * inner ** min(max(low, high), _DOUBLINGS)
-        return product
+        return _effortOfRepeat(*argument)
+    if kind is sre.GROUPREF:
+        return Effort(1, NAME_LENGTH_MAX, 1)
+    if kind is sre.IN:
+        return Effort(1, len(argument), 1)
+    inner = [effort(each) for each in _choices(kind, argument)] or [Effort(1, 0, 0)]
+    return Effort(sum(each.ways for each in inner), 1 + sum(each.steps for each in inner), 1 + max(each.length for each in inner))
+
+
+def _choices(kind: Any, argument: Any) -> list[Any]:
+    """What is inside one part, each time as parts in a row."""
+    if kind is sre.BRANCH:
+        return list(argument[1])
+    if kind is sre.SUBPATTERN:
+        return [argument[-1]]
     if kind is sre.ATOMIC_GROUP:
-        return wayCount(argument)
+        return [argument]
     if kind in (sre.ASSERT, sre.ASSERT_NOT):
-        return wayCount(argument[1])
+        return [argument[1]]
     if kind is sre.GROUPREF_EXISTS:
-        return wayCount(argument[1]) + wayCount(argument[2] or ())
-    return 1
+        return [argument[1], argument[2] or ()]
+    return []
+
+
+def _effortOfRepeat(low: int, high: int, body: Any) -> Effort:
+    """Beyond the lowest number each time takes a character, but for a last one, since L{re} stops at the first that takes none."""
+    inner = effort(body)
+    more = min(high - low, NAME_LENGTH_MAX + 1)
+    times = low + more
+    ways: int = inner.ways ** min(times, _DOUBLINGS)
+    return Effort((more + 1) * ways, (times + 1) * ways * (inner.steps + 1), (times + 1) * (inner.length + 1))
 
 
 class _NotRegularError(Exception):
@@ -108,11 +151,15 @@ class _Program:
         if flags & (re.IGNORECASE | re.MULTILINE | re.DOTALL | re.LOCALE):
             raise _NotRegularError("it has flags besides")
         self._steps: list[tuple[str, Any]] = []
+        self._partCount = 0
 
-    def add(self, items: Iterable[Any]) -> None:
+    def add(self, items: Collection[Any]) -> None:
         """
         @raise _NotRegularError: it has something that is not regular, or is too long.
         """
+        self._partCount += 1 + len(items)
+        if self._partCount > PART_COUNT_MAX:
+            raise _NotRegularError(f"it takes many steps, and has more than {PART_COUNT_MAX} parts when its repeats are written out")
         for kind, argument in items:
             if kind is sre.BRANCH:
                 self._addBranches(argument[1])
@@ -127,7 +174,7 @@ class _Program:
 
     def _append(self, kind: str, argument: Any) -> int:
         if len(self._steps) >= PROGRAM_LENGTH_MAX:
-            raise _NotRegularError(f"it has many ways, and written out more than {PROGRAM_LENGTH_MAX} parts")
+            raise _NotRegularError(f"it takes many steps, and is longer than {PROGRAM_LENGTH_MAX} of them when it is written out")
         self._steps.append((kind, argument))
         return len(self._steps) - 1
 
@@ -197,7 +244,7 @@ def _test(kind: Any, argument: Any) -> _Test:
         isNegated = argument[0][0] is sre.NEGATE
         tests = [_testIn(*each) for each in argument[isNegated:]]
         return lambda character: any(test(character) for test in tests) != isNegated
-    raise _NotRegularError(f"it has many ways, and a part that can only be tried ({str(kind).lower()})")
+    raise _NotRegularError(f"it takes many steps, and has a part that can only be tried ({str(kind).lower()})")
 
 
 def _testIn(kind: Any, argument: Any) -> _Test:

@@ -3,8 +3,8 @@ What a member of a group wants to read, as its registration says it (spec-0.7 zo
 
 Three kinds: a map of topics to streams, as JSON; a whitelist, C{*<streams>*<pattern>}; a blacklist, C{!<streams>!<pattern>}. Every member reads every
 other's registration and must come to the same topics; so patterns mean what they mean to Java: the whole name matches, C{\\d}, C{\\w} and C{\\b} know ASCII
-only. Most patterns that people write are the same to Python. Those that Python reads otherwise without a word (a class inside a class, C{&&} in one) are
-refused here by name, together with what it does not know at all. None can keep a member busy for ever (L{pylogbroker.cluster.matching}).
+only. Most patterns that people write are the same to Python. Those that are not are refused here by name (L{pylogbroker.cluster.javapatterns}), together with
+what Python does not know at all. None can keep a member busy for ever (L{pylogbroker.cluster.matching}).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from pylogbroker.cluster.javapatterns import readOtherwise
 from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.znodes import decodeText
 from pylogbroker.errors import InvalidPatternError, ZnodeError
@@ -25,7 +26,8 @@ BLACK = "!"
 PATTERN_SIZE_MAX = 10_000
 _WILDCARD = re.compile(r"([*!])([0-9]+)\1(.*)")
 _FIXED_NAMES = re.compile(r"[A-Za-z0-9|-]*")
-STREAM_COUNT_MAX = 2**31 - 1
+STREAM_COUNT_MAX = 100_000
+"""Of a member, in each topic; more in a registration is taken for garbage."""
 
 
 class ISubscription(Protocol):
@@ -130,34 +132,13 @@ def compilePattern(pattern: str) -> re.Pattern[str]:
     """
     if len(pattern) > PATTERN_SIZE_MAX:
         raise InvalidPatternError(f"the pattern has {len(pattern)} characters; {PATTERN_SIZE_MAX} are allowed")
-    otherwise = _readOtherwise(pattern)
+    otherwise = readOtherwise(pattern)
     if otherwise is not None:
-        raise InvalidPatternError(f"the pattern {pattern!r} has {otherwise}, which Java knows and Python reads otherwise")
+        raise InvalidPatternError(f"the pattern {pattern!r} has {otherwise}")
     try:
         return re.compile(pattern, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:  # ValueError: flags that exclude each other
         raise InvalidPatternError(f"the pattern {pattern!r} cannot be used: {error} (Java may know it; Python does not)") from error
-
-
-def _readOtherwise(pattern: str) -> str | None:
-    """What in a pattern Java and Python both accept and mean differently."""
-    inClass = isEscaped = False
-    start = 0
-    for position, character in enumerate(pattern):
-        if isEscaped:
-            isEscaped = False
-        elif character == "\\":
-            isEscaped = True
-        elif inClass:
-            if character == "[":
-                return "a character class inside another"
-            if pattern.startswith("&&", position):
-                return "an intersection (&&) in a character class"
-            # The first character of a class is never its end to Python; an empty class is an error to Java anyway.
-            inClass = character != "]" or position == start + 1 or (position == start + 2 and pattern[start + 1] == "^")
-        elif character == "[":
-            inClass, start = True, position
-    return None
 
 
 def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
@@ -181,5 +162,5 @@ def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
 
 def _streamCount(path: str, count: int) -> int:
     if not 0 <= count <= STREAM_COUNT_MAX:
-        raise ZnodeError(path, str(count), "that is no number of streams")
+        raise ZnodeError(path, str(count), f"a number of streams is from 0 to {STREAM_COUNT_MAX}")
     return count

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.subscription import ISubscription, StaticSubscription, WildcardSubscription
+from pylogbroker.cluster.subscription import STREAM_COUNT_MAX, ISubscription, StaticSubscription, WildcardSubscription
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetchers import EndpointFor, Fetchers
@@ -41,8 +41,6 @@ from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.model import Place
 from pylogbroker.zookeeper.client import ZookeeperClient
-
-STREAM_COUNT_MAX = 100_000
 
 
 def _endpointOf(template: str, broker: BrokerRegistration) -> str:

@@ -253,7 +253,14 @@ class Member:
     def _workDone(self, answer: Answer, doing: Deferred[Answer]) -> None:
         if self._work is doing:
             self._work = None
-            self._carryOut(self._rebalance.answered(answer))
+            self._carryOut(self._effectsOf(answer))
+
+    def _effectsOf(self, answer: Answer) -> list[Effect]:
+        """Of an answer that cannot be dealt with: those of a failure. A member must not stay where it is for ever."""
+        try:
+            return self._rebalance.answered(answer)
+        except Exception:
+            return self._rebalance.answered(self._workFailed(Failure()))
 
     def _cancelWork(self) -> None:
         self._brokenOffCount += 1

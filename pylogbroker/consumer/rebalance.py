@@ -345,9 +345,8 @@ def shareOf(consumerId: str, view: View) -> Share | None:
     counts = {member: subscription.streamCounts(view.topics) for member, subscription in view.members.items()}
     share: Share = {}
     for topic in counts[consumerId]:
-        threads = [f"{member}-{index}" for member, wanted in counts.items() for index in range(wanted.get(topic, 0))]
-        mine = {f"{consumerId}-{index}" for index in range(counts[consumerId][topic])}
-        for thread, partitions in assign(view.topics.get(topic, ()), threads).items():
-            if thread in mine:
+        threadCounts = {member: wanted[topic] for member, wanted in counts.items() if topic in wanted}
+        for thread, partitions in assign(view.topics.get(topic, ()), threadCounts).items():
+            if thread.rpartition("-")[0] == consumerId:
                 share.update({Place(topic, partition): thread for partition in partitions})
     return share

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster import matching
-from pylogbroker.cluster.matching import NAME_LENGTH_MAX, WAY_COUNT_MAX, matcher
+from pylogbroker.cluster.matching import NAME_LENGTH_MAX, STEP_COUNT_MAX, matcher
 from pylogbroker.errors import InvalidPatternError
 
 CHARACTERS = st.sampled_from(
@@ -25,12 +27,84 @@ REGULAR = st.recursive(
     ),
     max_leaves=8,
 )
+REPEATED = st.recursive(
+    st.sampled_from([*"ab", ".", "[ab]", "^", "$", r"\b", "", "(?=a)", "(?!b)", "(?<=a)", r"(a)\1"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+        st.tuples(st.sampled_from(["(?:", "(?=", "(?!", "(?>"]), inner).map(lambda pair: f"{pair[0]}{pair[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "*?", "{2}", "{3,5}", "*+", "{9,}", "{40}", "{1000000000}", "{0,4000000000}"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
 NAMES = st.text(st.sampled_from([*"ab-_.1\nä"]), max_size=8)
 
 
 def slow(text: str) -> bool:
     """Whether L{re} would be used no more for a pattern that ends like this."""
-    return matching.wayCount(parser.parse(text, re.ASCII)) > matching.WAY_COUNT_MAX
+    return not matching.effort(parser.parse(text, re.ASCII)).isSmall
+
+
+Way = tuple[int, int]
+"""Where it has come to in the name, and after how many steps."""
+
+
+class Backtracker:
+    """
+    Goes all ways that C{re} may go, and more: each character fits, each condition holds, and in the end nothing matches.
+
+    @ivar count: of its steps.
+    @ivar longest: steps of one way.
+    """
+
+    def __init__(self, nameLength: int, stepCountMax: int) -> None:
+        self.count = self.longest = 0
+        self._nameLength = nameLength
+        self._stepCountMax = stepCountMax
+
+    def _step(self, way: Way, count: int = 1) -> Way:
+        self.count += count
+        if self.count > self._stepCountMax:
+            raise AssertionError(f"it takes more than {self._stepCountMax} steps")
+        self.longest = max(self.longest, way[1] + 1)
+        return (way[0], way[1] + 1)
+
+    def ends(self, items: Sequence[Any], way: Way) -> Iterator[Way]:
+        """Where parts in a row end that begin here."""
+        if not items:
+            yield way
+            return
+        for end in self._endsOf(items[0], way):
+            yield from self.ends(items[1:], end)
+
+    def _endsOf(self, part: tuple[Any, Any], way: Way) -> Iterator[Way]:
+        name, argument = str(part[0]), part[1]
+        if name.endswith("_REPEAT"):
+            yield from self._repeated(argument, 0, way)
+            return
+        way = self._step(way, {"GROUPREF": self._nameLength, "IN": len(argument) if name == "IN" else 0}.get(name, 1))
+        if name in ("SUBPATTERN", "ATOMIC_GROUP", "BRANCH", "ASSERT", "ASSERT_NOT"):
+            for inner in argument[1] if name == "BRANCH" else [argument] if name == "ATOMIC_GROUP" else argument[-1:]:
+                for end in self.ends(list(inner), way):
+                    yield (way[0], end[1]) if name.startswith("ASSERT") else end
+        elif name in ("AT", "GROUPREF"):
+            yield way
+        elif way[0] < self._nameLength:
+            yield (way[0] + 1, way[1])
+
+    def _repeated(self, repeat: tuple[int, int, Any], times: int, way: Way) -> Iterator[Way]:
+        """Beyond the lowest number it ends with the first time that takes no character."""
+        low, high, body = repeat
+        if times < high:
+            for end in self.ends(list(body), self._step(way)):
+                if times < low or end[0] > way[0]:
+                    yield from self._repeated(repeat, times + 1, end)
+                else:
+                    yield end
+        if times >= low:
+            yield way
 
 
 class MatcherTests(SynchronousTestCase):
@@ -41,13 +115,50 @@ class MatcherTests(SynchronousTestCase):
     def test_asRe(self, pattern: str, names: list[str]) -> None:
         """What is walked gives what C{re} gives."""
         compiled = re.compile(pattern, re.ASCII)
-        self.patch(matching, "WAY_COUNT_MAX", 0)
+        self.patch(matching, "STEP_COUNT_MAX", 0)
         try:
             walk = matcher(compiled)
         finally:
-            self.patch(matching, "WAY_COUNT_MAX", WAY_COUNT_MAX)
+            self.patch(matching, "STEP_COUNT_MAX", STEP_COUNT_MAX)
         for name in names:
             self.assertEqual(walk(name), compiled.fullmatch(name) is not None, (pattern, name))
+
+    @settings(max_examples=1_000, deadline=None)
+    @given(REPEATED)
+    def test_stepsAreBounded(self, pattern: str) -> None:
+        """However repeats are nested, and of whatever: all that C{re} can do with a name takes no more steps than were counted beforehand."""
+        parsed = parser.parse(pattern, re.ASCII)
+        self.patch(matching, "NAME_LENGTH_MAX", 5)
+        try:
+            bound = matching.effort(parsed)
+        finally:
+            self.patch(matching, "NAME_LENGTH_MAX", NAME_LENGTH_MAX)
+        if bound.ways + bound.steps <= 3_000:
+            for length in (0, 1, 5):
+                walk = Backtracker(length, bound.steps)
+                self.assertLessEqual(len(list(walk.ends(list(parsed), (0, 0)))), bound.ways)
+                self.assertLessEqual(walk.longest, bound.length)
+
+    @settings(max_examples=500, deadline=None)
+    @given(REPEATED, NAMES)
+    def test_anyRepeat(self, pattern: str, name: str) -> None:
+        """Any of them is answered or refused: this test comes to its end."""
+        try:
+            matcher(re.compile(pattern, re.ASCII))(name)
+        except InvalidPatternError as error:
+            self.assertIn("could take for ever", str(error))
+
+    def test_nothingManyTimes(self) -> None:
+        """What takes no character is not repeated for ever."""
+        for pattern in (
+            "(){1000000000}", "(^){1000000000}", "(?:){4000000000}", "(?:a{0}){4000000000}", "(?=a){1000000000}a", "((){65535}){65535}", "(|a){1000000000}",
+            "(?=(?:(?:){60000}a|b)*c)", "(a+)+" + "()" * 4_000 + "(){20000}", ".*.*" + "(){900}" * 100, ".*.*" + "(?=a*)" * 900,
+        ):  # fmt: skip
+            error = self.assertRaises(InvalidPatternError, matcher, re.compile(pattern, re.ASCII))
+            self.assertIn("could take for ever", str(error))
+        for pattern in ("(){1000}a", "(?:(?=a)){2}a", "(^){9}a", "(?:){1000}a", "(|a){20}", "((){9}a|b)*"):
+            matches = matcher(re.compile(pattern, re.ASCII))
+            self.assertEqual((matches("a"), matches("c")), (True, False), pattern)
 
     def test_catastrophes(self) -> None:
         """Patterns that take C{re} longer than anybody lives are answered, and rightly."""

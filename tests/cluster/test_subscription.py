@@ -41,7 +41,7 @@ class StaticTests(SynchronousTestCase):
 
     def test_garbage(self) -> None:
         """What is no subscription is refused with its path."""
-        for value in (None, b"", b"[1]", b'{"a": 1.5}', b'{"a": true}', b'{"a": "1"}', b'{"a": -1}', b'{"a": 9999999999}', b"{", b"\xff", b"[" * 100_000):
+        for value in (None, b"", b"[1]", b'{"a": 1.5}', b'{"a": true}', b'{"a": "1"}', b'{"a": -1}', b'{"a": 100001}', b"{", b"\xff", b"[" * 100_000):
             self.assertEqual(self.assertRaises(ZnodeError, decodeSubscription, "/consumers/g/ids/c", value).path, "/consumers/g/ids/c")
 
 
@@ -60,7 +60,7 @@ class WildcardTests(SynchronousTestCase):
 
     def test_garbage(self) -> None:
         """Markers that do not fit, or no number between them, are no subscription."""
-        for value in (b"*1!a", b"**a", b"*x*a", b"*-1*a", b"*1*a\nb", b"*9999999999*a", "*١*a".encode()):
+        for value in (b"*1!a", b"**a", b"*x*a", b"*-1*a", b"*1*a\nb", b"*100001*a", "*١*a".encode()):
             self.assertRaises(ZnodeError, decodeSubscription, "/c", value)
 
     def test_whitelist(self) -> None:
@@ -99,7 +99,7 @@ class PatternTests(SynchronousTestCase):
 
     def test_unknown(self) -> None:
         """What Java knows and Python does not is refused, and so is what is no pattern at all."""
-        for pattern in (r"\p{Alpha}+", r"(?<name>a)", r"\Qa\E", "(", "a**", "[", r"\h"):
+        for pattern in (r"\p{Alpha}+", r"(?<name>a)", r"\Qa\E", "(", "a**", "[", r"\h", "(?u)a", "(?iu)a", "(?L)a", f"a{{{'9' * 5_000}}}"):
             self.assertIn("pattern", str(self.assertRaises(InvalidPatternError, whitelist, pattern)))
         self.assertRaises(InvalidPatternError, compilePattern, "a" * (PATTERN_SIZE_MAX + 1))
 

@@ -32,13 +32,14 @@ class GarbageTests(GroupCase):
 
     def test_members(self) -> None:
         """A registration that is none."""
-        for data in (b"what?", b'{ "t": 1.5 }', b"[1]", b"\xff\xfe"):
+        for data in (b"what?", b'{ "t": 1.5 }', b"[1]", b"\xff\xfe", b'{ "t": 2147483647 }', b"*2147483647*.*"):
             self.check("/consumers/g/ids/g_stranger", data, "/consumers/g/ids/g_stranger")
 
     def test_javaPattern(self) -> None:
         """A pattern that only Java knows: that member is named, and taken not to be there."""
         self.check("/consumers/g/ids/g_java", rb"*1*\p{Alpha}", "g_java")
         self.check("/consumers/g/ids/g_java", b"*1*[a-z&&[^t]]", "g_java")
+        self.check("/consumers/g/ids/g_java", b"*1*(?iu)T", "g_java")
 
     def test_endlessPattern(self) -> None:
         """A pattern that would keep Python's matcher busy for ever is matched all the same; if that cannot be, that member is taken not to be there."""

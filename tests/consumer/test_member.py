@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import count
+
+from pylogbroker.cluster.subscription import WildcardSubscription
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import (
     SessionExpiredException,
@@ -141,3 +145,30 @@ class SessionTests(GroupCase):
         self.cluster.advance(2)
         self.successResultOf(ending)
         session.close()
+
+
+class FailingOnce(WildcardSubscription):
+    """Has no memory left when it is asked for the third time, which is when a share is reckoned."""
+
+    asked = count(1)
+
+    def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
+        """As others, but for that."""
+        if next(self.asked) == 3:
+            raise MemoryError("no room for all the threads")
+        return super().streamCounts(topics)
+
+
+class UnforeseenTests(GroupCase):
+    """What nobody thought of."""
+
+    def test_shareCannotBeReckoned(self) -> None:
+        """An answer that cannot be dealt with, whatever is raised, is a failed attempt: it is logged, and tried again."""
+        member = self.member()
+        joining = member.createMessageStreamsByFilter(FailingOnce(True, 1, "t"))
+        self.cluster.turn()
+        (failure,) = self.flushLoggedErrors(MemoryError)
+        self.assertIn("no room", str(failure.value))
+        self.assertNoResult(joining)
+        self.soon(joining)
+        self.assertEqual(len(member.owned), 2)

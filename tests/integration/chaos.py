@@ -515,7 +515,7 @@ class ChaosTrial:
         found = {}
         for group in (SHARED, SINGLE):
             ids = [list(member.lines("joining"))[-1][2] for member in self._here(group) if any(member.lines("joining"))]
-            share = assign(partitions, [f"{each}-0" for each in ids])
+            share = assign(partitions, dict.fromkeys(ids, 1))
             found[group] = {str(partition): thread for thread, places in share.items() for partition in places}
         return found
 
