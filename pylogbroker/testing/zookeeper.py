@@ -250,6 +250,7 @@ class ZookeeperDoubleClient:
         self._held: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
         self._inFlight: dict[Deferred[Any], str] = {}
         self._connecting: list[Deferred[Any]] = []
+        self._reaching: Any = None
 
     # -- the session
 
@@ -266,7 +267,8 @@ class ZookeeperDoubleClient:
 
         connected.addTimeout((timeoutMs or 2 * self.sessionTimeoutMs) / 1000, self._server.clock, late)
         self._connecting.append(connected)
-        self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
+        if self._reaching is None:
+            self._reaching = self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
         return connected.addCallback(self._checkChroot).addErrback(lambda failure: self.close().addBoth(lambda _: failure))
 
     def _checkChroot(self, _result: object) -> Any:
@@ -287,6 +289,12 @@ class ZookeeperDoubleClient:
             if expiry is not None:
                 expiry.cancel()
             self._server._end(self.session_id)
+            if self._reaching is not None and self._reaching.active():
+                self._reaching.cancel()
+            waiting, self._connecting = self._connecting, []
+            for each in waiting:
+                if not each.called:
+                    each.errback(ClosingException("the client was closed"))
             self._over(ClosingException("the client was closed"), SessionEvent.CLOSED)
         return succeed(None)
 

@@ -158,6 +158,7 @@ class ZookeeperClient:
         self._connecting: list[Deferred[ZookeeperClient]] = []
         self._waiting: deque[_Request] = deque()
         self._inFlight: dict[_Request, None] = {}
+        self._isBegun = False
         self._closed = False
         self._restarting: Any = None
         self._ended: list[Deferred[None]] | None = None
@@ -189,10 +190,11 @@ class ZookeeperClient:
 
     def connect(self, timeoutMs: int | None = None) -> Deferred[ZookeeperClient]:
         """
-        Connect; after that it reconnects by itself.
+        Connect; after that it reconnects by itself. Who calls this while another waits waits for the same connection.
 
         @param timeoutMs: by default twice the session's.
-        @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and is closed then; with L{NoNodeException} when the chroot does not exist.
+        @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and is closed then; with L{NoNodeException} when the chroot does not exist;
+            with L{ClosingException} when it is closed meanwhile, also because another's wait was over.
         """
         if self._closed:
             return fail(ClosingException(f"the client of {self.servers} was closed"))
@@ -208,20 +210,26 @@ class ZookeeperClient:
             raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}")
 
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)
-        self._inThread(self._begin, self._notStarted)
+        if not self._isBegun:  # kazoo that is started twice has two connections, and ends one
+            self._isBegun = True
+            self._inThread(self._begin, self._notStarted)
         return connected.addCallback(self._checkChroot).addErrback(self._notConnected)
 
     def _notStarted(self, error: Exception | None) -> None:
         """kazoo could not even begin to connect (no threads, no descriptors), or it could."""
         if error is None:
             return
+        if not self._failConnecting(ZookeeperError(f"connecting to {self.servers}: {error!r}")) and not self._closed:
+            self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
+            self._restartLater()
+
+    def _failConnecting(self, error: ZookeeperError) -> bool:
+        """Whether anybody had asked for a connection."""
         waiting, self._connecting = self._connecting, []
         for each in waiting:
             if not each.called:
-                each.errback(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
-        if not waiting and not self._closed:
-            self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
-            self._restartLater()
+                each.errback(error)
+        return bool(waiting)
 
     def _checkChroot(self, _client: object) -> Deferred[ZookeeperClient]:
         def check(stat: Stat | None) -> ZookeeperClient:
@@ -265,7 +273,9 @@ class ZookeeperClient:
     def _isEnded(self, error: Exception | None) -> None:
         if error is not None:
             self._log.warn("Closing {client} did not work: {error}. The server ends the session when its time is over", client=self, error=error)
-        self._lost(ClosingException(f"the client of {self.servers} was closed"), SessionEvent.CLOSED)
+        closing = ClosingException(f"the client of {self.servers} was closed")
+        self._failConnecting(closing)
+        self._lost(closing, SessionEvent.CLOSED)
         ended, self._ended = self._ended or [], None
         for each in ended:
             each.callback(None)
