@@ -6,8 +6,9 @@ session of now; an entry that could not be written is tried again until it can (
 of entries that are wanted, a set of those that are missing, and one *round* at a time, which claims what is missing, in order, the broker's own first. A
 new topic and a new session add to what is missing, and a failure leaves it there, for the next round a moment later.
 
-The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9). Only if it stays beyond that is
-it a true duplicate: two brokers with one id. At the start that is an error that names both; later, after an expiry, it is logged, and tried again.
+The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9), which takes as long as the
+server has given sessions, and not what was asked for. Only if it stays beyond that is it a true duplicate: two brokers with one id. At the start that is an
+error that names both, or says that it is most probably the same; later, after an expiry, it is logged, and tried again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ class Registration:
         host: str,
         port: int,
         partitionCount: Callable[[str], int],
-        sessionTimeoutMs: int,
     ) -> None:
         """
         @param zookeeper: its client; connected.
@@ -61,7 +61,6 @@ class Registration:
         self._host = host
         self._port = port
         self._partitionCount = partitionCount
-        self._patienceMs = PATIENCE_FACTOR * sessionTimeoutMs
         self._topics: dict[str, None] = {}
         self._missing: dict[str, None] = {}
         self._selfMissing = True
@@ -105,24 +104,31 @@ class Registration:
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)
-        session = 0
+        session = patienceMs = 0
+
+        def wait(conflict: ConflictError) -> None:
+            place = _place(path, conflict.data)
+            self._log.info("{path} is taken by a broker at {place}: waiting {ms} ms for its session to end", path=path, place=place, ms=patienceMs)
+
         try:
             while session != self._zookeeper.session_id or session == 0:  # or else it has gone with its session
-                session = self._zookeeper.session_id
-                await claimPatiently(self._clock, self._zookeeper, path, self._value(), self._patienceMs, lambda conflict: self._wait(path, conflict))
+                session, patienceMs = self._zookeeper.session_id, PATIENCE_FACTOR * self._zookeeper.session_timeout
+                await claimPatiently(self._clock, self._zookeeper, path, self._value(), patienceMs, wait)
         except ConflictError as conflict:
-            raise ConfigurationError(
-                f"brokerid={self._brokerId}: the broker at {_place(path, conflict.data)} is registered with this id in {path}, and stayed so for "
-                f"{self._patienceMs} ms; this one is {self._host}:{self._port}. Give one of them another brokerid"
-            ) from conflict
+            raise ConfigurationError(self._duplicate(path, _place(path, conflict.data), patienceMs)) from conflict
         self._selfMissing = False
 
-    def _wait(self, path: str, conflict: ConflictError) -> None:
-        self._log.info(
-            "{path} is taken by a broker at {place}: waiting {patienceMs} ms for its session to end",
-            path=path,
-            place=_place(path, conflict.data),
-            patienceMs=self._patienceMs,
+    def _duplicate(self, path: str, other: str, patienceMs: int) -> str:
+        own = f"{self._host}:{self._port}"
+        if other == own:
+            return (
+                f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for {patienceMs} ms, with the address of this broker, {own}. "
+                f"That is probably its own session from before, with a longer time-out: start it again when {path} is gone. If it never goes, "
+                "another broker has this brokerid and this hostname"
+            )
+        return (
+            f"brokerid={self._brokerId}: the broker at {other} is registered with this id in {path}, and stayed so for {patienceMs} ms; "
+            f"this one is {own}. Give one of them another brokerid"
         )
 
     def topicCreated(self, topic: str) -> None:

@@ -371,9 +371,7 @@ class BrokerService(Service):
         settings = self._settings
         host = advertisedHost(settings, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
         self._zookeeper = zookeeper = self._makeZookeeper()
-        registration = Registration(
-            self._reactor, zookeeper, settings.brokerId, host, self._advertisedPort(), self.directory.partitionCount, settings.zookeeperSessionTimeoutMs
-        )
+        registration = Registration(self._reactor, zookeeper, settings.brokerId, host, self._advertisedPort(), self.directory.partitionCount)
         await zookeeper.connect(settings.zookeeperConnectionTimeoutMs)
         self.registration = registration
         await registration.start(sorted({topicPartition.topic for topicPartition in (*self.directory.logs, *self.directory.failures)}))

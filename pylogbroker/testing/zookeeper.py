@@ -54,13 +54,15 @@ class ZookeeperDouble:
     @ivar isRunning: L{False} after C{stop}: nobody is connected, nobody's session ends.
     """
 
-    def __init__(self, clock: Any, latencyMs: float = 0) -> None:
+    def __init__(self, clock: Any, latencyMs: float = 0, sessionTimeoutMsMin: int = 0) -> None:
         """
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param latencyMs: of a request, there and back.
+        @param sessionTimeoutMsMin: what it gives who asks for less.
         """
         self.clock = clock
         self.latency = latencyMs / 2000
+        self.sessionTimeoutMsMin = sessionTimeoutMsMin
         self.isRunning = True
         self._root = _Node(b"", 0, 0)
         self._zxid = 0
@@ -88,7 +90,7 @@ class ZookeeperDouble:
         """Cut a client's connection. Its session expires unless C{reconnect} comes in time."""
         if client.connected:
             self._drop(client)
-            self._expiries[client.session_id] = self.clock.callLater(client.sessionTimeoutMs / 1000, self._end, client.session_id)
+            self._expiries[client.session_id] = self.clock.callLater(client.session_timeout / 1000, self._end, client.session_id)
             client._suspended()
 
     def reconnect(self, client: ZookeeperDoubleClient) -> None:
@@ -129,13 +131,14 @@ class ZookeeperDouble:
         """It is back; clients have to C{reconnect}."""
         self.isRunning = True
         for session, client in self._sessions.items():
-            self._expiries[session] = self.clock.callLater(client.sessionTimeoutMs / 1000, self._end, session)
+            self._expiries[session] = self.clock.callLater(client.session_timeout / 1000, self._end, session)
 
     # -- sessions
 
     def _open(self, client: ZookeeperDoubleClient) -> int:
         session, self._nextSession = self._nextSession, self._nextSession + 1
         self._sessions[session] = client
+        client.session_timeout = max(client.session_timeout, self.sessionTimeoutMsMin)
         return session
 
     def _drop(self, client: ZookeeperDoubleClient) -> None:
@@ -237,7 +240,7 @@ class ZookeeperDoubleClient:
     """
 
     def __init__(self, server: ZookeeperDouble, session_timeout: int, chroot: str) -> None:
-        self.sessionTimeoutMs = session_timeout
+        self.session_timeout = session_timeout
         self.session_id = 0
         self.connected = False
         self.isClosed = False
@@ -265,7 +268,7 @@ class ZookeeperDoubleClient:
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException("no connection in time")
 
-        connected.addTimeout((timeoutMs or 2 * self.sessionTimeoutMs) / 1000, self._server.clock, late)
+        connected.addTimeout((timeoutMs or 2 * self.session_timeout) / 1000, self._server.clock, late)
         self._connecting.append(connected)
         if self._reaching is None:
             self._reaching = self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
@@ -374,7 +377,7 @@ class ZookeeperDoubleClient:
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException(f"{what}: no answer in time")
 
-        answer.addTimeout(2 * self.sessionTimeoutMs / 1000, self._server.clock, late)
+        answer.addTimeout(2 * self.session_timeout / 1000, self._server.clock, late)
         if self.connected:
             self._begin(answer, what, work)
         else:

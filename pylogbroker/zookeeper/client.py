@@ -18,6 +18,7 @@ reactor hung; L{pylogbroker.zookeeper.watchdog} ends the session then.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -86,6 +87,8 @@ RETRY_DELAY_MAX = 2.0  # seconds between attempts to connect, at the most
 SESSION_PARTS = 6
 """So many attempts to connect there are within a session's time at least: a server that comes back gives its sessions no more than that to be found."""
 
+_NEGOTIATED = re.compile(r"negotiated session timeout: (\d+)")
+
 
 def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren)
@@ -104,15 +107,24 @@ class _Request(NamedTuple):
     answer: Deferred[Any]
 
 
-class _LastWarning(logging.Handler):
-    """kazoo's own log: kept for those who wait for a connection, and otherwise for nobody, since what matters comes as an event."""
+class _Said(logging.Handler):
+    """
+    kazoo's own log. What matters comes as an event, but for two things.
+
+    @ivar warning: the last, for those who wait for a connection.
+    @ivar sessionTimeoutMs: what the server has answered to the time-out that it was asked for; 0 before. kazoo tells it nowhere else.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = ""
+        super().__init__()
+        self.warning = ""
+        self.sessionTimeoutMs = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            self.warning = record.getMessage()
+        elif str(record.msg).startswith("Session created") and (found := _NEGOTIATED.search(record.getMessage())):
+            self.sessionTimeoutMs = int(found[1])
 
 
 class ZookeeperClient:
@@ -163,10 +175,10 @@ class ZookeeperClient:
         self._restarting: Any = None
         self._ended: list[Deferred[None]] | None = None
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
-        self._warning = _LastWarning()
+        self._said = _Said()
         self._watchdog = Watchdog(reactor, self._bite, HANG_FACTOR * session_timeout)
         logger = logging.Logger("kazoo")  # a logger of its own: not one of those that the application configures
-        logger.addHandler(self._warning)
+        logger.addHandler(self._said)
         try:
             if not servers.strip():
                 raise ValueError("no servers are given")
@@ -188,6 +200,11 @@ class ZookeeperClient:
 
     # -- the session --------------------------------------------------------------------------------------------------
 
+    @property
+    def session_timeout(self) -> int:
+        """See L{pylogbroker.interfaces.IZookeeper}."""
+        return self._said.sessionTimeoutMs or self._sessionTimeoutMs
+
     def connect(self, timeoutMs: int | None = None) -> Deferred[ZookeeperClient]:
         """
         Connect; after that it reconnects by itself. Who calls this while another waits waits for the same connection.
@@ -206,7 +223,7 @@ class ZookeeperClient:
         self._connecting.append(connected)
 
         def late(_result: object, _seconds: float) -> None:
-            reason = f" ({self._warning.text})" if self._warning.text else ""
+            reason = f" ({self._said.warning})" if self._said.warning else ""
             raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}")
 
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)

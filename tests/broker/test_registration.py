@@ -42,7 +42,7 @@ class RegistrationTests(SynchronousTestCase):
             self.clock.advance(seconds / 100)
 
     def registration(self, client: Any, host: str = "127.0.0.1", port: int = 29095) -> Registration:
-        return Registration(self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2, SESSION_MS)
+        return Registration(self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2)
 
     def started(self, *topics: str) -> tuple[ZookeeperDoubleClient, Registration]:
         client = self.client()
@@ -148,6 +148,31 @@ class RegistrationTests(SynchronousTestCase):
         self.assertTrue(tree[OWN][0].endswith(b":127.0.0.1:9999"))
         self.assertEqual((tree[OWN][1], tree["/brokers/topics/alpha/0"]), (client.session_id, (b"2", client.session_id)))
 
+    def test_fastRestartOfShortSessions(self) -> None:
+        """It waits as long as the server lets sessions live, though shorter ones were asked for."""
+        self.server.sessionTimeoutMsMin = 3 * SESSION_MS
+        old, before = self.started()
+        before.stop()
+        self.server.disconnect(old)
+        client = self.client()
+        with capturedLogs() as events:
+            starting = self.registration(client).start([])
+            self.settle(3 * SESSION_MS / 1000 - 1)
+        self.assertNoResult(starting)
+        self.assertIn("waiting 36000 ms", formatEvent(events[0]))
+        self.settle(1.5)
+        self.successResultOf(starting)
+        self.assertEqual(self.server.tree()[OWN][1], client.session_id)
+
+    def test_duplicateOfItself(self) -> None:
+        """Where the entry that stays has the address of this broker it is not called another one."""
+        self.started()
+        starting = self.registration(self.client()).start([])
+        self.settle(2 * SESSION_MS / 1000 + 0.5)
+        error = str(self.failureResultOf(starting, ConfigurationError).value)
+        self.assertIn("probably its own session from before", error)
+        self.assertEqual(error.count("127.0.0.1:29095"), 1)
+
     def test_expiry(self) -> None:
         """After an expiry everything is registered again, in the new session, with a new creation time."""
         client, registration = self.started("alpha")
@@ -252,7 +277,7 @@ class RegistrationTests(SynchronousTestCase):
         """A failure that nobody foresaw is logged with its traceback, and it is tried again."""
         client = self.client()
         counts = iter((lambda: 1 / 0, lambda: 2))
-        registration = Registration(self.clock, client, 0, "host", 1, lambda topic: int(next(counts)()), SESSION_MS)
+        registration = Registration(self.clock, client, 0, "host", 1, lambda topic: int(next(counts)()))
         registration.start(["alpha"])
         self.settle()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

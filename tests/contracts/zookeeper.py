@@ -34,7 +34,13 @@ SECONDS_MAX = 15.0
 
 
 class Bench(Protocol):
-    """A server, and what may befall its clients."""
+    """
+    A server, and what may befall its clients.
+
+    @ivar sessionTimeoutMsMin: the shortest session that it gives.
+    """
+
+    sessionTimeoutMsMin: int
 
     def client(self, chroot: str = "", session_timeout: int = SESSION_MS) -> Any:
         """A client, not connected, whose connection can be cut."""
@@ -243,6 +249,15 @@ class ZookeeperContract(ZookeeperCase):
         self.assertTrue(client.connected and session)
         self.assertIs(await client.connect(), client)
         self.assertEqual(client.session_id, session)
+
+    async def test_sessionTimeout(self) -> None:
+        """Who asks for a shorter session than the server gives knows, once connected, what it has got."""
+        client = self.bench.client(session_timeout=100)
+        self.addCleanup(client.close)
+        self.assertEqual(client.session_timeout, 100)
+        await client.connect(5_000)
+        self.assertEqual(client.session_timeout, self.bench.sessionTimeoutMsMin)
+        self.assertEqual((await self.connected()).session_timeout, SESSION_MS)
 
     async def test_connectAtOnce(self) -> None:
         """Who connects while another does waits for the same connection, and C{close} ends the one session that there is."""
