@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.registration import RETRY_MS, Registration
-from pylogbroker.errors import ConfigurationError, ConnectionLossException, SessionExpiredException
+from pylogbroker.errors import ConfigurationError, ConnectionLossException, NoNodeException, SessionExpiredException
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
 
@@ -168,10 +168,83 @@ class RegistrationTests(SynchronousTestCase):
         """Where the entry that stays has the address of this broker it is not called another one."""
         self.started()
         starting = self.registration(self.client()).start([])
-        self.settle(2 * SESSION_MS / 1000 + 0.5)
+        self.settle(2 * SESSION_MS / 1000)
+        self.settle()
         error = str(self.failureResultOf(starting, ConfigurationError).value)
         self.assertIn("probably its own session from before", error)
         self.assertEqual(error.count("127.0.0.1:29095"), 1)
+
+    def test_deletedBySomebody(self) -> None:
+        """An entry of the broker's that somebody deletes, or writes over, is there again a moment later, with those of topics; that is said, each time."""
+        client, registration = self.started("alpha")
+        other = self.client()
+        before = self.values()
+        for _time in range(2):
+            with capturedLogs() as events:
+                for path in (OWN, "/brokers/topics/alpha/0"):
+                    other.delete(path)
+                self.settle()
+                self.assertEqual((self.values(), registration.isRegistered), ({}, False))
+                self.settle(RETRY_MS / 1000)
+            self.assertEqual(list(self.values()), list(before))
+            self.assertEqual({owner for _data, owner in self.server.tree().values()}, {0, client.session_id})
+            self.assertEqual([formatEvent(event) for event in events], [f"{OWN} was deleted, and not by this broker: registering broker 0 again"])
+        with capturedLogs() as events:
+            other.set(OWN, b"x:elsewhere:1")
+            self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertTrue(self.values()[OWN].endswith(b":127.0.0.1:29095"))
+        self.assertEqual([formatEvent(event) for event in events], [f"{OWN} was changed, and not by this broker: registering broker 0 again"])
+        self.assertTrue(registration.isRegistered)
+        zxid = self.server._zxid
+        self.settle(10 * RETRY_MS / 1000)
+        self.assertEqual(self.server._zxid, zxid)
+
+    def test_deletedMeanwhile(self) -> None:
+        """So it is with one that was deleted while the connection was lost, or before it could be looked at."""
+        client, _registration = self.started()
+        other = self.client()
+        self.server.disconnect(client)
+        other.delete(OWN)
+        self.settle()
+        self.server.reconnect(client)
+        self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertEqual(self.server.tree()[OWN][1], client.session_id)
+        for step in range(30):
+            self.setUp()
+            client, other = self.client(), self.client()
+            starting = self.registration(client).start([])
+            for _ in range(step):
+                self.clock.advance(0.001)
+            other.delete(OWN).addErrback(lambda failure: failure.trap(NoNodeException))
+            self.settle(RETRY_MS / 1000 + 0.5)
+            self.successResultOf(starting)
+            self.assertEqual(self.server.tree()[OWN][1], client.session_id, step)
+
+    def test_takenAfterDeletion(self) -> None:
+        """Another broker that takes the number meanwhile keeps it: there is no fight, and this one is registered when the other has gone."""
+        client, registration = self.started()
+        other = self.client()
+        other.delete(OWN)
+        second = self.registration(other, "10.0.0.2").start([])
+        self.settle()
+        self.successResultOf(second)
+        with capturedLogs() as events:
+            self.settle(2 * SESSION_MS / 1000 + 5)
+        self.assertEqual(self.server.tree()[OWN][1], other.session_id)
+        self.assertFalse(registration.isRegistered)
+        self.assertTrue(any("10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event) for event in events))
+        other.close()
+        self.settle(2)
+        self.assertEqual((self.server.tree()[OWN][1], registration.isRegistered), (client.session_id, True))
+
+    def test_deletedAfterStop(self) -> None:
+        """Who has stopped takes no notice."""
+        _client, registration = self.started()
+        registration.stop()
+        with capturedLogs() as events:
+            self.client().delete(OWN)
+            self.settle(RETRY_MS / 1000 + 1)
+        self.assertEqual((self.values(), events), ({}, []))
 
     def test_expiry(self) -> None:
         """After an expiry everything is registered again, in the new session, with a new creation time."""
