@@ -233,6 +233,30 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.do(self.cluster.set("/brokers/ids/7", b""))
         self.assertEqual(sorted(self.discovery.brokers), [0])
 
+    def test_garbageOnce(self) -> None:
+        """It is named once, however often everything is read, until it is another, or gone and back."""
+        self.put("/brokers/ids/no-number", b"x")
+        self.put("/brokers/ids/7", b"nonsense")
+        self.put("/brokers/topics/bad/0", b"many")
+        self.put("/brokers/topics/a\ue000b/0", b"1")
+        self.broker(0)
+        self.start()
+        for name in ("new", "newer"):
+            self.do(self.discovery.lookUp(name))
+            self.do(self.discovery.refresh())
+            self.broker(8)
+            self.remove("/brokers/ids/8")
+        self.assertEqual(len(self.events), 4, self.events)
+        self.do(self.cluster.set("/brokers/ids/7", b"other nonsense"))
+        self.do(self.cluster.set("/brokers/topics/bad/0", b"1"))
+        self.do(self.discovery.refresh())
+        self.assertEqual(len(self.events), 5, self.events)
+        self.do(self.cluster.set("/brokers/topics/bad/0", b"many"))
+        self.do(self.discovery.refresh())
+        self.remove("/brokers/ids/no-number")
+        self.put("/brokers/ids/no-number", b"x")
+        self.assertEqual(len(self.events), 7, self.events)
+
     def test_topicWithAnImpossibleName(self) -> None:
         """A topic whose name cannot be used is skipped."""
         self.broker(0)
