@@ -33,6 +33,7 @@ from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, topic
 from pylogbroker.cluster.znodes import brokerNumbers, decodeBroker, decodeCount
 from pylogbroker.errors import (
     ClosingException,
+    ConnectionLossException,
     InvalidNameError,
     NoBrokersError,
     NoNodeException,
@@ -40,6 +41,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
     ZnodeError,
     ZookeeperError,
+    ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
@@ -450,6 +452,9 @@ class ZookeeperDiscovery:
         """
         The partitions of a topic, also of one that nobody has registered yet: then partition 0 of every broker, which is remembered.
 
+        A reading whose connection is lost is one that has found no broker; the next is answered when the connection is back. One that gets no answer for as
+        long as a request may take is the last.
+
         @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount} readings of everything, each after a longer wait; with
             L{ZookeeperError}.
         """
@@ -458,17 +463,33 @@ class ZookeeperDiscovery:
     async def _lookUp(self, name: str) -> list[BrokerPartition]:
         backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
         retriesLeft = self._readRetryCount
+        read = self._readIds
         while not (found := self.partitions(name)):
-            await self._applyIds(await self._zookeeper.get_children(BROKER_IDS), False)
-            if self.brokers:
-                self._merge(name, dict.fromkeys(self.brokers, 1))
-            elif retriesLeft:
+            error = await self._readFor(name, read)
+            if error is not None:
+                if not retriesLeft:
+                    raise error
                 retriesLeft -= 1
                 await deferLater(self._clock, backoff.failed() / 1000)
-                await self.refresh()
-            else:
-                raise NoBrokersError(f"there is no broker for topic {name}")
+                read = self._refresh
         return found
+
+    async def _readFor(self, name: str, read: Callable[[], Awaitable[None]]) -> PylogbrokerError | None:
+        """Read, so that the topic has a partition; or why it has none yet."""
+        try:
+            await read()
+        except ZookeeperTimeoutException:
+            raise
+        except (ConnectionLossException, SessionExpiredException) as error:
+            return error
+        if not self.brokers:
+            return NoBrokersError(f"there is no broker for topic {name}")
+        if not self.partitions(name):
+            self._merge(name, dict.fromkeys(self.brokers, 1))
+        return None
+
+    async def _readIds(self) -> None:
+        await self._applyIds(await self._zookeeper.get_children(BROKER_IDS), False)
 
     def refresh(self) -> Deferred[None]:
         """
@@ -480,7 +501,7 @@ class ZookeeperDiscovery:
 
     async def _refresh(self) -> None:
         zookeeper = self._zookeeper
-        await self._applyIds(await zookeeper.get_children(BROKER_IDS), False)
+        await self._readIds()
         for number in list(self.brokers):
             try:
                 data, _stat = await zookeeper.get(brokerId(number))

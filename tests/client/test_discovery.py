@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import Broker, StaticDiscovery, ZookeeperDiscovery
 from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.errors import NoBrokersError, NoNodeException, ZookeeperError, ZookeeperTimeoutException
+from pylogbroker.errors import ConnectionLossException, NoBrokersError, NoNodeException, ZookeeperError, ZookeeperTimeoutException
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.model import BrokerPartition
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -210,6 +210,45 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
             self.clock.advance(1)
         self.settle()
         self.assertIn("topic t", str(self.failureResultOf(looking, NoBrokersError).value))
+
+    def test_lookUpOverALostConnection(self) -> None:
+        """A reading whose connection is lost is one of the readings: another is made, and answered when the connection is back."""
+        self.broker(0)
+        self.start()
+        self.server.latency = 0.1
+        for end in (self.server.disconnect, self.server.expire):
+            looking = self.discovery.lookUp(f"new {end.__name__}")
+            end(self.zookeeper)
+            self.clock.pump([0.1] * 50)
+            self.server.reconnect(self.zookeeper)
+            self.clock.pump([0.1] * 20)
+            self.assertEqual(list(map(str, self.do(looking))), ["0-0"])
+
+    def test_lookUpFindsARegistration(self) -> None:
+        """A topic that is registered meanwhile is where it is registered, and nowhere else."""
+        self.start()
+        looking = self.discovery.lookUp("t")
+        self.server.disconnect(self.zookeeper)
+        self.broker(0)
+        self.broker(1)
+        self.registration("t", 1, 2)
+        self.clock.advance(1)
+        self.server.reconnect(self.zookeeper)
+        self.assertEqual(list(map(str, self.do(looking))), ["1-0", "1-1"])
+
+    def test_lookUpWithoutZookeeper(self) -> None:
+        """So often as was said; and a reading that has waited for its whole time for a ZooKeeper is the last."""
+        self.broker(0)
+        self.start()
+        self.server.latency = 0.1
+        never = ZookeeperDiscovery(self.clock, self.zookeeper, readRetryCount=0)
+        for discovery, seconds, error in ((never, 1, ConnectionLossException), (self.discovery, 13, ZookeeperTimeoutException)):
+            looking = discovery.lookUp("new")
+            self.server.disconnect(self.zookeeper)
+            self.clock.pump([0.1] * (10 * seconds))
+            self.assertIs(type(self.failureResultOf(looking).value), error)
+            self.server.reconnect(self.zookeeper)
+            self.clock.pump([0.1] * 10)
 
     def test_garbage(self) -> None:
         """What somebody else has written into the registries is skipped with a line in the log, and stops nobody."""
