@@ -1,11 +1,25 @@
 """
 A client of ZooKeeper for Twisted, over kazoo, with the names of txzookeeper.
 
-txzookeeper does not run on Python 3; an application that was written for it changes its import, and goes on. What is under it is another
-matter: kazoo has threads, opens a new session by itself when one is lost, drops watches with every connection, and may keep a request for as long
-as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.callbacks}), every request has its time, watches
-survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when
-a new session turns up without that.
+txzookeeper does not run on Python 3. What an application that was written for it keeps are the calls that it makes: their names, their arguments, the two
+Deferreds of a watch, the flags. What it changes beside its import:
+
+  - The client is made with a reactor, before the servers; C{connect} takes a time alone, in milliseconds. (txzookeeper took the global reactor, and could be
+    told the servers, and a time in seconds, with C{connect}.) C{close} cannot be forced.
+  - Data are bytes, and C{set} is given them. A stat is asked by attribute, C{stat.version} and not C{stat["version"]}, and has no times. So is an event:
+    C{event.kind} is txzookeeper's C{type_name}. C{delete} and C{sync} fire with L{None}.
+  - Errors come from L{pylogbroker.errors}, under the names that they had in the module C{zookeeper}.
+  - The session callback is given a L{SessionEvent}, without the client. Requests wait for a connection, where txzookeeper's failed with
+    C{NotConnectedException}, and fail with L{ZookeeperTimeoutException} when none comes.
+  - Access control lists are kazoo's. C{get_acl}, C{set_acl}, C{set_connection_watcher}, C{set_connection_error_callback}, C{set_deterministic_order},
+    C{client_id}, C{handle}, C{state} and C{unrecoverable} are not there.
+
+To hide that behind a class that looks the same was rejected: it would need a global reactor, and text in the place of bytes.
+
+What is under it is another matter: kazoo has threads, opens a new session by itself when one is lost, drops watches with every connection, and may keep a
+request for as long as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.callbacks}), every request has its time,
+watches survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when a new
+session turns up without that.
 
 kazoo takes requests by way of a socket pair, which blocks its caller when some hundreds wait in it, and it keeps those whose time is over and sends them
 when the connection is back: a node would be created for somebody who has given up long ago. So kazoo is given a limited number of
