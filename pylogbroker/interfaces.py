@@ -300,11 +300,15 @@ class IZookeeper(Protocol):
     node), the watch never fires. Cancelling a watch forgets it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
 
     @ivar session_id: of the current session; 0 while there is none.
+    @ivar session_timeout: milliseconds that a session lives without a word from its client: what the server has made of what was asked for, once it has.
     @ivar connected: whether requests can be answered now.
     """
 
     session_id: int
     connected: bool
+
+    @property
+    def session_timeout(self) -> int: ...
 
     def connect(self, timeoutMs: int | None = None) -> Any: ...
 

@@ -6,8 +6,13 @@ session of now; an entry that could not be written is tried again until it can (
 of entries that are wanted, a set of those that are missing, and one *round* at a time, which claims what is missing, in order, the broker's own first. A
 new topic and a new session add to what is missing, and a failure leaves it there, for the next round a moment later.
 
-The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9). Only if it stays beyond that is
-it a true duplicate: two brokers with one id. At the start that is an error that names both; later, after an expiry, it is logged, and tried again.
+The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9), which takes as long as the
+server has given sessions, and not what was asked for. Only if it stays beyond that is it a true duplicate: two brokers with one id. At the start that is an
+error that names both, or says that it is most probably the same; later, after an expiry, it is logged, and tried again.
+
+The broker's own entry is watched. If somebody deletes it, or writes over it, that is logged, and all entries are claimed again, a moment later. Brokers cannot
+fight over it that way, since none of them takes away what another's session has: whoever finds the number free has it, and the other waits, like any duplicate.
+The entries of topics are not watched, since a broker may have thousands of them: one that somebody deletes alone is back with the next session.
 """
 
 from __future__ import annotations
@@ -15,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBroker, encodeNumber
 from pylogbroker.errors import ConfigurationError, InvalidNameError, ZnodeError, ZookeeperError
-from pylogbroker.interfaces import IZookeeper, SessionEvent
+from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimPatiently
 
 RETRY_MS = 1_000
@@ -47,7 +52,6 @@ class Registration:
         host: str,
         port: int,
         partitionCount: Callable[[str], int],
-        sessionTimeoutMs: int,
     ) -> None:
         """
         @param zookeeper: its client; connected.
@@ -61,7 +65,6 @@ class Registration:
         self._host = host
         self._port = port
         self._partitionCount = partitionCount
-        self._patienceMs = PATIENCE_FACTOR * sessionTimeoutMs
         self._topics: dict[str, None] = {}
         self._missing: dict[str, None] = {}
         self._selfMissing = True
@@ -70,6 +73,7 @@ class Registration:
         self._stopped = False
         self._isStarting = False
         self._removeListener: Callable[[], None] | None = None
+        self._watch: Deferred[None] = succeed(None)
         try:
             self._value()
         except ValueError as error:
@@ -105,24 +109,55 @@ class Registration:
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)
-        session = 0
+        isOurs = False
+        patienceMs = 0
+
+        def wait(conflict: ConflictError) -> None:
+            place = _place(path, conflict.data)
+            self._log.info("{path} is taken by a broker at {place}: waiting {ms} ms for its session to end", path=path, place=place, ms=patienceMs)
+
         try:
-            while session != self._zookeeper.session_id or session == 0:  # or else it has gone with its session
-                session = self._zookeeper.session_id
-                await claimPatiently(self._clock, self._zookeeper, path, self._value(), self._patienceMs, lambda conflict: self._wait(path, conflict))
+            while not isOurs:  # it may have gone again, with its session or otherwise
+                patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
+                await claimPatiently(self._clock, self._zookeeper, path, self._value(), patienceMs, wait)
+                isOurs = await self._watchSelf(path)
         except ConflictError as conflict:
-            raise ConfigurationError(
-                f"brokerid={self._brokerId}: the broker at {_place(path, conflict.data)} is registered with this id in {path}, and stayed so for "
-                f"{self._patienceMs} ms; this one is {self._host}:{self._port}. Give one of them another brokerid"
-            ) from conflict
+            raise ConfigurationError(self._duplicate(path, _place(path, conflict.data), patienceMs)) from conflict
         self._selfMissing = False
 
-    def _wait(self, path: str, conflict: ConflictError) -> None:
-        self._log.info(
-            "{path} is taken by a broker at {place}: waiting {patienceMs} ms for its session to end",
-            path=path,
-            place=_place(path, conflict.data),
-            patienceMs=self._patienceMs,
+    async def _watchSelf(self, path: str) -> bool:
+        """Whether the entry is there, and ours."""
+        looking, watch = self._zookeeper.exists_and_watch(path)
+        self._watch.cancel()
+        self._watch = watch.addCallbacks(self._touched, lambda _failure: None)  # it ends with the session, which is told to us, or with our stop
+        stat = await looking
+        if stat is not None and stat.ephemeralOwner == self._zookeeper.session_id:
+            return True
+        self._watch.cancel()
+        return False
+
+    def _touched(self, event: WatchEvent) -> None:
+        self._log.warn(
+            "{path} was {kind}, and not by this broker: registering broker {brokerId} again", path=event.path, kind=event.kind, brokerId=self._brokerId
+        )
+        self._allMissing()
+        self._beginLater()
+
+    def _allMissing(self) -> None:
+        self._selfMissing = True
+        self._missing.update(self._topics)
+
+    def _duplicate(self, path: str, other: str, patienceMs: int) -> str:
+        own = f"{self._host}:{self._port}"
+        if other == own:
+            return (
+                f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for {patienceMs} ms, with the address of this broker, {own}. "
+                f"That is probably its own session from before, with a longer time-out: start it again when {path} is gone. If it never goes, "
+                "another broker has this brokerid and this hostname"
+            )
+        return (
+            f"brokerid={self._brokerId}: the broker at {other} is registered with this id in {path}, and stayed so for {patienceMs} ms; "
+            f"this one is {own}. Give one of them another brokerid"
         )
 
     def topicCreated(self, topic: str) -> None:
@@ -134,8 +169,7 @@ class Registration:
     def _sessionChanged(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             self._log.warn("The session with ZooKeeper has expired: registering broker {brokerId} again", brokerId=self._brokerId)
-            self._selfMissing = True
-            self._missing.update(self._topics)
+            self._allMissing()
         elif event is SessionEvent.CONNECTED:
             self._begin()
 
@@ -175,7 +209,11 @@ class Registration:
 
     def _roundOver(self, _result: object) -> None:
         self._round = None
-        if not self.isRegistered and not self._stopped:
+        if not self.isRegistered:
+            self._beginLater()
+
+    def _beginLater(self) -> None:
+        if self._retry is None and self._round is None and not self._stopped:
             self._retry = self._clock.callLater(RETRY_MS / 1000, self._again)
 
     def _again(self) -> None:
@@ -185,6 +223,7 @@ class Registration:
     def stop(self) -> None:
         """Register nothing any more. Closing the client takes the entries away."""
         self._stopped = True
+        self._watch.cancel()
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None

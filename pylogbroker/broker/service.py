@@ -276,7 +276,7 @@ class BrokerService(Service):
             raise
         if self._settings.enableZookeeper:
             try:
-                self._turnUntil(Deferred.fromCoroutine(self._register()))
+                self._turnUntil(Deferred.fromCoroutine(self._register(_addressNow)))
             except PylogbrokerError:
                 self._flushWorker.start()
                 self._turnUntil(self.stop())
@@ -339,7 +339,7 @@ class BrokerService(Service):
             raise
         if self._settings.enableZookeeper:
             try:
-                await self._register()
+                await self._register(self._address)
             except Exception:
                 await self._stop()
                 raise
@@ -353,11 +353,15 @@ class BrokerService(Service):
             self._reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl
         )
 
-    async def _register(self) -> None:
-        """Connect, and enter the broker and what it has."""
+    async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
+        """
+        Connect, and enter the broker and what it has.
+
+        @param resolve: gives a name's address.
+        """
         self._isRegistering = True
         try:
-            await self._enter()
+            await self._enter(resolve)
         except ZookeeperError:
             if not self._wasInterrupted:
                 raise
@@ -366,18 +370,28 @@ class BrokerService(Service):
         if self._wasInterrupted:
             raise ClosedError(f"broker {self._settings.brokerId} was stopped while it started")
 
-    async def _enter(self) -> None:
+    async def _enter(self, resolve: Callable[[str], Awaitable[str]]) -> None:
         """All that can be wrong with the settings is found before anybody is asked."""
         settings = self._settings
-        host = advertisedHost(settings, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
+        port = self._advertisedPort()
+        host = await advertisedHost(settings, self._listeningHosts(port), lambda sentence: self._log.warn("{sentence}", sentence=sentence), resolve)
+        if self._wasInterrupted:
+            return
         self._zookeeper = zookeeper = self._makeZookeeper()
-        registration = Registration(
-            self._reactor, zookeeper, settings.brokerId, host, self._advertisedPort(), self.directory.partitionCount, settings.zookeeperSessionTimeoutMs
-        )
+        registration = Registration(self._reactor, zookeeper, settings.brokerId, host, port, self.directory.partitionCount)
         await zookeeper.connect(settings.zookeeperConnectionTimeoutMs)
         self.registration = registration
         await registration.start(sorted({topicPartition.topic for topicPartition in (*self.directory.logs, *self.directory.failures)}))
-        self._log.info("Broker {brokerId} is registered as {host}:{port}", brokerId=settings.brokerId, host=host, port=self._advertisedPort())
+        self._log.info("Broker {brokerId} is registered as {host}:{port}", brokerId=settings.brokerId, host=host, port=port)
+
+    def _listeningHosts(self, port: int) -> list[str]:
+        """Those of the port that others are told first."""
+        addresses = [each.getHost() for each in self.ports]
+        return [address.host for address in sorted(addresses, key=lambda each: getattr(each, "port", None) != port) if hasattr(address, "host")]
+
+    def _address(self, name: str) -> Deferred[str]:
+        """The system is asked, which may take its time."""
+        return self._flushWorker.do(lambda: socket.gethostbyname(name))
 
     def _advertisedPort(self) -> int:
         """C{port}; or what the system has chosen, if that was left to it."""
@@ -526,6 +540,11 @@ class BrokerService(Service):
         later: Deferred[None] = Deferred()
         self._reactor.callLater(ms / 1000, later.callback, None)
         return later
+
+
+async def _addressNow(name: str) -> str:
+    """The same where no reactor runs yet that could be kept waiting; a thread that is left over there would keep the process from ending by Ctrl-C."""
+    return socket.gethostbyname(name)
 
 
 async def _stopAll(ports: list[Any]) -> None:

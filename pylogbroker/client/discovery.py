@@ -27,17 +27,21 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.blocking.pacing import Backoff
+from pylogbroker.client.complaints import Complaints
 from pylogbroker.client.waiting import outcomes
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, topic, topicBroker
 from pylogbroker.cluster.znodes import brokerNumbers, decodeBroker, decodeCount
 from pylogbroker.errors import (
     ClosingException,
+    ConnectionLossException,
     InvalidNameError,
     NoBrokersError,
     NoNodeException,
+    PylogbrokerError,
     SessionExpiredException,
     ZnodeError,
     ZookeeperError,
+    ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
@@ -47,10 +51,6 @@ RETRY_FIRST_MS = 100
 RETRY_MAX_MS = 5_000
 
 log = Logger()
-
-
-def _leaveAlone(error: ZnodeError) -> None:
-    log.warn("A node in ZooKeeper is left alone: {error}", error=error)
 
 
 class Broker(NamedTuple):
@@ -274,6 +274,7 @@ class ZookeeperDiscovery:
         self._registered: dict[str, dict[int, int]] = {}  # topic -> broker -> count, as read last
         self._known: dict[str, dict[int, int]] = {}  # the same, merged
         self._lists: dict[str, list[BrokerPartition]] = {}  # what C{partitions} has computed
+        self._complaints = Complaints()
         self._isStopped = False
 
     # -- the life of it
@@ -323,10 +324,18 @@ class ZookeeperDiscovery:
             if isinstance(outcome, Failure) and not outcome.check(NoNodeException):
                 outcome.raiseException()
 
+    def _numbers(self, path: str, names: list[str]) -> list[int]:
+        """The brokers that children are named after."""
+        self._complaints.children(path, names)
+        return brokerNumbers(path, names, lambda error: self._complain(error.path, "A node in ZooKeeper is left alone: {error}", error))
+
+    def _complain(self, path: str, sentence: str, error: PylogbrokerError, **fields: object) -> None:
+        self._complaints.complain(path, error, lambda: log.warn(sentence, error=error, **fields))
+
     # -- brokers
 
     async def _applyIds(self, names: list[str], isAnew: bool) -> None:
-        numbers = brokerNumbers(BROKER_IDS, names, _leaveAlone)
+        numbers = self._numbers(BROKER_IDS, names)
         for number in set(self.brokers) - set(numbers):
             self._setBroker(number, None)
         await self._allOf([self._followBroker(number) for number in numbers])
@@ -344,9 +353,10 @@ class ZookeeperDiscovery:
         try:
             _creator, host, port = decodeBroker(path, data)
         except ZnodeError as error:
-            log.warn("Broker {number} cannot be used: {error}", number=number, error=error)
+            self._complain(path, "Broker {number} cannot be used: {error}", error, number=number)
             self._setBroker(number, None)
         else:
+            self._complaints.fine(path)
             self._setBroker(number, Broker(number, host, port))
 
     def _setBroker(self, number: int, broker: Broker | None) -> None:
@@ -375,12 +385,13 @@ class ZookeeperDiscovery:
     # -- topics
 
     async def _applyTopics(self, names: list[str], isAnew: bool) -> None:
+        self._complaints.children(BROKER_TOPICS, names)
         readings = []
         for name in names:
             try:
                 readings.append(self._followTopic(name, topic(name)))
             except InvalidNameError as error:
-                log.warn("A topic in ZooKeeper is left alone: {error}", error=error)
+                self._complain(f"{BROKER_TOPICS}/{name}", "A topic in ZooKeeper is left alone: {error}", error)
         await self._allOf(readings)
 
     def _followTopic(self, name: str, path: str) -> Deferred[None]:
@@ -391,7 +402,7 @@ class ZookeeperDiscovery:
 
     async def _readTopic(self, name: str, children: list[str], isAnew: bool) -> None:
         """Read how many partitions each broker has, all at once."""
-        numbers = brokerNumbers(topic(name), children, _leaveAlone)
+        numbers = self._numbers(topic(name), children)
         found: list[Any] = await outcomes([self._zookeeper.get(topicBroker(name, number)) for number in numbers])
         counts = {}
         for number, outcome in zip(numbers, found, strict=True):
@@ -409,10 +420,12 @@ class ZookeeperDiscovery:
 
     def _readCount(self, path: str, data: bytes | None) -> int:
         try:
-            return decodeCount(path, data)
+            count = decodeCount(path, data)
         except ZnodeError as error:
-            log.warn("A broker's partitions cannot be used: {error}", error=error)
+            self._complain(path, "A broker's partitions cannot be used: {error}", error)
             return 0
+        self._complaints.fine(path)
+        return count
 
     def _merge(self, name: str, counts: Mapping[int, int]) -> None:
         """New set = old set and new partitions, of brokers that are alive."""
@@ -439,6 +452,9 @@ class ZookeeperDiscovery:
         """
         The partitions of a topic, also of one that nobody has registered yet: then partition 0 of every broker, which is remembered.
 
+        A reading whose connection is lost is one that has found no broker; the next is answered when the connection is back. One that gets no answer for as
+        long as a request may take is the last.
+
         @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount} readings of everything, each after a longer wait; with
             L{ZookeeperError}.
         """
@@ -447,17 +463,33 @@ class ZookeeperDiscovery:
     async def _lookUp(self, name: str) -> list[BrokerPartition]:
         backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
         retriesLeft = self._readRetryCount
+        read = self._readIds
         while not (found := self.partitions(name)):
-            await self._applyIds(await self._zookeeper.get_children(BROKER_IDS), False)
-            if self.brokers:
-                self._merge(name, dict.fromkeys(self.brokers, 1))
-            elif retriesLeft:
+            error = await self._readFor(name, read)
+            if error is not None:
+                if not retriesLeft:
+                    raise error
                 retriesLeft -= 1
                 await deferLater(self._clock, backoff.failed() / 1000)
-                await self.refresh()
-            else:
-                raise NoBrokersError(f"there is no broker for topic {name}")
+                read = self._refresh
         return found
+
+    async def _readFor(self, name: str, read: Callable[[], Awaitable[None]]) -> PylogbrokerError | None:
+        """Read, so that the topic has a partition; or why it has none yet."""
+        try:
+            await read()
+        except ZookeeperTimeoutException:
+            raise
+        except (ConnectionLossException, SessionExpiredException) as error:
+            return error
+        if not self.brokers:
+            return NoBrokersError(f"there is no broker for topic {name}")
+        if not self.partitions(name):
+            self._merge(name, dict.fromkeys(self.brokers, 1))
+        return None
+
+    async def _readIds(self) -> None:
+        await self._applyIds(await self._zookeeper.get_children(BROKER_IDS), False)
 
     def refresh(self) -> Deferred[None]:
         """
@@ -469,7 +501,7 @@ class ZookeeperDiscovery:
 
     async def _refresh(self) -> None:
         zookeeper = self._zookeeper
-        await self._applyIds(await zookeeper.get_children(BROKER_IDS), False)
+        await self._readIds()
         for number in list(self.brokers):
             try:
                 data, _stat = await zookeeper.get(brokerId(number))

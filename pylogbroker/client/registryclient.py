@@ -97,9 +97,7 @@ class RegistryClient:
     L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with L{pylogbroker.errors.BusyError} when too much is asked already.
     """
 
-    def __init__(
-        self, reactor: Any, url: str, *, timeoutMs: float = TIMEOUT_MS, agent: IAgent | None = None, schemaCountMax: int = SCHEMA_COUNT_MAX
-    ) -> None:
+    def __init__(self, reactor: Any, url: str, *, timeoutMs: float = TIMEOUT_MS, agent: IAgent | None = None, schemaCountMax: int = SCHEMA_COUNT_MAX) -> None:
         """
         @param url: C{http://HOST:PORT} or C{https://…}.
         @param timeoutMs: for an answer, connecting included.

@@ -125,7 +125,7 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     ACL_ROW,
     Row(
         "zk.read.num.retries", "zookeeperReadRetryCount", _NOT_NEGATIVE, "3",
-        "How often ZooKeeper is read anew for a message whose topic has no broker, before that is an error.",
+        "How often ZooKeeper is read anew for a message whose topic has no broker, or after a lost connection, before that is an error.",
     ),
     Row(
         "partitioner.class", "partitioner", Text(), None,

@@ -38,7 +38,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     Row(
         "hostname", "hostName", Host(), None,
         "The name or address that others are told to reach this broker by; it is not what it listens on.",
-        derived="`listen.interface`, or the address of the host's name",
+        derived="`listen.interface`, or the address in `listeners`, or that of the host's name",
     ),
     Row(
         "port", "port", Integer(0, 65535), "6667",
@@ -366,7 +366,7 @@ class BrokerSettings:
                 raise ConfigurationError(f"{key}={properties[key]}: must be at least {other}, which is {least}")
             values[setting] = max(values[setting], least)
         if not values["listeners"]:
-            values["listeners"] = (_listener(values["port"], values["listenInterface"]),)
+            values["listeners"] = (listener(values["port"], values["listenInterface"]),)
         if values["httpMessages"] is None:
             values["httpMessages"] = not values["allowFile"]
         if values["allowFile"]:
@@ -374,7 +374,7 @@ class BrokerSettings:
         return cls(**values)
 
 
-def _listener(port: int, interface: str) -> str:
+def listener(port: int, interface: str) -> str:
     """The endpoint string for a port; all IPv4 addresses without an interface, as 0.7 does by default."""
     if not interface:
         return f"tcp:{port}"

@@ -54,13 +54,15 @@ class ZookeeperDouble:
     @ivar isRunning: L{False} after C{stop}: nobody is connected, nobody's session ends.
     """
 
-    def __init__(self, clock: Any, latencyMs: float = 0) -> None:
+    def __init__(self, clock: Any, latencyMs: float = 0, sessionTimeoutMsMin: int = 0) -> None:
         """
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param latencyMs: of a request, there and back.
+        @param sessionTimeoutMsMin: what it gives who asks for less.
         """
         self.clock = clock
         self.latency = latencyMs / 2000
+        self.sessionTimeoutMsMin = sessionTimeoutMsMin
         self.isRunning = True
         self._root = _Node(b"", 0, 0)
         self._zxid = 0
@@ -88,7 +90,7 @@ class ZookeeperDouble:
         """Cut a client's connection. Its session expires unless C{reconnect} comes in time."""
         if client.connected:
             self._drop(client)
-            self._expiries[client.session_id] = self.clock.callLater(client.sessionTimeoutMs / 1000, self._end, client.session_id)
+            self._expiries[client.session_id] = self.clock.callLater(client.session_timeout / 1000, self._end, client.session_id)
             client._suspended()
 
     def reconnect(self, client: ZookeeperDoubleClient) -> None:
@@ -129,13 +131,14 @@ class ZookeeperDouble:
         """It is back; clients have to C{reconnect}."""
         self.isRunning = True
         for session, client in self._sessions.items():
-            self._expiries[session] = self.clock.callLater(client.sessionTimeoutMs / 1000, self._end, session)
+            self._expiries[session] = self.clock.callLater(client.session_timeout / 1000, self._end, session)
 
     # -- sessions
 
     def _open(self, client: ZookeeperDoubleClient) -> int:
         session, self._nextSession = self._nextSession, self._nextSession + 1
         self._sessions[session] = client
+        client.session_timeout = max(client.session_timeout, self.sessionTimeoutMsMin)
         return session
 
     def _drop(self, client: ZookeeperDoubleClient) -> None:
@@ -237,7 +240,7 @@ class ZookeeperDoubleClient:
     """
 
     def __init__(self, server: ZookeeperDouble, session_timeout: int, chroot: str) -> None:
-        self.sessionTimeoutMs = session_timeout
+        self.session_timeout = session_timeout
         self.session_id = 0
         self.connected = False
         self.isClosed = False
@@ -250,6 +253,7 @@ class ZookeeperDoubleClient:
         self._held: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
         self._inFlight: dict[Deferred[Any], str] = {}
         self._connecting: list[Deferred[Any]] = []
+        self._reaching: Any = None
 
     # -- the session
 
@@ -264,9 +268,10 @@ class ZookeeperDoubleClient:
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException("no connection in time")
 
-        connected.addTimeout((timeoutMs or 2 * self.sessionTimeoutMs) / 1000, self._server.clock, late)
+        connected.addTimeout((timeoutMs or 2 * self.session_timeout) / 1000, self._server.clock, late)
         self._connecting.append(connected)
-        self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
+        if self._reaching is None:
+            self._reaching = self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
         return connected.addCallback(self._checkChroot).addErrback(lambda failure: self.close().addBoth(lambda _: failure))
 
     def _checkChroot(self, _result: object) -> Any:
@@ -287,6 +292,12 @@ class ZookeeperDoubleClient:
             if expiry is not None:
                 expiry.cancel()
             self._server._end(self.session_id)
+            if self._reaching is not None and self._reaching.active():
+                self._reaching.cancel()
+            waiting, self._connecting = self._connecting, []
+            for each in waiting:
+                if not each.called:
+                    each.errback(ClosingException("the client was closed"))
             self._over(ClosingException("the client was closed"), SessionEvent.CLOSED)
         return succeed(None)
 
@@ -366,7 +377,7 @@ class ZookeeperDoubleClient:
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException(f"{what}: no answer in time")
 
-        answer.addTimeout(2 * self.sessionTimeoutMs / 1000, self._server.clock, late)
+        answer.addTimeout(2 * self.session_timeout / 1000, self._server.clock, late)
         if self.connected:
             self._begin(answer, what, work)
         else:

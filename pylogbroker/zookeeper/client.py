@@ -1,11 +1,25 @@
 """
 A client of ZooKeeper for Twisted, over kazoo, with the names of txzookeeper.
 
-txzookeeper does not run on Python 3; an application that was written for it changes its import, and goes on. What is under it is another
-matter: kazoo has threads, opens a new session by itself when one is lost, drops watches with every connection, and may keep a request for as long
-as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.callbacks}), every request has its time, watches
-survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when
-a new session turns up without that.
+txzookeeper does not run on Python 3. What an application that was written for it keeps are the calls that it makes: their names, their arguments, the two
+Deferreds of a watch, the flags. What it changes beside its import:
+
+  - The client is made with a reactor, before the servers; C{connect} takes a time alone, in milliseconds. (txzookeeper took the global reactor, and could be
+    told the servers, and a time in seconds, with C{connect}.) C{close} cannot be forced.
+  - Data are bytes, and C{set} is given them. A stat is asked by attribute, C{stat.version} and not C{stat["version"]}, and has no times. So is an event:
+    C{event.kind} is txzookeeper's C{type_name}. C{delete} and C{sync} fire with L{None}.
+  - Errors come from L{pylogbroker.errors}, under the names that they had in the module C{zookeeper}.
+  - The session callback is given a L{SessionEvent}, without the client. Requests wait for a connection, where txzookeeper's failed with
+    C{NotConnectedException}, and fail with L{ZookeeperTimeoutException} when none comes.
+  - Access control lists are kazoo's. C{get_acl}, C{set_acl}, C{set_connection_watcher}, C{set_connection_error_callback}, C{set_deterministic_order},
+    C{client_id}, C{handle}, C{state} and C{unrecoverable} are not there.
+
+To hide that behind a class that looks the same was rejected: it would need a global reactor, and text in the place of bytes.
+
+What is under it is another matter: kazoo has threads, opens a new session by itself when one is lost, drops watches with every connection, and may keep a
+request for as long as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.callbacks}), every request has its time,
+watches survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when a new
+session turns up without that.
 
 kazoo takes requests by way of a socket pair, which blocks its caller when some hundreds wait in it, and it keeps those whose time is over and sends them
 when the connection is back: a node would be created for somebody who has given up long ago. So kazoo is given a limited number of
@@ -18,6 +32,7 @@ reactor hung; L{pylogbroker.zookeeper.watchdog} ends the session then.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -86,6 +101,8 @@ RETRY_DELAY_MAX = 2.0  # seconds between attempts to connect, at the most
 SESSION_PARTS = 6
 """So many attempts to connect there are within a session's time at least: a server that comes back gives its sessions no more than that to be found."""
 
+_NEGOTIATED = re.compile(r"negotiated session timeout: (\d+)")
+
 
 def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren)
@@ -104,15 +121,24 @@ class _Request(NamedTuple):
     answer: Deferred[Any]
 
 
-class _LastWarning(logging.Handler):
-    """kazoo's own log: kept for those who wait for a connection, and otherwise for nobody, since what matters comes as an event."""
+class _Said(logging.Handler):
+    """
+    kazoo's own log. What matters comes as an event, but for two things.
+
+    @ivar warning: the last, for those who wait for a connection.
+    @ivar sessionTimeoutMs: what the server has answered to the time-out that it was asked for; 0 before. kazoo tells it nowhere else.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = ""
+        super().__init__()
+        self.warning = ""
+        self.sessionTimeoutMs = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            self.warning = record.getMessage()
+        elif str(record.msg).startswith("Session created") and (found := _NEGOTIATED.search(record.getMessage())):
+            self.sessionTimeoutMs = int(found[1])
 
 
 class ZookeeperClient:
@@ -158,14 +184,15 @@ class ZookeeperClient:
         self._connecting: list[Deferred[ZookeeperClient]] = []
         self._waiting: deque[_Request] = deque()
         self._inFlight: dict[_Request, None] = {}
+        self._isBegun = False
         self._closed = False
         self._restarting: Any = None
         self._ended: list[Deferred[None]] | None = None
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
-        self._warning = _LastWarning()
+        self._said = _Said()
         self._watchdog = Watchdog(reactor, self._bite, HANG_FACTOR * session_timeout)
         logger = logging.Logger("kazoo")  # a logger of its own: not one of those that the application configures
-        logger.addHandler(self._warning)
+        logger.addHandler(self._said)
         try:
             if not servers.strip():
                 raise ValueError("no servers are given")
@@ -187,12 +214,18 @@ class ZookeeperClient:
 
     # -- the session --------------------------------------------------------------------------------------------------
 
+    @property
+    def session_timeout(self) -> int:
+        """See L{pylogbroker.interfaces.IZookeeper}."""
+        return self._said.sessionTimeoutMs or self._sessionTimeoutMs
+
     def connect(self, timeoutMs: int | None = None) -> Deferred[ZookeeperClient]:
         """
-        Connect; after that it reconnects by itself.
+        Connect; after that it reconnects by itself. Who calls this while another waits waits for the same connection.
 
         @param timeoutMs: by default twice the session's.
-        @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and is closed then; with L{NoNodeException} when the chroot does not exist.
+        @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and is closed then; with L{NoNodeException} when the chroot does not exist;
+            with L{ClosingException} when it is closed meanwhile, also because another's wait was over.
         """
         if self._closed:
             return fail(ClosingException(f"the client of {self.servers} was closed"))
@@ -204,24 +237,30 @@ class ZookeeperClient:
         self._connecting.append(connected)
 
         def late(_result: object, _seconds: float) -> None:
-            reason = f" ({self._warning.text})" if self._warning.text else ""
+            reason = f" ({self._said.warning})" if self._said.warning else ""
             raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}")
 
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)
-        self._inThread(self._begin, self._notStarted)
+        if not self._isBegun:  # kazoo that is started twice has two connections, and ends one
+            self._isBegun = True
+            self._inThread(self._begin, self._notStarted)
         return connected.addCallback(self._checkChroot).addErrback(self._notConnected)
 
     def _notStarted(self, error: Exception | None) -> None:
         """kazoo could not even begin to connect (no threads, no descriptors), or it could."""
         if error is None:
             return
+        if not self._failConnecting(ZookeeperError(f"connecting to {self.servers}: {error!r}")) and not self._closed:
+            self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
+            self._restartLater()
+
+    def _failConnecting(self, error: ZookeeperError) -> bool:
+        """Whether anybody had asked for a connection."""
         waiting, self._connecting = self._connecting, []
         for each in waiting:
             if not each.called:
-                each.errback(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
-        if not waiting and not self._closed:
-            self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
-            self._restartLater()
+                each.errback(error)
+        return bool(waiting)
 
     def _checkChroot(self, _client: object) -> Deferred[ZookeeperClient]:
         def check(stat: Stat | None) -> ZookeeperClient:
@@ -265,7 +304,9 @@ class ZookeeperClient:
     def _isEnded(self, error: Exception | None) -> None:
         if error is not None:
             self._log.warn("Closing {client} did not work: {error}. The server ends the session when its time is over", client=self, error=error)
-        self._lost(ClosingException(f"the client of {self.servers} was closed"), SessionEvent.CLOSED)
+        closing = ClosingException(f"the client of {self.servers} was closed")
+        self._failConnecting(closing)
+        self._lost(closing, SessionEvent.CLOSED)
         ended, self._ended = self._ended or [], None
         for each in ended:
             each.callback(None)

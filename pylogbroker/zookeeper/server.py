@@ -4,10 +4,14 @@ A real ZooKeeper as a child process, for development and tests: one server, on t
 It runs what is there: the jars in the PySpark wheel, or Debian's package C{zookeeper}; both need a Java runtime. The child has a process group of its
 own, so that Ctrl-C in a terminal reaches only us, and we end it when everybody who needs it has been stopped; if we die without that, the
 system ends it (on Linux).
+
+ZooKeeper itself says nothing that anybody could read when its port is taken, and lets two of itself write into one directory. So both are looked at before it
+is started. The lock on the data is the child's: it has the locked file open, and so the data are free when the child has ended, and not when we have.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -215,8 +219,8 @@ class ZookeeperServer:
 
     def start(self) -> Deferred[None]:
         """
-        @return: fires with L{None} when clients are served. Fails with L{ConfigurationError} when Java or ZooKeeper is missing, and with
-            L{ZookeeperError} when the server ends before that, or takes too long; then it does not run.
+        @return: fires with L{None} when clients are served. Fails with L{ConfigurationError} when Java or ZooKeeper is missing, or the port or the
+            directory cannot be had, and with L{ZookeeperError} when the server ends before that, or takes too long; then it does not run.
         """
         return Deferred.fromCoroutine(self._start())
 
@@ -224,16 +228,15 @@ class ZookeeperServer:
         if self.isRunning:
             raise ZookeeperError(f"the ZooKeeper at {self.servers} runs already")
         command = self.command()
-        if await isReady(self._reactor, self.port):
-            raise ZookeeperError(f"port {self.port}: another ZooKeeper is there")
-        try:
-            os.makedirs(self._directory, exist_ok=True)
-            Path(self._directory, CONFIGURATION).write_text(self.configuration(), encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"ZooKeeper's data cannot be in {self._directory}: {error.strerror}") from error
+        await self._checkPort()
+        held = self._takeData()
         self._child = child = _Child()
         launch = [sys.executable, "-ISc", _LAUNCH, *command]
-        self._process = self._reactor.spawnProcess(child, sys.executable, launch, self._environment, self._directory)
+        descriptors = {0: "w", 1: "r", 2: "r", 3: held}
+        try:
+            self._process = self._reactor.spawnProcess(child, sys.executable, launch, self._environment, self._directory, childFDs=descriptors)
+        finally:
+            os.close(held)
         for _look in range(START_MS_MAX // LOOK_MS):
             if child.hasEnded:
                 raise ZookeeperError(f"ZooKeeper has ended instead of serving on {self.servers}; it said: {_said(child)}")
@@ -243,6 +246,31 @@ class ZookeeperServer:
             await self._later(LOOK_MS)
         await self.kill()
         raise ZookeeperTimeoutException(f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: {_said(child)}")
+
+    async def _checkPort(self) -> None:
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZooKeeper has it
+                probe.bind((HOST, self.port))
+        except OSError as error:
+            if await isReady(self._reactor, self.port):
+                raise ZookeeperError(f"port {self.port}: another ZooKeeper is there") from error
+            raise ConfigurationError(f"port {self.port} of {HOST} cannot be had: {error.strerror}") from error
+
+    def _takeData(self) -> int:
+        """Lock the directory, and write the configuration. The descriptor has the lock."""
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            with open(f"{self._directory}/{CONFIGURATION}", "a", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.truncate(0)
+                file.write(self.configuration())
+                file.flush()
+                return os.dup(file.fileno())
+        except BlockingIOError as error:
+            raise ConfigurationError(f"ZooKeeper's data cannot be in {self._directory}: another ZooKeeper has them there") from error
+        except OSError as error:
+            raise ConfigurationError(f"ZooKeeper's data cannot be in {self._directory}: {error.strerror}") from error
 
     def stop(self) -> Deferred[None]:
         """

@@ -4,31 +4,38 @@ Tests for L{pylogbroker.broker.advertised}.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.advertised import advertisedHost, isLocal
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ConfigurationError
-
-
-def _nobody(name: str) -> str:
-    raise OSError("Name or service not known")
 
 
 class AdvertisedHostTests(SynchronousTestCase):
     """What others are told."""
 
-    def host(self, address: str = "10.0.0.5", **properties: str) -> str:
-        """The host with these settings, on a machine called C{box} whose name has this address; warnings are kept."""
+    def host(self, address: str = "10.0.0.5", listening: Sequence[str] = ("0.0.0.0",), **properties: str) -> str:
+        """The host with these settings, on a machine called C{box} whose name has this address, if it has one; warnings are kept."""
         self.warnings: list[str] = []
         given = {"brokerid": "0", "log.dir": "x", "enable.zookeeper": "false", **{key.replace("_", "."): value for key, value in properties.items()}}
         settings = BrokerSettings.fromProperties(given, self.fail)
 
-        def resolve(name: str) -> str:
+        async def resolve(name: str) -> str:
             self.assertEqual(name, "box")
+            if not address:
+                raise OSError("Name or service not known")
             return address
 
-        return advertisedHost(settings, self.warnings.append, lambda: "box", resolve)
+        return self.successResultOf(Deferred.fromCoroutine(advertisedHost(settings, listening, self.warnings.append, resolve, lambda: "box")))
+
+    def refusal(self, address: str = "10.0.0.5", listening: Sequence[str] = ("0.0.0.0",), **properties: str) -> str:
+        """The same, where there is none."""
+        with self.assertRaises(self.failureException) as raised:
+            self.host(address, listening, **properties)
+        self.assertIn("ConfigurationError", str(raised.exception))
+        return str(raised.exception)
 
     def test_given(self) -> None:
         """C{hostname} counts before all else, and is not looked up."""
@@ -59,18 +66,36 @@ class AdvertisedHostTests(SynchronousTestCase):
         self.host("127.0.1.1", listen_interface="0.0.0.0")
         self.assertEqual(len(self.warnings), 1)
 
+    def test_everywhere(self) -> None:
+        """So it is where all IPv6 addresses are listened on."""
+        self.host("127.0.1.1", listen_interface="::")
+        self.assertEqual(len(self.warnings), 1)
+        self.host(hostname="127.0.1.1", listen_interface="::")
+        self.assertEqual(len(self.warnings), 1)
+
+    def test_listeners(self) -> None:
+        """Where C{listeners} is set it decides, and not C{listen.interface}: the first address that can be told, or that of the host's name."""
+        everywhere, one = "tcp:6667", "tcp:6667:interface=10.0.0.9"
+        self.assertEqual(self.host("127.0.1.1", ["0.0.0.0"], listeners=everywhere, listen_interface="127.0.0.1"), "127.0.1.1")
+        self.assertEqual(len(self.warnings), 1)
+        self.assertEqual(self.host("127.0.1.1", ["10.0.0.9"], listeners=one), "10.0.0.9")
+        self.assertEqual(self.host("127.0.1.1", ["::1", "10.0.0.9"], listeners=one), "10.0.0.9")
+        self.assertEqual(self.host("127.0.1.1", ["127.0.0.1"], listeners=one), "127.0.0.1")
+        self.assertEqual(self.warnings, [])
+        self.host("127.0.1.1", ["127.0.0.1", "10.0.0.9"], listeners=one)
+        self.assertIn("listeners is 127.0.0.1", self.warnings[0])
+        self.assertEqual(self.host("127.0.1.1", [], listeners="unix:x"), "127.0.1.1")
+        self.assertEqual(len(self.warnings), 1)
+
     def test_noAddress(self) -> None:
         """A host whose name has no address needs the setting, and is told so."""
-        settings = BrokerSettings.fromProperties({"brokerid": "0", "log.dir": "x", "enable.zookeeper": "false"}, self.fail)
-        error = self.assertRaises(ConfigurationError, advertisedHost, settings, self.fail, lambda: "box", _nobody)
-        self.assertIn("box, has no address (Name or service not known): set hostname", str(error))
+        self.assertIn("box, has no address (Name or service not known): set hostname", self.refusal(""))
 
     def test_literal(self) -> None:
         """An IPv6 literal is refused, wherever it comes from."""
-        for properties in ({"hostname": "fe80::1"}, {"listen_interface": "::1"}):
-            with self.assertRaises(ConfigurationError) as raised:
-                self.host(**properties)
-            self.assertIn("IPv6", str(raised.exception))
+        self.assertIn("hostname=fe80::1: the value in ZooKeeper cannot carry an IPv6", self.refusal(hostname="fe80::1"))
+        self.assertIn("listen.interface=::1: the value", self.refusal(listen_interface="::1"))
+        self.assertIn("listeners=::1: the value", self.refusal("", ["::1"], listeners="tcp6:1:interface=x"))
         self.assertEqual(self.host(hostname="log1", listen_interface="::1"), "log1")
 
     def test_isLocal(self) -> None:

@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.registration import RETRY_MS, Registration
-from pylogbroker.errors import ConfigurationError, ConnectionLossException, SessionExpiredException
+from pylogbroker.errors import ConfigurationError, ConnectionLossException, NoNodeException, SessionExpiredException
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
 
@@ -42,7 +42,7 @@ class RegistrationTests(SynchronousTestCase):
             self.clock.advance(seconds / 100)
 
     def registration(self, client: Any, host: str = "127.0.0.1", port: int = 29095) -> Registration:
-        return Registration(self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2, SESSION_MS)
+        return Registration(self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2)
 
     def started(self, *topics: str) -> tuple[ZookeeperDoubleClient, Registration]:
         client = self.client()
@@ -148,6 +148,104 @@ class RegistrationTests(SynchronousTestCase):
         self.assertTrue(tree[OWN][0].endswith(b":127.0.0.1:9999"))
         self.assertEqual((tree[OWN][1], tree["/brokers/topics/alpha/0"]), (client.session_id, (b"2", client.session_id)))
 
+    def test_fastRestartOfShortSessions(self) -> None:
+        """It waits as long as the server lets sessions live, though shorter ones were asked for."""
+        self.server.sessionTimeoutMsMin = 3 * SESSION_MS
+        old, before = self.started()
+        before.stop()
+        self.server.disconnect(old)
+        client = self.client()
+        with capturedLogs() as events:
+            starting = self.registration(client).start([])
+            self.settle(3 * SESSION_MS / 1000 - 1)
+        self.assertNoResult(starting)
+        self.assertIn("waiting 36000 ms", formatEvent(events[0]))
+        self.settle(1.5)
+        self.successResultOf(starting)
+        self.assertEqual(self.server.tree()[OWN][1], client.session_id)
+
+    def test_duplicateOfItself(self) -> None:
+        """Where the entry that stays has the address of this broker it is not called another one."""
+        self.started()
+        starting = self.registration(self.client()).start([])
+        self.settle(2 * SESSION_MS / 1000)
+        self.settle()
+        error = str(self.failureResultOf(starting, ConfigurationError).value)
+        self.assertIn("probably its own session from before", error)
+        self.assertEqual(error.count("127.0.0.1:29095"), 1)
+
+    def test_deletedBySomebody(self) -> None:
+        """An entry of the broker's that somebody deletes, or writes over, is there again a moment later, with those of topics; that is said, each time."""
+        client, registration = self.started("alpha")
+        other = self.client()
+        before = self.values()
+        for _time in range(2):
+            with capturedLogs() as events:
+                for path in (OWN, "/brokers/topics/alpha/0"):
+                    other.delete(path)
+                self.settle()
+                self.assertEqual((self.values(), registration.isRegistered), ({}, False))
+                self.settle(RETRY_MS / 1000)
+            self.assertEqual(list(self.values()), list(before))
+            self.assertEqual({owner for _data, owner in self.server.tree().values()}, {0, client.session_id})
+            self.assertEqual([formatEvent(event) for event in events], [f"{OWN} was deleted, and not by this broker: registering broker 0 again"])
+        with capturedLogs() as events:
+            other.set(OWN, b"x:elsewhere:1")
+            self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertTrue(self.values()[OWN].endswith(b":127.0.0.1:29095"))
+        self.assertEqual([formatEvent(event) for event in events], [f"{OWN} was changed, and not by this broker: registering broker 0 again"])
+        self.assertTrue(registration.isRegistered)
+        zxid = self.server._zxid
+        self.settle(10 * RETRY_MS / 1000)
+        self.assertEqual(self.server._zxid, zxid)
+
+    def test_deletedMeanwhile(self) -> None:
+        """So it is with one that was deleted while the connection was lost, or before it could be looked at."""
+        client, _registration = self.started()
+        other = self.client()
+        self.server.disconnect(client)
+        other.delete(OWN)
+        self.settle()
+        self.server.reconnect(client)
+        self.settle(RETRY_MS / 1000 + 0.5)
+        self.assertEqual(self.server.tree()[OWN][1], client.session_id)
+        for step in range(30):
+            self.setUp()
+            client, other = self.client(), self.client()
+            starting = self.registration(client).start([])
+            for _ in range(step):
+                self.clock.advance(0.001)
+            other.delete(OWN).addErrback(lambda failure: failure.trap(NoNodeException))
+            self.settle(RETRY_MS / 1000 + 0.5)
+            self.successResultOf(starting)
+            self.assertEqual(self.server.tree()[OWN][1], client.session_id, step)
+
+    def test_takenAfterDeletion(self) -> None:
+        """Another broker that takes the number meanwhile keeps it: there is no fight, and this one is registered when the other has gone."""
+        client, registration = self.started()
+        other = self.client()
+        other.delete(OWN)
+        second = self.registration(other, "10.0.0.2").start([])
+        self.settle()
+        self.successResultOf(second)
+        with capturedLogs() as events:
+            self.settle(2 * SESSION_MS / 1000 + 5)
+        self.assertEqual(self.server.tree()[OWN][1], other.session_id)
+        self.assertFalse(registration.isRegistered)
+        self.assertTrue(any("10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event) for event in events))
+        other.close()
+        self.settle(2)
+        self.assertEqual((self.server.tree()[OWN][1], registration.isRegistered), (client.session_id, True))
+
+    def test_deletedAfterStop(self) -> None:
+        """Who has stopped takes no notice."""
+        _client, registration = self.started()
+        registration.stop()
+        with capturedLogs() as events:
+            self.client().delete(OWN)
+            self.settle(RETRY_MS / 1000 + 1)
+        self.assertEqual((self.values(), events), ({}, []))
+
     def test_expiry(self) -> None:
         """After an expiry everything is registered again, in the new session, with a new creation time."""
         client, registration = self.started("alpha")
@@ -252,7 +350,7 @@ class RegistrationTests(SynchronousTestCase):
         """A failure that nobody foresaw is logged with its traceback, and it is tried again."""
         client = self.client()
         counts = iter((lambda: 1 / 0, lambda: 2))
-        registration = Registration(self.clock, client, 0, "host", 1, lambda topic: int(next(counts)()), SESSION_MS)
+        registration = Registration(self.clock, client, 0, "host", 1, lambda topic: int(next(counts)()))
         registration.start(["alpha"])
         self.settle()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

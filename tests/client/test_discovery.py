@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import Broker, StaticDiscovery, ZookeeperDiscovery
 from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.errors import NoBrokersError, NoNodeException, ZookeeperError, ZookeeperTimeoutException
+from pylogbroker.errors import ConnectionLossException, NoBrokersError, NoNodeException, ZookeeperError, ZookeeperTimeoutException
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.model import BrokerPartition
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -211,6 +211,45 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.settle()
         self.assertIn("topic t", str(self.failureResultOf(looking, NoBrokersError).value))
 
+    def test_lookUpOverALostConnection(self) -> None:
+        """A reading whose connection is lost is one of the readings: another is made, and answered when the connection is back."""
+        self.broker(0)
+        self.start()
+        self.server.latency = 0.1
+        for end in (self.server.disconnect, self.server.expire):
+            looking = self.discovery.lookUp(f"new {end.__name__}")
+            end(self.zookeeper)
+            self.clock.pump([0.1] * 50)
+            self.server.reconnect(self.zookeeper)
+            self.clock.pump([0.1] * 20)
+            self.assertEqual(list(map(str, self.do(looking))), ["0-0"])
+
+    def test_lookUpFindsARegistration(self) -> None:
+        """A topic that is registered meanwhile is where it is registered, and nowhere else."""
+        self.start()
+        looking = self.discovery.lookUp("t")
+        self.server.disconnect(self.zookeeper)
+        self.broker(0)
+        self.broker(1)
+        self.registration("t", 1, 2)
+        self.clock.advance(1)
+        self.server.reconnect(self.zookeeper)
+        self.assertEqual(list(map(str, self.do(looking))), ["1-0", "1-1"])
+
+    def test_lookUpWithoutZookeeper(self) -> None:
+        """So often as was said; and a reading that has waited for its whole time for a ZooKeeper is the last."""
+        self.broker(0)
+        self.start()
+        self.server.latency = 0.1
+        never = ZookeeperDiscovery(self.clock, self.zookeeper, readRetryCount=0)
+        for discovery, seconds, error in ((never, 1, ConnectionLossException), (self.discovery, 13, ZookeeperTimeoutException)):
+            looking = discovery.lookUp("new")
+            self.server.disconnect(self.zookeeper)
+            self.clock.pump([0.1] * (10 * seconds))
+            self.assertIs(type(self.failureResultOf(looking).value), error)
+            self.server.reconnect(self.zookeeper)
+            self.clock.pump([0.1] * 10)
+
     def test_garbage(self) -> None:
         """What somebody else has written into the registries is skipped with a line in the log, and stops nobody."""
         self.put("/brokers/ids/no-number", b"x")
@@ -232,6 +271,30 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(sorted(self.discovery.brokers), [0, 7])
         self.do(self.cluster.set("/brokers/ids/7", b""))
         self.assertEqual(sorted(self.discovery.brokers), [0])
+
+    def test_garbageOnce(self) -> None:
+        """It is named once, however often everything is read, until it is another, or gone and back."""
+        self.put("/brokers/ids/no-number", b"x")
+        self.put("/brokers/ids/7", b"nonsense")
+        self.put("/brokers/topics/bad/0", b"many")
+        self.put("/brokers/topics/a\ue000b/0", b"1")
+        self.broker(0)
+        self.start()
+        for name in ("new", "newer"):
+            self.do(self.discovery.lookUp(name))
+            self.do(self.discovery.refresh())
+            self.broker(8)
+            self.remove("/brokers/ids/8")
+        self.assertEqual(len(self.events), 4, self.events)
+        self.do(self.cluster.set("/brokers/ids/7", b"other nonsense"))
+        self.do(self.cluster.set("/brokers/topics/bad/0", b"1"))
+        self.do(self.discovery.refresh())
+        self.assertEqual(len(self.events), 5, self.events)
+        self.do(self.cluster.set("/brokers/topics/bad/0", b"many"))
+        self.do(self.discovery.refresh())
+        self.remove("/brokers/ids/no-number")
+        self.put("/brokers/ids/no-number", b"x")
+        self.assertEqual(len(self.events), 7, self.events)
 
     def test_topicWithAnImpossibleName(self) -> None:
         """A topic whose name cannot be used is skipped."""

@@ -34,7 +34,13 @@ SECONDS_MAX = 15.0
 
 
 class Bench(Protocol):
-    """A server, and what may befall its clients."""
+    """
+    A server, and what may befall its clients.
+
+    @ivar sessionTimeoutMsMin: the shortest session that it gives.
+    """
+
+    sessionTimeoutMsMin: int
 
     def client(self, chroot: str = "", session_timeout: int = SESSION_MS) -> Any:
         """A client, not connected, whose connection can be cut."""
@@ -244,6 +250,25 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIs(await client.connect(), client)
         self.assertEqual(client.session_id, session)
 
+    async def test_sessionTimeout(self) -> None:
+        """Who asks for a shorter session than the server gives knows, once connected, what it has got."""
+        client = self.bench.client(session_timeout=100)
+        self.addCleanup(client.close)
+        self.assertEqual(client.session_timeout, 100)
+        await client.connect(5_000)
+        self.assertEqual(client.session_timeout, self.bench.sessionTimeoutMsMin)
+        self.assertEqual((await self.connected()).session_timeout, SESSION_MS)
+
+    async def test_connectAtOnce(self) -> None:
+        """Who connects while another does waits for the same connection, and C{close} ends the one session that there is."""
+        client, other = self.bench.client(), await self.connected()
+        self.addCleanup(client.close)
+        first, second = client.connect(), client.connect()
+        self.assertEqual((await first, await second), (client, client))
+        await client.create("/e", flags=EPHEMERAL)
+        await client.close()
+        self.assertIs(await other.exists("/e"), None)
+
     async def test_listeners(self) -> None:
         """The callback and every listener are told, when the session's number is known already; who was removed is not."""
         client = self.bench.client()
@@ -391,12 +416,13 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIsInstance(await held, ClosingException)
 
     async def test_closeConnecting(self) -> None:
-        """A client that is connecting can be closed, and who waits for the connection hears of it in time."""
+        """A client that is connecting can be closed, and all who wait for the connection hear of it at once."""
         await self.bench.stop()
-        client = self.bench.client()
-        connecting = Deferred.fromCoroutine(failureOf(client.connect(700)))
+        client = self.bench.client(session_timeout=60_000)
+        waiting = [Deferred.fromCoroutine(failureOf(client.connect())) for _ in range(2)]
         await client.close()
-        self.assertIsInstance(await connecting, ZookeeperError)
+        for each in waiting:
+            self.assertIsInstance(await each, ClosingException)
 
     # -- watches
 

@@ -6,6 +6,8 @@ ZooKeeper in memory.
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from typing import Any
 
 from twisted.internet import reactor as _reactor
@@ -159,6 +161,35 @@ class StartTests(RegisteringCase):
             await self.broker(listen_interface="0.0.0.0", hostname="127.0.1.1").start()
         self.assertTrue(any("127.0.1.1" in formatEvent(event) and "Set hostname" in formatEvent(event) for event in events))
 
+    async def test_ownName(self) -> None:
+        """The address of the host's name is looked up elsewhere than on the reactor's thread, and a stop does not wait for ZooKeeper behind it."""
+        threads: list[int] = []
+        asked: Deferred[None] = Deferred()
+        go = threading.Event()
+        go.set()
+
+        def resolve(name: str) -> str:
+            threads.append(threading.get_ident())
+            reactor.callFromThread(asked.callback, None)
+            go.wait(30)
+            return "10.0.0.5"
+
+        self.patch(socket, "gethostbyname", resolve)
+        await self.broker(listen_interface="0.0.0.0").start()
+        self.assertIn(b":10.0.0.5:", self.server.tree()[OWN][0])
+        self.assertNotIn(threading.get_ident(), threads)
+        go.clear()
+        asked = Deferred()
+        broker = self.broker(listen_interface="0.0.0.0", brokerid="1")
+        starting = broker.start()
+        await asked
+        stopping = broker.stop()
+        go.set()
+        await stopping
+        with self.assertRaises(ClosedError):
+            await starting
+        self.assertEqual(len(self.clients), 1)
+
     async def test_badServers(self) -> None:
         """Servers that cannot be read are an error before anything is touched."""
         with self.assertRaises(ConfigurationError) as raised:
@@ -235,6 +266,22 @@ class TwistdTests(RegisteringCase):
         service = self.service()
         service.privilegedStartService()
         self.assertIn(OWN, self.server.tree())
+        service.startService()
+        return service.stopService()
+
+    def test_ownName(self) -> Deferred[None]:
+        """There the address of the host's name is looked up on the spot."""
+        threads: list[int] = []
+
+        def resolve(name: str) -> str:
+            threads.append(threading.get_ident())
+            return "10.0.0.5"
+
+        self.patch(socket, "gethostbyname", resolve)
+        service = self.service(**{"listen.interface": "0.0.0.0"})
+        service.privilegedStartService()
+        self.assertIn(b":10.0.0.5:", self.server.tree()[OWN][0])
+        self.assertEqual(threads, [threading.get_ident()])
         service.startService()
         return service.stopService()
 

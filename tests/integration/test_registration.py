@@ -128,6 +128,18 @@ class RegistrationTests(SynchronousTestCase):
         self.produce(broker, "beta")
         until(lambda: self.kazoo.exists("/brokers/topics/beta/0"), "a new topic is registered")
 
+    def test_deletedBySomebody(self) -> None:
+        """Entries that somebody deletes are back a moment later, and the log says why."""
+        broker = self.broker().start()
+        self.produce(broker, "alpha")
+        until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
+        session = self.kazoo.get("/brokers/ids/0")[1].ephemeralOwner
+        for path in ("/brokers/topics/alpha/0", "/brokers/ids/0"):
+            self.kazoo.delete(path)
+        until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "all is registered again")
+        self.assertEqual(self.kazoo.get("/brokers/ids/0")[1].ephemeralOwner, session)
+        self.assertIn("/brokers/ids/0 was deleted, and not by this broker", broker.log)
+
     def failsWith(self, text: str, **changes: str) -> None:
         broker = self.broker(**changes)
         broker.launch()

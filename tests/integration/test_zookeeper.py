@@ -29,7 +29,7 @@ from pylogbroker.zookeeper import client as client_module
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.server import ZookeeperServer, freePort
 from tests.contracts import zookeeper
-from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.integration.zookeeperprocess import TICK_MS, sharedZookeeper
 
 reactor: Any = _reactor
 _numbers = count()
@@ -84,6 +84,8 @@ class Wire:
 
 class RealBench:
     """A real server; each client has a wire of its own, and each test a chroot."""
+
+    sessionTimeoutMsMin = 2 * TICK_MS
 
     def __init__(self, case: Any) -> None:
         self._case = case

@@ -15,8 +15,10 @@ from tests.contracts import zookeeper
 class DoubleBench:
     """The double, on the reactor's clock."""
 
+    sessionTimeoutMsMin = 500
+
     def __init__(self) -> None:
-        self.server = ZookeeperDouble(reactor, latencyMs=1)
+        self.server = ZookeeperDouble(reactor, latencyMs=1, sessionTimeoutMsMin=self.sessionTimeoutMsMin)
 
     def client(self, chroot: str = "", session_timeout: int = zookeeper.SESSION_MS) -> Any:
         return self.server.client(session_timeout, chroot)

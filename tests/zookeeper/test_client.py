@@ -5,6 +5,7 @@ C{tests.contracts.zookeeper} and C{tests.integration.test_zookeeper}.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
@@ -38,6 +39,15 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.kazoo._session_callback(KeeperState.CONNECTING)
         self.kazoo._session_callback(KeeperState.CONNECTED)
         await zookeeper.pause(0)
+
+    def test_calls(self) -> None:
+        """Calls that were written for txzookeeper 0.9.8 have the arguments that they had there, but for the differences that the module names."""
+        calls = {
+            "add_auth": "scheme identity", "create": "path data acls flags", "delete": "path version", "exists": "path",
+            "exists_and_watch": "path", "get": "path", "get_and_watch": "path", "get_children": "path", "get_children_and_watch": "path",
+            "set": "path data version", "set_session_callback": "callback", "sync": "path",
+        }  # fmt: skip
+        self.assertEqual({name: " ".join(inspect.signature(getattr(self.client, name)).parameters) for name in calls}, calls)
 
     async def test_unannounced(self) -> None:
         """A new session that kazoo has not announced is the end of the one before."""

@@ -101,21 +101,38 @@ class ServerTests(TestCase):
             self.assertFalse(server.isRunning)
             await server.stop()
 
-    async def test_cannotServe(self) -> None:
-        """One that ends instead of serving is an error with what it said."""
+    async def test_portTaken(self) -> None:
+        """A port that somebody has who is no ZooKeeper is an error that names it, and nothing is started."""
         listening = reactor.listenTCP(0, Factory.forProtocol(Mute), interface="127.0.0.1")
         self.addCleanup(listening.stopListening)
-        self.patch(module, "LOOK_MS", 500)
-        text = await self.fails(ZookeeperError, self.server(port=listening.getHost().port))
-        self.assertIn("has ended instead of serving", text)
+        port = listening.getHost().port
+        directory = self.mktemp()
+        text = await self.fails(ConfigurationError, self.server(directory, port=port))
+        self.assertEqual(text, f"port {port} of 127.0.0.1 cannot be had: Address already in use")
+        self.assertFalse(os.path.exists(directory))
 
-    async def test_nothingSaid(self) -> None:
-        """Also when it said nothing."""
-        home = self.mktemp()
-        os.makedirs(f"{home}/bin")
-        Path(home, "bin", "java").write_text("#!/bin/sh\nexit 3\n")
-        os.chmod(f"{home}/bin/java", 0o755)
-        self.assertIn("it said: nothing", await self.fails(ZookeeperError, self.server(environment={"JAVA_HOME": home, "PATH": os.defpath})))
+    async def test_dataTaken(self) -> None:
+        """Data that another one has is an error that names the directory, and the other's configuration stays; when it has ended, however, they are free."""
+        directory = self.mktemp()
+        first, second = self.server(directory), self.server(directory)
+        await first.start()
+        text = await self.fails(ConfigurationError, second)
+        self.assertEqual(text, f"ZooKeeper's data cannot be in {os.path.abspath(directory)}: another ZooKeeper has them there")
+        self.assertEqual(Path(directory, module.CONFIGURATION).read_text(), first.configuration())
+        await first.kill()
+        await second.start()
+        self.assertEqual(Path(directory, module.CONFIGURATION).read_text(), second.configuration())
+
+    async def test_cannotServe(self) -> None:
+        """One that ends instead of serving is an error with what it said, also when that was nothing."""
+        for act, said in (("exit 3", "nothing"), ("echo one; echo; echo two >&2", "one / two")):
+            home = self.mktemp()
+            os.makedirs(f"{home}/bin")
+            Path(home, "bin", "java").write_text(f"#!/bin/sh\n{act}\n")
+            os.chmod(f"{home}/bin/java", 0o755)
+            server = self.server(environment={"JAVA_HOME": home, "PATH": os.defpath})
+            text = await self.fails(ZookeeperError, server)
+            self.assertEqual(text, f"ZooKeeper has ended instead of serving on {server.servers}; it said: {said}")
 
     async def test_tooSlow(self) -> None:
         """One that takes too long is killed, and is an error; one that does not end when it is asked to is killed, too."""
