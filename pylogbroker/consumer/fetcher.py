@@ -214,8 +214,11 @@ class Fetcher:
             asking.cancel()
         return self._consumer.close()
 
-    def unreadable(self, place: Place, offset: int) -> None:
-        """The reader could not go on: come back to where that was, later. The second time at the same offset, leave the partition alone."""
+    def unreadable(self, place: Place, offset: int, error: PylogbrokerError) -> None:
+        """
+        The reader could not go on, and has told the application: come back to where that was, later. The second time at the same offset, leave the partition
+        alone.
+        """
         intake = self._intakes[place]
         intake.offset = offset
         if intake.broken == offset:
@@ -223,6 +226,7 @@ class Fetcher:
             self._log.error("{place} cannot be read at offset {offset}, and is left alone while this member has it", place=place, offset=offset)
             return
         intake.broken = offset
+        self._note(intake, error)
         intake.retryAt(self._nowMs())
         self.wake()
 
@@ -330,12 +334,13 @@ class Fetcher:
         except FormatError as error:
             return self._unfit(intake, data, sizeMax, error)
         size, isWhole = wholeSize(data, first[1])
-        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data)))
         self._counters.topic(intake.place.topic).fetchedSize += size
         intake.offset = messages.baseOffset + size
         intake.isStored = False
         intake.sizeMax = self._settings.fetchSize
         intake.retryMs = RETRY_FIRST_MS
+        # At last: a reader that waits reads in here, and may come back with what it could not read (L{unreadable}), or shut all down.
+        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data)))
         return True
 
     def _unfit(self, intake: Intake, data: bytes, sizeMax: int, error: FormatError) -> bool:
@@ -363,11 +368,22 @@ class Fetcher:
 
     def _fail(self, intake: Intake, error: PylogbrokerError) -> None:
         """Tell the application, unless it knows, and try again later."""
-        waitMs = intake.retryAt(self._nowMs())
-        if intake.told != (intake.offset, str(error)):
-            intake.told = intake.offset, str(error)
-            self._log.warn("Fetching {place} at offset {offset} failed: {error}", place=intake.place, offset=intake.offset, error=error, waitMs=waitMs)
+        intake.retryAt(self._nowMs())
+        if self._note(intake, error):
             intake.stream.fail(intake.place, located(error, intake.place, intake.offset or 0))
+
+    def _note(self, intake: Intake, error: PylogbrokerError) -> bool:
+        """
+        What is wrong with a partition goes into the log once.
+
+        @return: whether it is new. Where in the chunk that came the entry began is no part of it: that changes from one fetch to the next.
+        """
+        told = intake.offset, error.reason if isinstance(error, FormatError) else str(error)
+        if intake.told == told:
+            return False
+        intake.told = told
+        self._log.warn("Fetching {place} at offset {offset} failed: {error}", place=intake.place, offset=intake.offset, error=error)
+        return True
 
     # -- where to begin
 

@@ -145,10 +145,10 @@ class Fetchers:
         for _broker, fetcher in list(self._byBroker.values()):
             fetcher.wake()
 
-    def unreadable(self, place: Place, offset: int) -> None:
+    def unreadable(self, place: Place, offset: int, error: PylogbrokerError) -> None:
         """A stream could not make messages of what stands at an offset."""
         _broker, fetcher = self._byBroker[place.partition.broker]
-        fetcher.unreadable(place, offset)
+        fetcher.unreadable(place, offset, error)
 
     async def stop(self) -> None:
         """Fetch nothing any more, and close all connections, well or not."""

@@ -129,14 +129,14 @@ class MessageStream:
         chunkCountMax: int = CHUNK_COUNT_MAX,
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
-        unreadable: Callable[[Place, int], None] = lambda place, offset: None,
+        unreadable: Callable[[Place, int, PylogbrokerError], None] = lambda place, offset, error: None,
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
         @param name: of the thread that it belongs to.
         @param gotRoom: called when there is room again.
         @param queuedSizeMax: bytes of chunks that may wait, or be on their way; a stream that has none may always have one.
-        @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault.
+        @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault, and what is wrong.
         @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
         @param isShallow: whether wrappers are handed out as they are.
         @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
@@ -337,7 +337,7 @@ class MessageStream:
         assert place is not None
         offset = self.positions[place]
         self.drop((place,))
-        self._unreadable(place, offset)
+        self._unreadable(place, offset, error)
         return located(error, place, offset)
 
     def __aiter__(self) -> MessageStream:

@@ -50,7 +50,7 @@ class StreamCase(SynchronousTestCase):
             self.positions,
             self.gotRoom,
             chunkCountMax=2,
-            unreadable=lambda place, offset: self.unreadable.append((place, offset)),
+            unreadable=lambda place, offset, _error: self.unreadable.append((place, offset)),
             **arguments,
         )
 

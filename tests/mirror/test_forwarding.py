@@ -58,7 +58,7 @@ class ForwarderTests(SynchronousTestCase):
         self.positions: dict[Place, int] = {}
         self.ends: dict[Place, int] = {}
         self.unreadable: list[Place] = []
-        self.stream = MessageStream("s", self.clock, self.positions, lambda: None, unreadable=lambda place, offset: self.unreadable.append(place))
+        self.stream = MessageStream("s", self.clock, self.positions, lambda: None, unreadable=lambda place, offset, _error: self.unreadable.append(place))
         self.target = FarTarget(self.clock)
         self.ledger = Ledger()
         self.counters = MirrorCounters()
