@@ -12,7 +12,8 @@ Nothing that goes wrong ends a fetcher (gotcha 52); what can go wrong with one p
   - The offset is out of range: the reset policy says where to go on, and that is stored at once.
   - The first message is larger than what was asked for: more is asked for, up to a limit, and beyond that an error comes out of the stream.
   - A stored offset is not where an entry begins, which happens when a broker's data were lost and written anew: this is logged by name, and then it is as if
-    the offset were out of range. An entry that has a plausible head and is too large is too large, and no such case.
+    the offset were out of range. An entry that has a plausible head and is too large is too large, and no such case; nor is one whose checksum alone is
+    wrong, and whose size leads to where the next one begins: that went bad on the disk, and what is behind it is not to be skipped unseen.
   - Anything else (a wrong checksum, another error code): an error comes out of the stream, once for each offset and reason, and the partition is tried
     again, later and later. What the reader finds inside a wrapper is tried once more and then left alone, since a retry hands out the wrapper's
     first messages again.
@@ -40,6 +41,7 @@ from pylogbroker.consumer.positions import Positions
 from pylogbroker.consumer.stream import Chunk, MessageStream, located
 from pylogbroker.errors import (
     FormatError,
+    InvalidChecksumError,
     InvalidMessageSizeError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -355,7 +357,7 @@ class Fetcher:
             if size > sizeLimit:
                 self._fail(intake, MessageTooLargeError(f"a message of {size} bytes, fetch.size.max allows {sizeLimit}"))
                 return False
-        if intake.isStored:
+        if intake.isStored and not (isinstance(error, InvalidChecksumError) and _leadsOn(data)):
             self._log.error(
                 "The stored offset {offset} of {place} is not where a message begins ({reason}): the broker has other data than when it was stored. "
                 "Going on as if it were out of range (autooffset.reset={policy})",
@@ -441,6 +443,22 @@ class Fetcher:
             await self._positions.put(place, offset)
         intake.stream.jump(place, offset)
         intake.offset, intake.isBegun = offset, True
+
+
+def _leadsOn(data: bytes) -> bool:
+    """
+    Whether the size of a first entry with a wrong checksum leads to where another one begins, over others with wrong ones, or to the end of what came.
+    """
+    end = len(data)
+    position = _SIZE.size + _SIZE.unpack_from(data)[0]
+    while True:
+        try:
+            found = readEntry(data, position, end, False)
+            return found is not None or _isPlausible(data[position : position + _ENTRY_SIZE_MIN])
+        except InvalidChecksumError:
+            position += _SIZE.size + _SIZE.unpack_from(data, position)[0]
+        except FormatError:
+            return False
 
 
 def _isPlausible(data: bytes) -> bool:

@@ -486,6 +486,38 @@ class BeginningTests(FetchCase):
             self.assertEqual([(event["offset"], str(event["place"])) for event in named], [(stored, "t/0-0")])
             self.end(member)
 
+    def test_badChecksumAtStoredOffset(self) -> None:
+        """
+        A stored offset where an entry stands whose checksum alone is wrong is no wiped broker, whatever is behind it: an error of the stream that names the
+        offset; nothing is skipped, and nothing delivered again.
+        """
+        log = self.broker.log("t", 0)
+        whole = log.data
+        good = encodeMessage(b"x")
+        bad = good[:-1] + b"?"
+        for data, fetchSize in (
+            (bad, 1_000), (bad + good, 1_000), (bad + bad + good, 1_000), (bad + good, 11), (bad + good, 13), (bad + good, 16), (bad + good, 18),
+        ):  # fmt: skip
+            self.store(55)
+            log.data = whole[:55] + data
+            member = self.member({"autooffset.reset": "largest", "fetch.size": str(fetchSize)})
+            (stream,) = self.streams(member)
+            self.assertIn("t/0-0 at offset 55", self.raising(stream, InvalidChecksumError))
+            self.cluster.advance(60)
+            self.assertIsNone(stream.take())
+            self.assertEqual(self.offset("0-0"), "55")
+            log.data = whole
+            self.cluster.advance(61)
+            self.assertEqual(drain(stream), self.all[5:])
+            self.end(member)
+
+    def test_badChecksumAndNoEntryBehind(self) -> None:
+        """If what stands there leads to no other entry, it was none."""
+        self.store(55)
+        self.broker.log("t", 0).data = self.broker.log("t", 0).data[:55] + encodeMessage(b"x")[:-1] + b"?" + b"\0" * 20
+        (stream,) = self.streams(self.member({"autooffset.reset": "fail"}))
+        self.raising(stream, OffsetOutOfRangeError)
+
     def test_wipedBrokerAndOtherPolicy(self) -> None:
         """The same with another policy is an error of the stream."""
         self.store(12)
