@@ -25,12 +25,12 @@ from collections import ChainMap, deque
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.errors import ConsumerTimeoutError, FormatError, PylogbrokerError
+from pylogbroker.errors import ConsumerStateError, ConsumerTimeoutError, FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.model import BrokerPartition, Place
@@ -345,7 +345,7 @@ class MessageStream:
 
     async def __anext__(self) -> ConsumedMessage:
         """
-        The next message. One reader at a time.
+        The next message.
 
         @raise StopAsyncIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: none came in time; ask again when you like.
@@ -364,7 +364,9 @@ class MessageStream:
         Until there may be something to take, or the stream has ended.
 
         @raise ConsumerTimeoutError: nothing has come in time; wait again when you like.
+        @raise ConsumerStateError: somebody else reads this stream: it is one reader's, whose messages the other would get.
         """
+        self._beAlone()
         reader: Deferred[None] = Deferred()
         self._reader = reader
         if self._timeoutMs >= 0:
@@ -387,10 +389,18 @@ class MessageStream:
         @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that
             it is given.
         @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be
-            delivered anew.
+            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream.
         """
+        try:
+            self._beAlone()
+        except ConsumerStateError:
+            return fail()
         self._delivery = _Delivery(self, receiver, self._clock)
         return self._delivery.start()
+
+    def _beAlone(self) -> None:
+        if self._reader is not None or self._delivery is not None:
+            raise ConsumerStateError(f"{self.name}: somebody else reads this stream, {'and waits' if self._delivery is None else 'a receiver'}")
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
@@ -420,17 +430,14 @@ class _Delivery:
 
     def goOn(self) -> None:
         """There may be something to deliver."""
-        if self._turn is None and not self._isPaused and not self._done.called:
+        if self._turn is None and (not self._isPaused or self._stream.isEnded) and not self._done.called:
             self._turn = self._clock.callLater(0, self._deliver)
 
     def _deliver(self) -> None:
         self._turn = None
         try:
             for _count in range(DELIVERY_COUNT_MAX):
-                if self._isPaused:
-                    return
-                message = self._stream.take()
-                if message is None:
+                if self._isPaused or (message := self._stream.take()) is None:
                     break
                 self._receiver.write(message)
             else:

@@ -14,6 +14,7 @@ from zope.interface import implementer
 
 from pylogbroker.consumer.stream import BlockingIterator, Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import (
+    ConsumerStateError,
     ConsumerTimeoutError,
     CorruptCompressionError,
     InvalidChecksumError,
@@ -278,6 +279,26 @@ class IteratingTests(StreamCase):
         stream.end()
         self.successResultOf(reading)
 
+    def test_oneReader(self) -> None:
+        """Who reads where another waits already, or a receiver is served, is told so, and the first one goes on."""
+        stream = self.stream()
+        first = Deferred.fromCoroutine(stream.__anext__())
+        self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
+        self.failureResultOf(stream.deliverTo(Receiver()), ConsumerStateError)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertEqual(self.successResultOf(first).value, b"a")
+        receiver = Receiver()
+        done = stream.deliverTo(receiver)
+        self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
+        self.failureResultOf(stream.deliverTo(Receiver()), ConsumerStateError)
+        stream.put(chunk(A, 11, b"b"))
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"b"])
+        stream.end()
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), StopAsyncIteration)
+
     def test_timeout(self) -> None:
         """Feature 108: with a time-out the iteration raises when nothing comes, and can be used again."""
         stream = self.stream(timeoutMs=500)
@@ -352,6 +373,18 @@ class DeliveryTests(StreamCase):
         self.clock.advance(0)
         self.successResultOf(done)
         self.assertIsNone(receiver.producer)
+
+    def test_endWhilePaused(self) -> None:
+        """The end comes to a receiver that wants nothing now, too."""
+        stream, receiver = self.stream(), Receiver()
+        receiver.room = 1
+        done = stream.deliverTo(receiver)
+        stream.put(chunk(A, 0, b"a", b"b"))
+        self.clock.advance(0)
+        stream.end()
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.assertEqual((receiver.got, receiver.producer), ([b"a"], None))
 
     def test_turns(self) -> None:
         """A long queue is delivered in turns, so that others get theirs."""
@@ -434,6 +467,14 @@ class BlockingTests(TestCase):
             await deferToThread(lambda: None)
         stream.end()
         self.assertEqual(await reading, [b"%d" % index for index in range(250)] + [b"last"])
+
+    async def test_oneReader(self) -> None:
+        """A thread that reads where another waits is told so; the first one goes on."""
+        stream = self.stream()
+        waiting = Deferred.fromCoroutine(stream.__anext__())
+        await self.assertFailure(deferToThread(next, stream.blocking(reactor)), ConsumerStateError)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertEqual((await waiting).value, b"a")
 
     async def test_positions(self) -> None:
         """A position moves when the thread gets the message, not when the batch leaves the reactor's thread."""
