@@ -342,7 +342,7 @@ class Fetcher:
         intake.sizeMax = self._settings.fetchSize
         intake.retryMs = RETRY_FIRST_MS
         # At last: a reader that waits reads in here, and may come back with what it could not read (L{unreadable}), or shut all down.
-        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data)))
+        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data), intake.offset))
         return True
 
     def _unfit(self, intake: Intake, data: bytes, sizeMax: int, error: FormatError) -> bool:

@@ -5,7 +5,8 @@ A stream is a bounded queue of chunks, and a reader. A chunk is what one fetch b
 its stream has room (L{MessageStream.hasRoom}), and keeps that room for it until the answer is there, so that a slow reader costs memory for so many chunks, and
 nothing else: silence is the push-back.
 
-The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out. What was handed out and is
+The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out, and to a chunk's end when
+more is asked for behind its last message, since there may be entries without any messages (empty wrappers). What was handed out and is
 still being worked on when the position is committed is the application's affair (with auto-commit, a crash may lose it; without, C{commitOffsets} comes
 when it is done). Dropping a partition forgets its chunks in the same moment, the one that is being read included, so that nothing of it is handed out
 after its position was committed.
@@ -64,11 +65,13 @@ class Chunk(NamedTuple):
     What a fetch brought of one partition; at least one whole entry.
 
     @ivar size: bytes.
+    @ivar end: the offset behind its last whole entry.
     """
 
     place: Place
     messages: MessageSet
     size: int
+    end: int
 
 
 class Ahead(NamedTuple):
@@ -322,12 +325,14 @@ class MessageStream:
         payloads = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
         topic, partition = place
         make = tuple.__new__  # half the cost of calling the class
-        count = 0
+        count, nextOffset = 0, messages.baseOffset
         try:
             for payload, nextOffset in payloads:
                 count += 1
                 self.positions[place] = nextOffset
                 yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
+            if self.positions.get(place) == nextOffset:  # otherwise somebody took messages ahead, and is not done with them
+                self.positions[place] = chunk.end
         finally:
             self._counters.topic(topic).messageCount += count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 from twisted.internet import reactor
@@ -29,7 +30,7 @@ A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
 
 def chunk(place: Place, offset: int, *payloads: bytes, codec: int = 0) -> Chunk:
     data = encodeSet(payloads, codec)
-    return Chunk(place, MessageSet(data, offset), len(data))
+    return Chunk(place, MessageSet(data, offset), len(data), offset + len(data))
 
 
 class StreamCase(SynchronousTestCase):
@@ -76,6 +77,26 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions, {A: 122, B: 11})
         self.assertIsNone(stream.take())
         self.assertIn("0 chunks", repr(stream))
+
+    def test_emptyWrapper(self) -> None:
+        """Behind a wrapper without messages the position is where the chunk ends, once more is asked for; so it is for what is taken ahead, when it is done."""
+        empty = encodeMessage(gzip.compress(b""), codec=GZIP)
+        data = encodeSet([b"a"]) + empty
+        for isAhead in (False, True):
+            stream = self.stream()
+            self.positions[A] = 0
+            stream.put(Chunk(A, MessageSet(data, 0), len(data), len(data)))
+            if isAhead:
+                ahead = stream.takeAhead(10)
+                self.assertEqual(self.positions[A], 0)
+                stream.done(ahead)
+            else:
+                self.assertEqual((self.values(stream), stream.take()), ([b"a"], None))
+            self.assertEqual(self.positions[A], len(data))
+        self.positions[A] = 100
+        stream.put(Chunk(A, MessageSet(empty, 100), len(empty), 100 + len(empty)))
+        self.assertEqual(stream.takeAhead(10).messages, [])
+        self.assertEqual(self.positions[A], 100 + len(empty))
 
     def test_ahead(self) -> None:
         """
@@ -214,7 +235,7 @@ class TakingTests(StreamCase):
         good, bad = encodeMessage(b"a"), bytearray(encodeMessage(b"b"))
         bad[-1] ^= 1
         stream = self.stream()
-        stream.put(Chunk(A, MessageSet(good + bytes(bad) + good, 1000), 33))
+        stream.put(Chunk(A, MessageSet(good + bytes(bad) + good, 1000), 33, 1033))
         stream.put(chunk(A, 1033, b"c"))
         stream.put(chunk(B, 0, b"d"))
         self.assertEqual(stream.take().value, b"a")  # type: ignore[union-attr]
@@ -227,7 +248,7 @@ class TakingTests(StreamCase):
         """A wrapper that cannot be opened is an error that names its offset."""
         stream = self.stream()
         data = encodeMessage(b"no gzip", codec=GZIP)
-        stream.put(Chunk(A, MessageSet(data, 7), len(data)))
+        stream.put(Chunk(A, MessageSet(data, 7), len(data), 7 + len(data)))
         self.positions[A] = 7
         self.assertIn("at offset 7", str(self.assertRaises(CorruptCompressionError, stream.take)))
         self.assertEqual(self.unreadable, [(A, 7)])
