@@ -409,7 +409,8 @@ class MessageStream:
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
-        An iterator for a plain thread, while the reactor runs in another.
+        An iterator for a plain thread, while the reactor runs in another. It comes to its end when the consumer is shut down: see to it that this happens
+        before the reactor stops (L{ConsumerConnector.shutdownBeforeStop}), or the thread waits for ever.
 
         @param reactor: the one that the consumer belongs to.
         """

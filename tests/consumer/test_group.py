@@ -8,6 +8,8 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorCore
+from zope.interface import alsoProvides
 
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
@@ -146,6 +148,59 @@ class JoiningTests(GroupCase):
         self.assertEqual(got, [b"a", b"b"])
         self.assertEqual(self.owners(), {})
         self.assertEqual(self.offset("0-0"), "22")
+
+    def triggers(self) -> list[Any]:
+        """Have the clock take what is to be done before a reactor stops."""
+        triggers: list[Any] = []
+        reactor: Any = self.clock
+
+        def add(phase: str, event: str, call: Any) -> Any:
+            triggers.append((phase, event, call))
+            return triggers[-1]
+
+        reactor.addSystemEventTrigger = add
+        reactor.removeSystemEventTrigger = triggers.remove
+        return triggers
+
+    def test_beforeStop(self) -> None:
+        """A reactor can be asked to shut a consumer down before it stops, and to wait for that; one that is shut down earlier needs it no more."""
+        triggers = self.triggers()
+        self.broker.log("t", 0).append(b"a")
+        member = self.member()
+        (stream,) = self.streams(member)
+        drain(stream)
+        member.shutdownBeforeStop()
+        member.shutdownBeforeStop()
+        ((phase, event, call),) = triggers
+        self.assertEqual((phase, event), ("before", "shutdown"))
+        triggers.clear()
+        self.cluster.do(call())
+        self.assertEqual((stream.isEnded, self.owners(), self.offset("0-0")), (True, {}, "11"))
+        member.shutdownBeforeStop()
+        other = self.member()
+        other.shutdownBeforeStop()
+        self.assertEqual(len(triggers), 1)
+        self.cluster.do(other.shutdown())
+        self.assertEqual(triggers, [])
+
+    def test_contextBeforeStop(self) -> None:
+        """C{async with} asks a reactor for that, and who reads in it comes to the end."""
+        triggers = self.triggers()
+        alsoProvides(self.clock, IReactorCore)
+        session = self.cluster.zookeeper.client()
+
+        async def use() -> str:
+            async with ConsumerConnector(self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor) as member:
+                async for _message in (await member.createMessageStreams({"t": 1}))["t"][0]:
+                    raise AssertionError("nothing is there")
+            return "goes on"
+
+        using = Deferred.fromCoroutine(use())
+        self.cluster.advance(3)
+        ((_phase, _event, call),) = triggers
+        triggers.clear()
+        self.cluster.do(call())
+        self.assertEqual((self.cluster.do(using), triggers), ("goes on", []))
 
     def test_notRegistered(self) -> None:
         """Who cannot be registered hears so, and may try again."""
