@@ -59,7 +59,8 @@ class ConsumerConnector:
             async for message in streams["clicks"][0]:
                 ...
 
-    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), however it is told to: who reads comes to the end then, threads included.
+    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), however it is told to: who reads comes to the end then, threads
+    included.
 
     @ivar consumerId: C{<group>_<hostname>-<millis>-<8 hex>} (spec-0.7 zookeeper §4.1).
     """
@@ -104,6 +105,7 @@ class ConsumerConnector:
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
         self._positions = Positions(offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group))
+        self._isCounting = getattr(offsetStore, "isCounting", False)
         self._fetchers = Fetchers(reactor, settings, self._positions, endpointFor, random, self._streamOf, self.consumerId)
         self._member = Member(reactor, settings, self._zookeeper, self.consumerId, self._fetchers, self._positions, self._commitSoftly)
         self._isConnected = False
@@ -248,6 +250,7 @@ class ConsumerConnector:
             self._fetchers.wake,
             decode=decode,
             isShallow=settings.isShallow,
+            isCounting=self._isCounting,
             chunkCountMax=settings.queuedChunkCountMax,
             queuedSizeMax=settings.queuedSizeMax,
             timeoutMs=settings.consumerTimeoutMs,

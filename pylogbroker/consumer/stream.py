@@ -24,6 +24,7 @@ from __future__ import annotations
 import queue
 from collections import ChainMap, deque
 from collections.abc import Callable, Collection, Iterator, MutableMapping
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, fail
@@ -34,7 +35,7 @@ from zope.interface import implementer
 from pylogbroker.errors import ConsumerStateError, ConsumerTimeoutError, FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.model import BrokerPartition, Place, doneCountOf
 
 CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20
@@ -105,6 +106,12 @@ class _Jump(NamedTuple):
     offset: int
 
 
+def _left(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
+    """What a reader at a position, which may be in the midst of the first set, has not had."""
+    doneCount = doneCountOf(position) if position == messages.baseOffset else 0
+    return dropwhile(lambda each: each[1] == position and 0 < doneCountOf(each[1]) <= doneCount, messages.counted())
+
+
 def located(error: PylogbrokerError, place: Place, offset: int) -> PylogbrokerError:
     """The same error, whose text says where that is."""
     if isinstance(error, FormatError):
@@ -129,6 +136,7 @@ class MessageStream:
         *,
         decode: Callable[[bytes], Any] | None = None,
         isShallow: bool = False,
+        isCounting: bool = False,
         chunkCountMax: int = CHUNK_COUNT_MAX,
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
@@ -142,6 +150,8 @@ class MessageStream:
         @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault, and what is wrong.
         @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
         @param isShallow: whether wrappers are handed out as they are.
+        @param isCounting: whether positions in the midst of a compressed set are L{pylogbroker.model.OffsetInSet}s; who comes back to one begins behind the
+            messages that are done. Otherwise a position there is the set's beginning.
         @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
@@ -151,6 +161,7 @@ class MessageStream:
         self._gotRoom = gotRoom
         self._decode = decode
         self._isShallow = isShallow
+        self._isCounting = isCounting
         self._chunkCountMax = chunkCountMax
         self._queuedSizeMax = queuedSizeMax
         self._timeoutMs = timeoutMs
@@ -322,7 +333,10 @@ class MessageStream:
     def _messages(self, chunk: Chunk) -> Iterator[ConsumedMessage]:
         """The hot loop: whoever takes a message has moved the position behind it."""
         place, messages = chunk.place, chunk.messages
-        payloads = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
+        if self._isShallow:
+            payloads: Iterator[tuple[bytes, int]] = ((each.message.payload, each.nextOffset) for each in messages.shallow())
+        else:
+            payloads = _left(messages, self.positions.get(place, -1)) if self._isCounting else messages.payloads()
         topic, partition = place
         make = tuple.__new__  # half the cost of calling the class
         count, nextOffset = 0, messages.baseOffset

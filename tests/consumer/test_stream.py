@@ -23,7 +23,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
 
@@ -93,10 +93,33 @@ class TakingTests(StreamCase):
             else:
                 self.assertEqual((self.values(stream), stream.take()), ([b"a"], None))
             self.assertEqual(self.positions[A], len(data))
+        stream = self.stream()
         self.positions[A] = 100
         stream.put(Chunk(A, MessageSet(empty, 100), len(empty), 100 + len(empty)))
         self.assertEqual(stream.takeAhead(10).messages, [])
         self.assertEqual(self.positions[A], 100 + len(empty))
+
+    def test_counting(self) -> None:
+        """
+        Asked to, a stream says of positions in the midst of a compressed set how many of its messages are done; a reader that comes back to one gets the
+        others, whatever is behind the set, and all of one that has become another.
+        """
+        first, second = encodeSet([b"a", b"b", b"c"], GZIP), encodeSet([b"d", b"e"], GZIP)
+        empty = encodeMessage(gzip.compress(b""), codec=GZIP)
+        data = encodeSet([b"0"]) + first + empty + second + encodeSet([b"f"])
+        a, b, end = 11, 11 + len(first) + len(empty), len(data)
+        stream = self.stream(isCounting=True)
+        stream.put(Chunk(A, MessageSet(data, 0), end, end))
+        found = {message.value: (message.nextOffset, doneCountOf(message.nextOffset)) for message in iter(stream.take, None)}
+        wanted = {b"0": (a, 0), b"a": (a, 1), b"b": (a, 2), b"c": (b - len(empty), 0), b"d": (b, 1), b"e": (end - 11, 0), b"f": (end, 0)}
+        self.assertEqual(found, wanted)
+        self.assertEqual(list(MessageSet(data).counted()), list(MessageSet(data).payloads()))
+        for begin, doneCount, values in ((a, 0, b"abcdef"), (a, 1, b"bcdef"), (a, 2, b"cdef"), (b, 1, b"ef"), (a, 9, b"cdef"), (end - 11, 1, b"f")):
+            stream = self.stream(isCounting=True)
+            self.positions[A] = OffsetInSet(begin, doneCount) if doneCount else begin
+            stream.put(Chunk(A, MessageSet(data[begin:], begin), end - begin, end))
+            self.assertEqual(b"".join(self.values(stream)), values)
+            self.assertEqual(self.positions[A], end)
 
     def test_ahead(self) -> None:
         """
