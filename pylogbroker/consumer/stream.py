@@ -15,8 +15,8 @@ An error of one partition comes out of the stream once, in its turn, as an excep
 checksums of all entries but the first, and what is inside wrappers, is found when it is read; then what is queued behind it is forgotten, since order counts,
 and the fetcher is told. What the application's decoder raises comes out, too, and the stream goes on behind that message.
 
-Three ways to read, of which an application takes one: C{async for}; L{MessageStream.deliverTo}, where the receiver pushes back; and L{MessageStream.blocking},
-for a plain thread.
+Ways to read, of which an application takes one: C{async for}, message by message, or list by list (L{MessageStream.chunks}); L{MessageStream.deliverTo}, where
+the receiver pushes back; and L{MessageStream.blocking}, for a plain thread.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20
 BATCH_COUNT_MAX = 100
 """Messages that a plain thread gets from the reactor's at a time."""
+CHUNK_MESSAGE_COUNT_MAX = 1_000
+"""Messages of a list, if nothing else is said."""
 DELIVERY_COUNT_MAX = 1_000
 """Messages handed to a receiver in one reactor turn."""
 
@@ -401,6 +403,17 @@ class MessageStream:
             if self._reader is reader:
                 self._reader = None
 
+    def chunks(self, countMax: int = CHUNK_MESSAGE_COUNT_MAX) -> Chunks:
+        """
+        An asynchronous iterator over lists of messages: as many as are there, and at least one.
+
+        @param countMax: at most so many in a list.
+        @raise ValueError: that is less than 1.
+        """
+        if countMax < 1:
+            raise ValueError(f"{countMax} messages at a time: at least 1 is possible")
+        return Chunks(self, countMax)
+
     def deliverTo(self, receiver: Any) -> Deferred[None]:
         """
         Push messages into a receiver.
@@ -429,6 +442,45 @@ class MessageStream:
         @param reactor: the one that the consumer belongs to.
         """
         return BlockingIterator(self, reactor, self._timeoutMs)
+
+
+class Chunks:
+    """
+    An asynchronous iterator over lists of messages.
+
+    The rule for positions is that of all ways to read: they move in the moment in which the list is handed out, behind all of its messages.
+    """
+
+    def __init__(self, stream: MessageStream, countMax: int) -> None:
+        self._stream = stream
+        self._countMax = countMax
+        self._error: Exception | None = None  # behind the last list
+
+    def __aiter__(self) -> Chunks:
+        return self
+
+    async def __anext__(self) -> list[ConsumedMessage]:
+        """
+        The next messages.
+
+        @raise StopAsyncIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time; ask again when you like.
+        @raise PylogbrokerError: see L{MessageStream.take}; messages that were before it are handed out first, and the next call goes on behind it.
+        """
+        stream = self._stream
+        while True:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            ahead = stream.takeAhead(self._countMax)
+            stream.done(ahead)
+            self._error = ahead.error
+            if ahead.messages:
+                return ahead.messages
+            if ahead.error is None:
+                if stream.isEnded:
+                    raise StopAsyncIteration
+                await stream.wait()
 
 
 @implementer(IPushProducer)

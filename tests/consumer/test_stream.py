@@ -323,6 +323,43 @@ class IteratingTests(StreamCase):
         stream.end()
         self.successResultOf(reading)
 
+    def test_chunks(self) -> None:
+        """
+        By lists: what is there, at most so many; positions move with the list; an error comes behind what was before it, and then it goes on; the end is the
+        consumer's.
+        """
+        stream = self.stream(decode=int, timeoutMs=500)
+        chunks = stream.chunks(3)
+
+        def ask() -> Deferred[Any]:
+            return Deferred.fromCoroutine(chunks.__anext__())
+
+        waiting = ask()
+        stream.put(chunk(A, 0, b"1"))
+        self.assertEqual([each.value for each in self.successResultOf(waiting)], [1])
+        self.assertEqual(self.positions, {A: 11, B: 0})
+        stream.put(chunk(A, 11, b"2", b"3"))
+        stream.put(chunk(B, 0, b"4", b"5", b"x", b"6"))
+        self.assertEqual([each.value for each in self.successResultOf(ask())], [2, 3, 4])
+        self.assertEqual(self.positions, {A: 33, B: 11})
+        self.assertEqual([each.value for each in self.successResultOf(ask())], [5])
+        self.failureResultOf(ask(), ValueError)
+        self.assertEqual([each.value for each in self.successResultOf(ask())], [6])
+        late = ask()
+        self.clock.advance(0.6)
+        self.failureResultOf(late, ConsumerTimeoutError)
+        stream.fail(A, RemoteUnknownError())
+        self.failureResultOf(ask(), RemoteUnknownError)
+        self.assertRaises(ValueError, stream.chunks, 0)
+
+        async def read() -> list[Any]:
+            return [each.value async for messages in stream.chunks() for each in messages]
+
+        reading = Deferred.fromCoroutine(read())
+        stream.put(chunk(A, 33, b"7", b"8"))
+        stream.end()
+        self.assertEqual(self.successResultOf(reading), [7, 8])
+
     def test_oneReader(self) -> None:
         """Who reads where another waits already, or a receiver is served, is told so, and the first one goes on."""
         stream = self.stream()
