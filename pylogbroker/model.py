@@ -76,6 +76,9 @@ class OffsetInSet(int):
         made.doneCount = doneCount
         return made
 
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        return int(self), self.doneCount
+
 
 def doneCountOf(offset: int) -> int:
     """How many messages of the set at an offset are done; 0 of a plain offset."""

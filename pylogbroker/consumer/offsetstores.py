@@ -27,7 +27,10 @@ from pylogbroker.zookeeper.ephemeral import write
 
 
 class IOffsetStore(Protocol):
-    """Keeps, for one group, what to fetch next of each partition."""
+    """
+    Keeps, for one group, what to fetch next of each partition. One with an attribute C{isCounting} that is true gets positions in the midst of compressed sets
+    as L{pylogbroker.model.OffsetInSet}s, and gives them back as such.
+    """
 
     def load(self, place: Place) -> Deferred[int | None]:
         """

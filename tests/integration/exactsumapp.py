@@ -24,10 +24,11 @@ from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.offsetstores import SqliteOffsetStore
 from pylogbroker.consumer.stream import ConsumedMessage
 from pylogbroker.errors import ConsumerTimeoutError, OffsetConflictError
+from pylogbroker.model import Place
 
 TOPIC, GROUP = "numbers", "adders"
 TRANSACTION_COUNT_MAX = 20
-HOLD_SECONDS = 1.0
+HOLD_SECONDS = 0.5
 HOLD_PART = 0.05
 LOCK_SECONDS_MAX = 20.0
 
@@ -60,6 +61,13 @@ def tell(word: str) -> None:
     sys.stdout.flush()
 
 
+async def hold(reactor: Any, consumer: ConsumerConnector, messages: list[ConsumedMessage]) -> None:
+    """Do nothing with messages for a while, and for another if one's partition has gone meanwhile: who has that now begins then."""
+    await deferLater(reactor, HOLD_SECONDS)
+    if any(Place(message.topic, message.partition) not in consumer.owned for message in messages):
+        await deferLater(reactor, HOLD_SECONDS)
+
+
 async def live(reactor: Any, connection: sqlite3.Connection, servers: str, count: int) -> bool:
     """As a member, to the end; returns whether that was reached, or else there was a conflict."""
     store = SqliteOffsetStore(connection, GROUP)
@@ -78,7 +86,7 @@ async def live(reactor: Any, connection: sqlite3.Connection, servers: str, count
             while len(messages) < TRANSACTION_COUNT_MAX and (message := stream.take()) is not None:
                 messages.append(message)
             if random() < HOLD_PART:
-                await deferLater(reactor, HOLD_SECONDS)
+                await hold(reactor, consumer, messages)
             try:
                 for message in messages:
                     add(connection, store, message)

@@ -27,7 +27,8 @@ PARTITION_COUNT = 4
 NUMBERS_PER_LIFE = 4_000
 SET_COUNT = 50
 LIFE_SECONDS_MAX = 1.0
-SHARED_PART = 0.5
+SHARED_LIFE_SECONDS_MAX = 4.0
+SHARED_PART = 0.8
 """Of the lives, those that two members share."""
 WAIT_SECONDS_MAX = 120.0
 
@@ -106,7 +107,7 @@ class ExactSumTrial:
         if self._random.random() < SHARED_PART:
             processes.append(self._begun())
             self.sharedCount += 1
-        time.sleep(self._random.uniform(0, LIFE_SECONDS_MAX))
+        time.sleep(self._random.uniform(0, LIFE_SECONDS_MAX if len(processes) == 1 else SHARED_LIFE_SECONDS_MAX))
         self._random.shuffle(processes)
         for process in processes:
             process.send_signal(signal.SIGKILL)
