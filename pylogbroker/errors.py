@@ -363,7 +363,10 @@ class ConsumerTimeoutError(PylogbrokerError):
 
 
 class ConsumerStateError(PylogbrokerError):
-    """A consumer was asked for streams a second time, before it was connected, or after it was shut down."""
+    """
+    A consumer was asked for streams a second time, before it was connected, or after it was shut down; or a stream to be read by a second reader while
+    another reads it.
+    """
 
 
 class RebalanceFailedError(PylogbrokerError):
@@ -372,6 +375,13 @@ class RebalanceFailedError(PylogbrokerError):
 
 class CommitFailedError(PylogbrokerError):
     """Positions could not be stored; the text says of which partitions. They are tried again with the next commit."""
+
+
+class OffsetConflictError(PylogbrokerError):
+    """
+    A position in the application's own database is not to be changed so: another member has changed it since, or it would go back. What was done with the
+    messages up to there is done already, or another's: roll the transaction back, and join the group anew. The text says where.
+    """
 
 
 # -- reading ranges ---------------------------------------------------------------------------------------------------

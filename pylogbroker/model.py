@@ -61,6 +61,30 @@ class Place(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class OffsetInSet(int):
+    """
+    Where a compressed set stands of which some messages are done: a number like any other offset, since that is where a reader begins again, and how many
+    messages it leaves out then.
+
+    @ivar doneCount: those, of all depths; at least 1, and less than all.
+    """
+
+    doneCount: int
+
+    def __new__(cls, offset: int, doneCount: int) -> OffsetInSet:
+        made = super().__new__(cls, offset)
+        made.doneCount = doneCount
+        return made
+
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        return int(self), self.doneCount
+
+
+def doneCountOf(offset: int) -> int:
+    """How many messages of the set at an offset are done; 0 of a plain offset."""
+    return offset.doneCount if isinstance(offset, OffsetInSet) else 0
+
+
 class Bounds(NamedTuple):
     """
     Where the log of a partition begins and ends.

@@ -4,9 +4,25 @@ Tests of the values that every floor shares.
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.model import EARLIEST, LATEST, NO_TIMESTAMP, RANDOM_PARTITION, BrokerPartition, Message, MessageAndOffset, Place, TopicPartition, printable
+from pylogbroker.model import (
+    EARLIEST,
+    LATEST,
+    NO_TIMESTAMP,
+    RANDOM_PARTITION,
+    BrokerPartition,
+    Message,
+    MessageAndOffset,
+    OffsetInSet,
+    Place,
+    TopicPartition,
+    doneCountOf,
+    printable,
+)
 
 
 class ValueTests(SynchronousTestCase):
@@ -21,6 +37,13 @@ class ValueTests(SynchronousTestCase):
         """One text for a partition in a cluster, whoever speaks of it; places sort by topic, broker and partition."""
         places = [Place("t", BrokerPartition(0, 10)), Place("t", BrokerPartition(0, 9)), Place("s", BrokerPartition(1, 0))]
         self.assertEqual([str(place) for place in sorted(places)], ["s/1-0", "t/0-9", "t/0-10"])
+
+    def test_offsetInSet(self) -> None:
+        """An offset in the midst of a set is a number like any other, in text, too; it can be copied and sent to another process."""
+        offset = OffsetInSet(30, 2)
+        self.assertEqual((offset, hash(offset), str(offset), f"{offset}", doneCountOf(offset), doneCountOf(30)), (30, hash(30), "30", "30", 2, 0))
+        for made in (copy.copy(offset), pickle.loads(pickle.dumps(offset))):
+            self.assertEqual((made, doneCountOf(made)), (30, 2))
 
     def test_codec(self) -> None:
         """The codec is the two lowest bits of the attributes, whatever the others are."""

@@ -10,14 +10,14 @@ from pylogbroker.consumer.group import ConsumerConnector
 
 async def main(reactor, options):
     settings = {"zk.connect": options.zookeeper, "groupid": options.group, "consumer.timeout.ms": "5000"}
-    count = 0
+    count, last = 0, None
     async with ConsumerConnector(reactor, settings) as consumer:
         streams = await consumer.createMessageStreams({options.topic: 1})
         async for message in streams[options.topic][0]:
-            count += 1
+            count, last = count + 1, message.value
             if count == options.count:
                 break
-    print(count, "messages, the last one", message.value)
+    print(count, "messages, the last one", last)
 
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -12,7 +12,8 @@ Nothing that goes wrong ends a fetcher (gotcha 52); what can go wrong with one p
   - The offset is out of range: the reset policy says where to go on, and that is stored at once.
   - The first message is larger than what was asked for: more is asked for, up to a limit, and beyond that an error comes out of the stream.
   - A stored offset is not where an entry begins, which happens when a broker's data were lost and written anew: this is logged by name, and then it is as if
-    the offset were out of range. An entry that has a plausible head and is too large is too large, and no such case.
+    the offset were out of range. An entry that has a plausible head and is too large is too large, and no such case; nor is one whose checksum alone is
+    wrong, and whose size leads to where the next one begins: that went bad on the disk, and what is behind it is not to be skipped unseen.
   - Anything else (a wrong checksum, another error code): an error comes out of the stream, once for each offset and reason, and the partition is tried
     again, later and later. What the reader finds inside a wrapper is tried once more and then left alone, since a retry hands out the wrapper's
     first messages again.
@@ -40,6 +41,7 @@ from pylogbroker.consumer.positions import Positions
 from pylogbroker.consumer.stream import Chunk, MessageStream, located
 from pylogbroker.errors import (
     FormatError,
+    InvalidChecksumError,
     InvalidMessageSizeError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -214,8 +216,11 @@ class Fetcher:
             asking.cancel()
         return self._consumer.close()
 
-    def unreadable(self, place: Place, offset: int) -> None:
-        """The reader could not go on: come back to where that was, later. The second time at the same offset, leave the partition alone."""
+    def unreadable(self, place: Place, offset: int, error: PylogbrokerError) -> None:
+        """
+        The reader could not go on, and has told the application: come back to where that was, later. The second time at the same offset, leave the partition
+        alone.
+        """
         intake = self._intakes[place]
         intake.offset = offset
         if intake.broken == offset:
@@ -223,6 +228,7 @@ class Fetcher:
             self._log.error("{place} cannot be read at offset {offset}, and is left alone while this member has it", place=place, offset=offset)
             return
         intake.broken = offset
+        self._note(intake, error)
         intake.retryAt(self._nowMs())
         self.wake()
 
@@ -330,12 +336,13 @@ class Fetcher:
         except FormatError as error:
             return self._unfit(intake, data, sizeMax, error)
         size, isWhole = wholeSize(data, first[1])
-        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data)))
         self._counters.topic(intake.place.topic).fetchedSize += size
         intake.offset = messages.baseOffset + size
         intake.isStored = False
         intake.sizeMax = self._settings.fetchSize
         intake.retryMs = RETRY_FIRST_MS
+        # At last: a reader that waits reads in here, and may come back with what it could not read (L{unreadable}), or shut all down.
+        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data), intake.offset))
         return True
 
     def _unfit(self, intake: Intake, data: bytes, sizeMax: int, error: FormatError) -> bool:
@@ -350,7 +357,7 @@ class Fetcher:
             if size > sizeLimit:
                 self._fail(intake, MessageTooLargeError(f"a message of {size} bytes, fetch.size.max allows {sizeLimit}"))
                 return False
-        if intake.isStored:
+        if intake.isStored and not (isinstance(error, InvalidChecksumError) and _leadsOn(data)):
             self._log.error(
                 "The stored offset {offset} of {place} is not where a message begins ({reason}): the broker has other data than when it was stored. "
                 "Going on as if it were out of range (autooffset.reset={policy})",
@@ -363,11 +370,22 @@ class Fetcher:
 
     def _fail(self, intake: Intake, error: PylogbrokerError) -> None:
         """Tell the application, unless it knows, and try again later."""
-        waitMs = intake.retryAt(self._nowMs())
-        if intake.told != (intake.offset, str(error)):
-            intake.told = intake.offset, str(error)
-            self._log.warn("Fetching {place} at offset {offset} failed: {error}", place=intake.place, offset=intake.offset, error=error, waitMs=waitMs)
+        intake.retryAt(self._nowMs())
+        if self._note(intake, error):
             intake.stream.fail(intake.place, located(error, intake.place, intake.offset or 0))
+
+    def _note(self, intake: Intake, error: PylogbrokerError) -> bool:
+        """
+        What is wrong with a partition goes into the log once.
+
+        @return: whether it is new. Where in the chunk that came the entry began is no part of it: that changes from one fetch to the next.
+        """
+        told = intake.offset, error.reason if isinstance(error, FormatError) else str(error)
+        if intake.told == told:
+            return False
+        intake.told = told
+        self._log.warn("Fetching {place} at offset {offset} failed: {error}", place=intake.place, offset=intake.offset, error=error)
+        return True
 
     # -- where to begin
 
@@ -425,6 +443,22 @@ class Fetcher:
             await self._positions.put(place, offset)
         intake.stream.jump(place, offset)
         intake.offset, intake.isBegun = offset, True
+
+
+def _leadsOn(data: bytes) -> bool:
+    """
+    Whether the size of a first entry with a wrong checksum leads to where another one begins, over others with wrong ones, or to the end of what came.
+    """
+    end = len(data)
+    position = _SIZE.size + _SIZE.unpack_from(data)[0]
+    while True:
+        try:
+            found = readEntry(data, position, end, False)
+            return found is not None or _isPlausible(data[position : position + _ENTRY_SIZE_MIN])
+        except InvalidChecksumError:
+            position += _SIZE.size + _SIZE.unpack_from(data, position)[0]
+        except FormatError:
+            return False
 
 
 def _isPlausible(data: bytes) -> bool:

@@ -65,6 +65,7 @@ class Fetchers:
         self.counters = ConsumerCounters()
         self._byBroker: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
         self._unreachable: dict[int, BrokerRegistration] = {}  # of those that were told of
+        self._missed: set[int] = set()  # brokers that are not registered, and were told of
 
     def __repr__(self) -> str:
         return f"<Fetchers of {self._name}: {', '.join(repr(fetcher) for _broker, fetcher in self._byBroker.values()) or 'none'}>"
@@ -90,18 +91,25 @@ class Fetchers:
         for number, places in byBroker.items():
             found = brokers.get(number)
             if found is not None:
+                self._missed.discard(number)
                 self._reach(number, found)
             if number not in self._byBroker:
                 if found is None:
-                    self._log.warn(
-                        "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
-                        consumerId=self._name, number=number, count=len(places),
-                    )  # fmt: skip
+                    self._miss(number, len(places))
                 continue
             _registration, fetcher = self._byBroker[number]
             fetcher.remove([place for place in fetcher.places if place not in share])
             for place in places:
                 fetcher.add(place, self._streamOf(place, share[place]))
+
+    def _miss(self, number: int, count: int) -> None:
+        """Said once, until it has been there: with a partition that cannot be claimed, each attempt comes by here."""
+        if number not in self._missed:
+            self._missed.add(number)
+            self._log.warn(
+                "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
+                consumerId=self._name, number=number, count=count,
+            )  # fmt: skip
 
     def _reach(self, number: int, broker: BrokerRegistration) -> None:
         """See to it that a broker's fetcher asks at the right address. One that says it is where nobody can be is as good as not registered."""
@@ -145,10 +153,10 @@ class Fetchers:
         for _broker, fetcher in list(self._byBroker.values()):
             fetcher.wake()
 
-    def unreadable(self, place: Place, offset: int) -> None:
+    def unreadable(self, place: Place, offset: int, error: PylogbrokerError) -> None:
         """A stream could not make messages of what stands at an offset."""
         _broker, fetcher = self._byBroker[place.partition.broker]
-        fetcher.unreadable(place, offset)
+        fetcher.unreadable(place, offset, error)
 
     async def stop(self) -> None:
         """Fetch nothing any more, and close all connections, well or not."""

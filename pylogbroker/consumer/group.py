@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorCore
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -56,6 +57,9 @@ class ConsumerConnector:
             async for message in streams["clicks"][0]:
                 ...
 
+    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), however it is told to: who reads comes to the end then, threads
+    included.
+
     @ivar consumerId: C{<group>_<hostname>-<millis>-<8 hex>} (spec-0.7 zookeeper §4.1).
     """
 
@@ -73,7 +77,7 @@ class ConsumerConnector:
         endpointFor: EndpointFor | None = None,
     ) -> None:
         """
-        @param reactor: for connecting and for time.
+        @param reactor: for connecting, for time, and for L{shutdownBeforeStop}.
         @param settings: or the properties that they are made of, whose oddities are then logged.
         @param zookeeper: a client to share with others, which stays open; by default one is made for C{zk.connect}.
         @param offsetStore: where positions are kept; by default ZooKeeper.
@@ -99,6 +103,7 @@ class ConsumerConnector:
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
         self._positions = Positions(offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group))
+        self._isCounting = getattr(offsetStore, "isCounting", False)
         self._fetchers = Fetchers(reactor, settings, self._positions, endpointFor, random, self._streamOf, self.consumerId)
         self._member = Member(reactor, settings, self._zookeeper, self.consumerId, self._fetchers, self._positions, self._commitSoftly)
         self._isConnected = False
@@ -107,6 +112,7 @@ class ConsumerConnector:
         self._autoCommit = LoopingCall(self._commitByClock)
         self._autoCommit.clock = reactor
         self._isGone = False
+        self._trigger: Any = None
         self._shutdownWaiters: list[Deferred[None]] = []
 
     def __repr__(self) -> str:
@@ -242,6 +248,7 @@ class ConsumerConnector:
             self._fetchers.wake,
             decode=decode,
             isShallow=settings.isShallow,
+            isCounting=self._isCounting,
             chunkCountMax=settings.queuedChunkCountMax,
             queuedSizeMax=settings.queuedSizeMax,
             timeoutMs=settings.consumerTimeoutMs,
@@ -300,8 +307,23 @@ class ConsumerConnector:
         self._shutdownWaiters.append(waiter)
         return waiter
 
+    def shutdownBeforeStop(self) -> None:
+        """
+        Have the reactor shut this consumer down before it stops, and wait for that. Without it Ctrl-C leaves the group waiting for the session's end, and a
+        thread that reads (L{MessageStream.blocking}) for ever in its place, and the process with it.
+        """
+        if self._trigger is None and not self._isGone:
+            self._trigger = self._clock.addSystemEventTrigger("before", "shutdown", self._shutdownAtStop)
+
+    def _shutdownAtStop(self) -> Deferred[None]:
+        self._trigger = None
+        return self.shutdown()
+
     def _tellShutdown(self, _result: object) -> None:
         self._isGone = True
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
+            self._clock.removeSystemEventTrigger(trigger)
         waiters, self._shutdownWaiters = self._shutdownWaiters, []
         for waiter in waiters:
             if not waiter.called:
@@ -320,6 +342,8 @@ class ConsumerConnector:
             settled.errback(ClosedError(f"{self.consumerId} was shut down"))
 
     async def __aenter__(self) -> ConsumerConnector:
+        if IReactorCore.providedBy(self._clock):
+            self.shutdownBeforeStop()
         try:
             return await self._connect()
         except BaseException:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from random import Random, SystemRandom
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -19,14 +20,17 @@ from twisted.logger import Logger
 from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
-from pylogbroker.errors import NoNodeException, ZnodeError, ZookeeperError
+from pylogbroker.errors import NoNodeException, OffsetConflictError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
 from pylogbroker.zookeeper.ephemeral import write
 
 
 class IOffsetStore(Protocol):
-    """Keeps, for one group, what to fetch next of each partition."""
+    """
+    Keeps, for one group, what to fetch next of each partition. One with an attribute C{isCounting} that is true gets positions in the midst of compressed sets
+    as L{pylogbroker.model.OffsetInSet}s, and gives them back as such.
+    """
 
     def load(self, place: Place) -> Deferred[int | None]:
         """
@@ -118,43 +122,102 @@ class ZookeeperOffsetStore:
         )  # fmt: skip
 
 
+_Row = tuple[int | None, int | None, str | None]
+"""What stands in a row: the offset, how many messages of the set there are done, and who wrote it."""
+_NO_ROW: _Row = (None, None, None)
+_ADDED = {"done": "INTEGER NOT NULL DEFAULT 0", "writer": "TEXT"}
+"""Columns that tables of earlier versions have not."""
+
+
 class SqliteOffsetStore:
     """
     Positions in a table of the application's own database, which it changes in its own transactions.
 
-    For each batch the application does its work and calls L{store} on the same connection, then commits: either both are there or neither. The consumer is
-    created with C{autocommit.enable=false} and this store; it reads positions from it when it takes over a partition.
+    The application does its work and calls L{store} on the same connection for each message, in order, then commits, as often as it likes: either both are
+    there or neither. The consumer is created with C{autocommit.enable=false} and this store; it reads positions from it when it takes over a partition.
+
+    So each message counts exactly once, because
+
+      - a transaction may end in the midst of a compressed set: how many of its messages are done is stored, too, and they are left out by who comes next;
+      - a position changes only if it is still what this member has read or written last, and only forward. When a partition goes to another member, the
+        one that it came from may still have messages in hand, or a transaction open; whoever of the two is later gets an L{OffsetConflictError}, rolls its
+        transaction back, and joins the group anew.
+
+    @ivar isCounting: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.model.OffsetInSet}). A store of your own may do so.
     """
 
     TABLE = "pylogbroker_offsets"
+    isCounting = True
 
-    def __init__(self, connection: sqlite3.Connection, group: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, group: str, random: Random | None = None) -> None:
         """
         @param connection: of the thread that calls L{store} and runs the reactor.
+        @param random: for the name under which this member writes; by default the system's.
         """
         self._connection = connection
         self._group = group
+        self._writer = format((random or SystemRandom()).getrandbits(64), "x")
+        self._loaded: dict[Place, _Row] = {}
+        if not _ADDED.keys() <= self._columns():
+            self._makeTable()
+
+    def _columns(self) -> set[str]:
+        return {name for _number, name, *_rest in self._connection.execute(f"PRAGMA table_info({self.TABLE})")}
+
+    def _makeTable(self) -> None:
+        """Or add what one of an earlier version has not. Two may begin together, so the table is locked first, and looked at again."""
+        connection = self._connection
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self.TABLE} ("
             '"group" TEXT, topic TEXT, broker INTEGER, "partition" INTEGER, offset INTEGER NOT NULL, PRIMARY KEY ("group", topic, broker, "partition"))'
         )
+        there = self._columns()
+        for name, kind in _ADDED.items():
+            if name not in there:
+                connection.execute(f"ALTER TABLE {self.TABLE} ADD COLUMN {name} {kind}")
         connection.commit()
 
     def store(self, topic: str, partition: BrokerPartition, nextOffset: int) -> None:
-        """In the transaction that is open: this is done up to here. The application commits."""
-        self._connection.execute(f"INSERT OR REPLACE INTO {self.TABLE} VALUES (?, ?, ?, ?, ?)", (self._group, topic, *partition, nextOffset))
+        """
+        In the transaction that is open: this is done up to here. The application commits.
+
+        @param nextOffset: a message's, as it came.
+        @raise OffsetConflictError: the position is another's by now, or is there already. Roll back.
+        """
+        place = Place(topic, partition)
+        if not self._write(place, nextOffset, isForward=True):
+            raise OffsetConflictError(f"{place}: the position {nextOffset} is not stored, since another member has been here, or this one was here already")
+
+    def _write(self, place: Place, offset: int, isForward: bool) -> bool:
+        """Whether the position was as this member knows it, and is the new one now."""
+        loaded = self._loaded.get(place)
+        cursor = self._connection.execute(
+            f'INSERT INTO {self.TABLE} ("group", topic, broker, "partition", offset, done, writer) VALUES (?, ?, ?, ?, ?, ?, ?) '
+            'ON CONFLICT ("group", topic, broker, "partition") DO UPDATE SET offset = excluded.offset, done = excluded.done, writer = excluded.writer '
+            "WHERE (? OR writer IS excluded.writer OR (offset IS ? AND done IS ? AND writer IS ?)) "
+            "AND (? OR excluded.offset > offset OR (excluded.offset = offset AND excluded.done > done))",
+            (
+                self._group, place.topic, *place.partition, int(offset), doneCountOf(offset), self._writer,
+                loaded is None, *(loaded or _NO_ROW), not isForward,
+            ),
+        )  # fmt: skip
+        return cursor.rowcount > 0
 
     def load(self, place: Place) -> Deferred[int | None]:
-        row = self._connection.execute(
-            f'SELECT offset FROM {self.TABLE} WHERE "group" = ? AND topic = ? AND broker = ? AND "partition" = ?', (self._group, place.topic, *place.partition)
+        row: _Row | None = self._connection.execute(
+            f'SELECT offset, done, writer FROM {self.TABLE} WHERE "group" = ? AND topic = ? AND broker = ? AND "partition" = ?',
+            (self._group, place.topic, *place.partition),
         ).fetchone()
-        return succeed(None if row is None else row[0])
+        self._loaded[place] = row or _NO_ROW
+        offset, doneCount, _writer = self._loaded[place]
+        return succeed(OffsetInSet(offset, doneCount) if offset is not None and doneCount else offset)
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
         """In a transaction of its own; for starting positions. What the application has open is not committed by this, it fails."""
         if self._connection.in_transaction:
             return succeed({})
-        for place, offset in positions.items():
-            self.store(place.topic, place.partition, offset)
+        written = {place: offset for place, offset in positions.items() if self._write(place, offset, isForward=False)}
         self._connection.commit()
-        return succeed(dict(positions))
+        return succeed(written)

@@ -1,14 +1,15 @@
 """
 Owners' nodes: which thread of which member has a partition (spec-0.7 zookeeper §4.4).
 
-An owner's node that is nobody's keeps that partition from us, and nothing else. What is not ours is never deleted.
+An owner's node that is nobody's keeps that partition from us, and nothing else. What is not ours is never deleted. So many at a time: how many partitions there
+are stands in a node that anybody can write.
 """
 
 from __future__ import annotations
 
 from twisted.logger import Logger
 
-from pylogbroker.client.waiting import allOf
+from pylogbroker.client.waiting import inTurns
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.consumer.rebalance import Share
 from pylogbroker.errors import BadVersionException, NoNodeException
@@ -37,10 +38,11 @@ class Ownership:
         @return: those that are ours now; the others are somebody else's.
         @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least.
         """
-        claimed = await allOf([self._claimPlace(place, thread) for place, thread in share.items()])
+        claimed = await inTurns(self._claimPlace, share.items())
         return frozenset(place for place in claimed if place is not None)
 
-    async def _claimPlace(self, place: Place, thread: str) -> Place | None:
+    async def _claimPlace(self, item: tuple[Place, str]) -> Place | None:
+        place, thread = item
         try:
             await claim(self._zookeeper, self._paths.owner(place.topic, place.partition), thread.encode())
         except ConflictError as conflict:
@@ -54,7 +56,11 @@ class Ownership:
 
         @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least.
         """
-        await allOf([self.deleteOwn(self._paths.owner(place.topic, place.partition), thread.encode()) for place, thread in share.items()])
+        await inTurns(self._disownPlace, share.items())
+
+    async def _disownPlace(self, item: tuple[Place, str]) -> None:
+        place, thread = item
+        await self.deleteOwn(self._paths.owner(place.topic, place.partition), thread.encode())
 
     async def deleteOwn(self, path: str, data: bytes | None = None) -> None:
         """

@@ -15,10 +15,18 @@ from twisted.internet.defer import CancelledError, DeferredLock
 from twisted.logger import Logger
 
 from pylogbroker.consumer.offsetstores import IOffsetStore
-from pylogbroker.model import Place
+from pylogbroker.model import Place, doneCountOf
 
 _KNOWN_COUNT_MAX = 100
 """Writes without an answer that are remembered, for each partition; one that is forgotten looks like somebody else's, and then what is stored counts."""
+
+
+_Exact = tuple[int | None, int]
+
+
+def _exactly(offset: int | None) -> _Exact:
+    """An offset, and how many messages of the set that stands there are done; as a number the one is as good as the other."""
+    return offset, 0 if offset is None else doneCountOf(offset)
 
 
 class Positions:
@@ -33,8 +41,8 @@ class Positions:
     def __init__(self, store: IOffsetStore) -> None:
         self.consumed: dict[Place, int] = {}
         self._store = store
-        self._known: dict[Place, set[int | None]] = {}  # what the store may say if nobody else wrote to it
-        self._safe: dict[Place, int | None] = {}  # what it says for certain
+        self._known: dict[Place, set[_Exact]] = {}  # what the store may say if nobody else wrote to it
+        self._safe: dict[Place, _Exact] = {}  # what it says for certain
         self._turn = DeferredLock()
 
     async def find(self, place: Place) -> int | None:
@@ -45,9 +53,10 @@ class Positions:
         @raise Exception: what the store's C{load} fails with.
         """
         stored = await self._store.load(place)
-        if stored not in self._known.get(place, ()):
+        exact = _exactly(stored)
+        if exact not in self._known.get(place, ()):
             self.consumed.pop(place, None)
-        self._known[place], self._safe[place] = {stored}, stored
+        self._known[place], self._safe[place] = {exact}, exact
         return self.consumed.get(place, stored)
 
     def begin(self, place: Place, offset: int) -> None:
@@ -63,7 +72,7 @@ class Positions:
         """
         async with self._turn:
             consumed = {place: self.consumed[place] for place in places() if place in self.consumed}
-            return await self._write({place: offset for place, offset in consumed.items() if self._safe.get(place) != offset})
+            return await self._write({place: offset for place, offset in consumed.items() if self._safe.get(place) != _exactly(offset)})
 
     async def put(self, place: Place, offset: int) -> None:
         """Store a position at once, without anything having been handed out. That it cannot be stored is only logged."""
@@ -77,7 +86,7 @@ class Positions:
             known = self._known.setdefault(place, set())
             if len(known) >= _KNOWN_COUNT_MAX:
                 known.pop()
-            known.add(offset)
+            known.add(_exactly(offset))
             self._safe.pop(place, None)
         try:
             safe = await self._store.commit(positions)
@@ -86,8 +95,8 @@ class Positions:
         except Exception:
             self._log.failure("Positions could not be stored")
             safe = {}
-        self._known.update({place: {offset} for place, offset in safe.items()})
-        self._safe.update(safe)
+        self._known.update({place: {_exactly(offset)} for place, offset in safe.items()})
+        self._safe.update({place: _exactly(offset) for place, offset in safe.items()})
         return [place for place in positions if place not in safe]
 
     def forget(self, places: Iterable[Place]) -> None:

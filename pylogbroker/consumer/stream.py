@@ -5,7 +5,8 @@ A stream is a bounded queue of chunks, and a reader. A chunk is what one fetch b
 its stream has room (L{MessageStream.hasRoom}), and keeps that room for it until the answer is there, so that a slow reader costs memory for so many chunks, and
 nothing else: silence is the push-back.
 
-The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out. What was handed out and is
+The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out, and to a chunk's end when
+more is asked for behind its last message, since there may be entries without any messages (empty wrappers). What was handed out and is
 still being worked on when the position is committed is the application's affair (with auto-commit, a crash may lose it; without, C{commitOffsets} comes
 when it is done). Dropping a partition forgets its chunks in the same moment, the one that is being read included, so that nothing of it is handed out
 after its position was committed.
@@ -14,8 +15,8 @@ An error of one partition comes out of the stream once, in its turn, as an excep
 checksums of all entries but the first, and what is inside wrappers, is found when it is read; then what is queued behind it is forgotten, since order counts,
 and the fetcher is told. What the application's decoder raises comes out, too, and the stream goes on behind that message.
 
-Three ways to read, of which an application takes one: C{async for}; L{MessageStream.deliverTo}, where the receiver pushes back; and L{MessageStream.blocking},
-for a plain thread.
+Ways to read, of which an application takes one: C{async for}, message by message, or list by list (L{MessageStream.chunks}); L{MessageStream.deliverTo}, where
+the receiver pushes back; and L{MessageStream.blocking}, for a plain thread.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ from __future__ import annotations
 import queue
 from collections import ChainMap, deque
 from collections.abc import Callable, Collection, Iterator, MutableMapping
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.errors import ConsumerTimeoutError, FormatError, PylogbrokerError
+from pylogbroker.errors import ConsumerStateError, ConsumerTimeoutError, FormatError, PylogbrokerError
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.model import BrokerPartition, Place, doneCountOf
 
 CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20
 BATCH_COUNT_MAX = 100
 """Messages that a plain thread gets from the reactor's at a time."""
+CHUNK_MESSAGE_COUNT_MAX = 1_000
+"""Messages of a list, if nothing else is said."""
 DELIVERY_COUNT_MAX = 1_000
 """Messages handed to a receiver in one reactor turn."""
 
@@ -64,11 +68,13 @@ class Chunk(NamedTuple):
     What a fetch brought of one partition; at least one whole entry.
 
     @ivar size: bytes.
+    @ivar end: the offset behind its last whole entry.
     """
 
     place: Place
     messages: MessageSet
     size: int
+    end: int
 
 
 class Ahead(NamedTuple):
@@ -102,6 +108,12 @@ class _Jump(NamedTuple):
     offset: int
 
 
+def _left(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
+    """What a reader at a position, which may be in the midst of the first set, has not had."""
+    doneCount = doneCountOf(position) if position == messages.baseOffset else 0
+    return dropwhile(lambda each: each[1] == position and 0 < doneCountOf(each[1]) <= doneCount, messages.counted())
+
+
 def located(error: PylogbrokerError, place: Place, offset: int) -> PylogbrokerError:
     """The same error, whose text says where that is."""
     if isinstance(error, FormatError):
@@ -126,19 +138,22 @@ class MessageStream:
         *,
         decode: Callable[[bytes], Any] | None = None,
         isShallow: bool = False,
+        isCounting: bool = False,
         chunkCountMax: int = CHUNK_COUNT_MAX,
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
-        unreadable: Callable[[Place, int], None] = lambda place, offset: None,
+        unreadable: Callable[[Place, int, PylogbrokerError], None] = lambda place, offset, error: None,
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
         @param name: of the thread that it belongs to.
         @param gotRoom: called when there is room again.
         @param queuedSizeMax: bytes of chunks that may wait, or be on their way; a stream that has none may always have one.
-        @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault.
+        @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault, and what is wrong.
         @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
         @param isShallow: whether wrappers are handed out as they are.
+        @param isCounting: whether positions in the midst of a compressed set are L{pylogbroker.model.OffsetInSet}s; who comes back to one begins behind the
+            messages that are done. Otherwise a position there is the set's beginning.
         @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
@@ -148,6 +163,7 @@ class MessageStream:
         self._gotRoom = gotRoom
         self._decode = decode
         self._isShallow = isShallow
+        self._isCounting = isCounting
         self._chunkCountMax = chunkCountMax
         self._queuedSizeMax = queuedSizeMax
         self._timeoutMs = timeoutMs
@@ -319,15 +335,20 @@ class MessageStream:
     def _messages(self, chunk: Chunk) -> Iterator[ConsumedMessage]:
         """The hot loop: whoever takes a message has moved the position behind it."""
         place, messages = chunk.place, chunk.messages
-        payloads = ((each.message.payload, each.nextOffset) for each in messages.shallow()) if self._isShallow else messages.payloads()
+        if self._isShallow:
+            payloads: Iterator[tuple[bytes, int]] = ((each.message.payload, each.nextOffset) for each in messages.shallow())
+        else:
+            payloads = _left(messages, self.positions.get(place, -1)) if self._isCounting else messages.payloads()
         topic, partition = place
         make = tuple.__new__  # half the cost of calling the class
-        count = 0
+        count, nextOffset = 0, messages.baseOffset
         try:
             for payload, nextOffset in payloads:
                 count += 1
                 self.positions[place] = nextOffset
                 yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
+            if self.positions.get(place) == nextOffset:  # otherwise somebody took messages ahead, and is not done with them
+                self.positions[place] = chunk.end
         finally:
             self._counters.topic(topic).messageCount += count
 
@@ -337,7 +358,7 @@ class MessageStream:
         assert place is not None
         offset = self.positions[place]
         self.drop((place,))
-        self._unreadable(place, offset)
+        self._unreadable(place, offset, error)
         return located(error, place, offset)
 
     def __aiter__(self) -> MessageStream:
@@ -345,7 +366,7 @@ class MessageStream:
 
     async def __anext__(self) -> ConsumedMessage:
         """
-        The next message. One reader at a time.
+        The next message.
 
         @raise StopAsyncIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: none came in time; ask again when you like.
@@ -364,7 +385,9 @@ class MessageStream:
         Until there may be something to take, or the stream has ended.
 
         @raise ConsumerTimeoutError: nothing has come in time; wait again when you like.
+        @raise ConsumerStateError: somebody else reads this stream: it is one reader's, whose messages the other would get.
         """
+        self._beAlone()
         reader: Deferred[None] = Deferred()
         self._reader = reader
         if self._timeoutMs >= 0:
@@ -380,6 +403,17 @@ class MessageStream:
             if self._reader is reader:
                 self._reader = None
 
+    def chunks(self, countMax: int = CHUNK_MESSAGE_COUNT_MAX) -> Chunks:
+        """
+        An asynchronous iterator over lists of messages: as many as are there, and at least one.
+
+        @param countMax: at most so many in a list.
+        @raise ValueError: that is less than 1.
+        """
+        if countMax < 1:
+            raise ValueError(f"{countMax} messages at a time: at least 1 is possible")
+        return Chunks(self, countMax)
+
     def deliverTo(self, receiver: Any) -> Deferred[None]:
         """
         Push messages into a receiver.
@@ -387,18 +421,66 @@ class MessageStream:
         @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that
             it is given.
         @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be
-            delivered anew.
+            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream.
         """
+        try:
+            self._beAlone()
+        except ConsumerStateError:
+            return fail()
         self._delivery = _Delivery(self, receiver, self._clock)
         return self._delivery.start()
 
+    def _beAlone(self) -> None:
+        if self._reader is not None or self._delivery is not None:
+            raise ConsumerStateError(f"{self.name}: somebody else reads this stream, {'and waits' if self._delivery is None else 'a receiver'}")
+
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
-        An iterator for a plain thread, while the reactor runs in another.
+        An iterator for a plain thread, while the reactor runs in another. It comes to its end when the consumer is shut down: see to it that this happens
+        before the reactor stops (L{ConsumerConnector.shutdownBeforeStop}), or the thread waits for ever.
 
         @param reactor: the one that the consumer belongs to.
         """
         return BlockingIterator(self, reactor, self._timeoutMs)
+
+
+class Chunks:
+    """
+    An asynchronous iterator over lists of messages.
+
+    The rule for positions is that of all ways to read: they move in the moment in which the list is handed out, behind all of its messages.
+    """
+
+    def __init__(self, stream: MessageStream, countMax: int) -> None:
+        self._stream = stream
+        self._countMax = countMax
+        self._error: Exception | None = None  # behind the last list
+
+    def __aiter__(self) -> Chunks:
+        return self
+
+    async def __anext__(self) -> list[ConsumedMessage]:
+        """
+        The next messages.
+
+        @raise StopAsyncIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time; ask again when you like.
+        @raise PylogbrokerError: see L{MessageStream.take}; messages that were before it are handed out first, and the next call goes on behind it.
+        """
+        stream = self._stream
+        while True:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            ahead = stream.takeAhead(self._countMax)
+            stream.done(ahead)
+            self._error = ahead.error
+            if ahead.messages:
+                return ahead.messages
+            if ahead.error is None:
+                if stream.isEnded:
+                    raise StopAsyncIteration
+                await stream.wait()
 
 
 @implementer(IPushProducer)
@@ -420,17 +502,14 @@ class _Delivery:
 
     def goOn(self) -> None:
         """There may be something to deliver."""
-        if self._turn is None and not self._isPaused and not self._done.called:
+        if self._turn is None and (not self._isPaused or self._stream.isEnded) and not self._done.called:
             self._turn = self._clock.callLater(0, self._deliver)
 
     def _deliver(self) -> None:
         self._turn = None
         try:
             for _count in range(DELIVERY_COUNT_MAX):
-                if self._isPaused:
-                    return
-                message = self._stream.take()
-                if message is None:
+                if self._isPaused or (message := self._stream.take()) is None:
                     break
                 self._receiver.write(message)
             else:

@@ -29,7 +29,7 @@ from pylogbroker.errors import (
 from pylogbroker.formats.checksum import crc32
 from pylogbroker.formats.compression import CODEC_NAMES, NONE, compress, decompress
 from pylogbroker.interfaces import Checked, CheckLimits
-from pylogbroker.model import Message, MessageAndOffset
+from pylogbroker.model import Message, MessageAndOffset, OffsetInSet
 
 SIZE_FIELD_SIZE = 4
 CODEC_MASK = 3
@@ -364,6 +364,22 @@ class MessageSet:
             previous = message
         if previous is not None:
             yield MessageAndOffset(previous, outer.nextOffset)
+
+    def counted(self) -> Iterator[tuple[bytes, int]]:
+        """
+        As L{payloads}, but inside a wrapper the next offset is an L{OffsetInSet}, which says how many of its messages a reader has then; slower.
+        """
+        start = self.baseOffset
+        for message, behind in self.shallow():
+            payloads = (message.payload,) if message.codec == NONE else innerPayloads(message, Allowance(self.limits), 0, start - self.baseOffset)
+            previous: bytes | None = None
+            for count, payload in enumerate(payloads):
+                if previous is not None:
+                    yield previous, OffsetInSet(start, count)
+                previous = payload
+            if previous is not None:
+                yield previous, behind
+            start = behind
 
     def payloads(self) -> Iterator[tuple[bytes, int]]:
         """

@@ -12,9 +12,13 @@ from twisted.internet.defer import Deferred
 from pylogbroker.cli import groupconsume, groupmember
 from pylogbroker.cli.main import ENDED
 from pylogbroker.cli.streams import read
+from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import NoNodeException
+from pylogbroker.formats.compression import GZIP, compress
+from pylogbroker.formats.messageset import encodeMessage
+from pylogbroker.model import LATEST
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Process, reactor
 
@@ -61,6 +65,25 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual((await self.consumed("--topic", "t", "--group", "g", "--from-beginning")).output, b"")
         self.assertEqual((await self.children("/consumers/g/ids"), await self.children("/consumers/g/owners/t")), ([], []))
         self.assertEqual(await self.committed("g"), self.size(PAYLOADS))
+
+    async def test_emptyAtTheEnd(self) -> None:
+        """A log whose last entry is a wrapper without messages comes to its end, and is committed up to there."""
+        await self.startBrokers(1, log_default_flush_interval_ms="50", log_default_flush_scheduler_interval_ms="50")
+        await self.spread("t", b"one")
+        producer = SyncProducer(reactor, self.brokers[0].endpoint)
+        empty = encodeMessage(compress(GZIP, b""), codec=GZIP)
+        await producer.send("t", 0, empty)
+        await producer.close()
+        reader = SimpleConsumer(reactor, self.brokers[0].endpoint)
+
+        async def isVisible() -> bool:
+            return await reader.getOffsetsBefore("t", 0, LATEST, 1) == [self.size([b"one"]) + len(empty)]
+
+        await self.until(isVisible)
+        await reader.close()
+        result = await self.consumed("--topic", "t", "--from-beginning", "--group", "g", "--timeout-ms", "1500")
+        self.assertEqual((result.code, result.output), (0, b"one\n"))
+        self.assertEqual(await self.committed("g"), self.size([b"one"]) + len(empty))
 
     async def test_filters(self) -> None:
         """A whitelist takes the topics whose whole names match, a blacklist the others."""

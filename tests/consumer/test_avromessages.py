@@ -46,7 +46,7 @@ class AvroMessagesTests(TestCase):
 
     def put(self, place: Place, *payloads: bytes) -> None:
         data = encodeSet(payloads)
-        self.stream.put(Chunk(place, MessageSet(data, 0), len(data)))
+        self.stream.put(Chunk(place, MessageSet(data, 0), len(data), len(data)))
 
     async def test_values(self) -> None:
         """Values come as they were written; a schema is asked for when it is first met."""

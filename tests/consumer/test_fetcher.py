@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -14,6 +15,7 @@ from pylogbroker.errors import (
     InvalidMessageSizeError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
+    PylogbrokerError,
     RemotePartitionError,
 )
 from pylogbroker.formats.compression import GZIP
@@ -267,6 +269,76 @@ class FailingTests(FetchCase):
             self.end(member)
             self.broker.logs[("t", 1)].data = b""
 
+    def reading(self, stream: Any) -> list[Any]:
+        """Somebody reads on and on, and waits where nothing has come yet: values, and the names of errors."""
+        got: list[Any] = []
+
+        async def read() -> None:
+            while not stream.isEnded:
+                try:
+                    async for message in stream:
+                        got.append(message.value)
+                except PylogbrokerError as error:
+                    got.append(type(error).__name__)
+
+        Deferred.fromCoroutine(read())
+        return got
+
+    def test_badBeforeWaitingReader(self) -> None:
+        """
+        A reader that waits when a chunk with a bad entry comes reads in that moment: the error comes once, no position gets behind it, and what stands there is
+        handed out when it is mended.
+        """
+        good = encodeMessage(b"a")
+        log = self.broker.log("t", 0)
+        member = self.member()
+        (stream,) = self.streams(member)
+        got = self.reading(stream)
+        log.data = good + good[:-1] + b"?" + good
+        self.cluster.advance(10)
+        log.append(b"b")
+        self.cluster.advance(300)
+        self.assertEqual(got, [b"a", "InvalidChecksumError"])
+        self.cluster.do(member.commitOffsets())
+        self.assertEqual(self.offset("0-0"), "11")
+        log.data = good * 3
+        self.cluster.advance(61)
+        self.assertEqual(got[2:], [b"a", b"a"])
+
+    def test_badInsideBeforeWaitingReader(self) -> None:
+        """The same inside a wrapper, which is tried once more, and then its partition is left alone."""
+        log = self.broker.log("t", 0)
+        member = self.member()
+        (stream,) = self.streams(member)
+        got = self.reading(stream)
+        log.data = encodeSet([b"a", b"b"], GZIP)
+        end = log.end
+        log.data += encodeMessage(b"this is not gzip", codec=GZIP) + encodeSet([b"c", b"d"], GZIP)
+        self.cluster.advance(5)
+        self.assertEqual(got, [b"a", b"b", "CorruptCompressionError", "CorruptCompressionError"])
+        log.append(b"e")
+        self.cluster.advance(300)
+        self.cluster.do(member.commitOffsets())
+        self.assertEqual((len(got), self.offset("0-0")), (4, str(end)))
+
+    def test_waitingReaderShutsDown(self) -> None:
+        """A reader that shuts its consumer down in the moment in which a message comes has had that one, and nothing else goes on."""
+        member = self.member()
+        (stream,) = self.streams(member)
+        got: list[Any] = []
+
+        async def read() -> None:
+            got.append((await stream.__anext__()).value)
+            await member.shutdown()
+
+        reading = Deferred.fromCoroutine(read())
+        self.broker.log("t", 0).append(b"a", b"b")
+        self.broker.log("t", 1).append(b"c")
+        self.cluster.advance(5)
+        self.successResultOf(reading)
+        self.assertEqual((got, self.offset("0-0"), self.offset("0-1"), self.owners()), ([b"a"], "11", "0", {}))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_badInside(self) -> None:
         """What is bad inside a wrapper is tried once more, and then its partition is left alone; others go on."""
         bad = encodeMessage(b"this is not gzip", codec=GZIP)
@@ -413,6 +485,38 @@ class BeginningTests(FetchCase):
             named = [event for event in events if "is not where a message begins" in event.get("log_format", "")]
             self.assertEqual([(event["offset"], str(event["place"])) for event in named], [(stored, "t/0-0")])
             self.end(member)
+
+    def test_badChecksumAtStoredOffset(self) -> None:
+        """
+        A stored offset where an entry stands whose checksum alone is wrong is no wiped broker, whatever is behind it: an error of the stream that names the
+        offset; nothing is skipped, and nothing delivered again.
+        """
+        log = self.broker.log("t", 0)
+        whole = log.data
+        good = encodeMessage(b"x")
+        bad = good[:-1] + b"?"
+        for data, fetchSize in (
+            (bad, 1_000), (bad + good, 1_000), (bad + bad + good, 1_000), (bad + good, 11), (bad + good, 13), (bad + good, 16), (bad + good, 18),
+        ):  # fmt: skip
+            self.store(55)
+            log.data = whole[:55] + data
+            member = self.member({"autooffset.reset": "largest", "fetch.size": str(fetchSize)})
+            (stream,) = self.streams(member)
+            self.assertIn("t/0-0 at offset 55", self.raising(stream, InvalidChecksumError))
+            self.cluster.advance(60)
+            self.assertIsNone(stream.take())
+            self.assertEqual(self.offset("0-0"), "55")
+            log.data = whole
+            self.cluster.advance(61)
+            self.assertEqual(drain(stream), self.all[5:])
+            self.end(member)
+
+    def test_badChecksumAndNoEntryBehind(self) -> None:
+        """If what stands there leads to no other entry, it was none."""
+        self.store(55)
+        self.broker.log("t", 0).data = self.broker.log("t", 0).data[:55] + encodeMessage(b"x")[:-1] + b"?" + b"\0" * 20
+        (stream,) = self.streams(self.member({"autooffset.reset": "fail"}))
+        self.raising(stream, OffsetOutOfRangeError)
 
     def test_wipedBrokerAndOtherPolicy(self) -> None:
         """The same with another policy is an error of the stream."""

@@ -66,6 +66,15 @@ class FetchersTests(GroupCase):
         self.assertEqual(drain(stream), [b"c"])
         self.assertEqual(set(member.owned), {place("0-0"), place("0-1")})
 
+    def test_unregisteredBrokerIsToldOnce(self) -> None:
+        """That a broker is not registered is said once, however often a member comes by."""
+        self.cluster.write("/brokers/topics/t/7", b"1")
+        self.cluster.write("/consumers/g/owners/t/0-0", b"nobody")
+        with capturedLogs() as events:
+            self.streams(self.member())
+            self.cluster.advance(60)
+        self.assertEqual(sum("broker 7 is not registered" in formatEvent(event) for event in events), 1)
+
     def test_unregisteredBroker(self) -> None:
         """Partitions of a broker that is not registered are shared out all the same, do not stop the others, and are read when it comes."""
         self.broker.log("t", 0).append(b"a")

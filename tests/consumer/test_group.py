@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from random import Random
 from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorCore
+from zope.interface import alsoProvides
 
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.offsetstores import MemoryOffsetStore
+from pylogbroker.consumer.offsetstores import MemoryOffsetStore, SqliteOffsetStore
 from pylogbroker.errors import (
     ClosedError,
     CommitFailedError,
@@ -20,11 +23,13 @@ from pylogbroker.errors import (
     ConsumerStateError,
     InvalidNameError,
     NoNodeException,
+    OffsetConflictError,
     OffsetOutOfRangeError,
     RebalanceFailedError,
     SessionExpiredException,
     ZookeeperTimeoutException,
 )
+from pylogbroker.formats.compression import GZIP
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.consumer.farend import FarCluster
 from tests.consumer.groupcase import GroupCase, drain, place
@@ -146,6 +151,59 @@ class JoiningTests(GroupCase):
         self.assertEqual(got, [b"a", b"b"])
         self.assertEqual(self.owners(), {})
         self.assertEqual(self.offset("0-0"), "22")
+
+    def triggers(self) -> list[Any]:
+        """Have the clock take what is to be done before a reactor stops."""
+        triggers: list[Any] = []
+        reactor: Any = self.clock
+
+        def add(phase: str, event: str, call: Any) -> Any:
+            triggers.append((phase, event, call))
+            return triggers[-1]
+
+        reactor.addSystemEventTrigger = add
+        reactor.removeSystemEventTrigger = triggers.remove
+        return triggers
+
+    def test_beforeStop(self) -> None:
+        """A reactor can be asked to shut a consumer down before it stops, and to wait for that; one that is shut down earlier needs it no more."""
+        triggers = self.triggers()
+        self.broker.log("t", 0).append(b"a")
+        member = self.member()
+        (stream,) = self.streams(member)
+        drain(stream)
+        member.shutdownBeforeStop()
+        member.shutdownBeforeStop()
+        ((phase, event, call),) = triggers
+        self.assertEqual((phase, event), ("before", "shutdown"))
+        triggers.clear()
+        self.cluster.do(call())
+        self.assertEqual((stream.isEnded, self.owners(), self.offset("0-0")), (True, {}, "11"))
+        member.shutdownBeforeStop()
+        other = self.member()
+        other.shutdownBeforeStop()
+        self.assertEqual(len(triggers), 1)
+        self.cluster.do(other.shutdown())
+        self.assertEqual(triggers, [])
+
+    def test_contextBeforeStop(self) -> None:
+        """C{async with} asks a reactor for that, and who reads in it comes to the end."""
+        triggers = self.triggers()
+        alsoProvides(self.clock, IReactorCore)
+        session = self.cluster.zookeeper.client()
+
+        async def use() -> str:
+            async with ConsumerConnector(self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor) as member:
+                async for _message in (await member.createMessageStreams({"t": 1}))["t"][0]:
+                    raise AssertionError("nothing is there")
+            return "goes on"
+
+        using = Deferred.fromCoroutine(use())
+        self.cluster.advance(3)
+        ((_phase, _event, call),) = triggers
+        triggers.clear()
+        self.cluster.do(call())
+        self.assertEqual((self.cluster.do(using), triggers), ("goes on", []))
 
     def test_notRegistered(self) -> None:
         """Who cannot be registered hears so, and may try again."""
@@ -401,6 +459,64 @@ class StoredOffsetTests(GroupCase):
         self.broker.log("t", 0).append(b"a")
         (stream,) = self.streams(self.member())
         self.assertEqual(drain(stream), [b"a"])
+
+
+class SqliteTests(GroupCase):
+    """Positions in the application's own transaction."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.mktemp()
+
+    def store(self) -> SqliteOffsetStore:
+        """Of a member, with a connection of its own."""
+        self.connection = sqlite3.connect(self.path)
+        self.addCleanup(self.connection.close)
+        return SqliteOffsetStore(self.connection, "g")
+
+    def test_insideASet(self) -> None:
+        """
+        A transaction may end in the midst of a compressed set: who comes next goes on behind what is done, and so does a member whose session is over and
+        who comes back.
+        """
+        log = self.broker.log("t", 0)
+        for number in range(0, 30, 10):
+            log.append(*(b"%d" % each for each in range(number, number + 10)), codec=GZIP)
+        got: list[bytes] = []
+        for count in (3, 10, 7, 1):
+            store = self.store()
+            member = self.member({"autocommit.enable": "false"}, offsetStore=store)
+            (stream,) = self.streams(member)
+            for _message in range(count):
+                message = stream.take()
+                assert message is not None
+                got.append(message.value)
+                store.store(message.topic, message.partition, message.nextOffset)
+                if len(got) % 2:
+                    self.connection.commit()
+                    self.cluster.zookeeper.expire(self.sessions[member])
+                    self.cluster.advance(3)
+            self.connection.commit()
+            self.end(member)
+        self.assertEqual(got, [b"%d" % number for number in range(21)])
+
+    def test_takenOver(self) -> None:
+        """What a member has in hand when its partition goes to another, who does the same, counts once: the later one is refused."""
+        self.broker.log("t", 0).append(*(b"%d" % number for number in range(10)), codec=GZIP)
+        store = self.store()
+        (stream,) = self.streams(self.member({"consumerid": "z", "autocommit.enable": "false"}, offsetStore=store))
+        mine = [stream.take() for _message in range(4)]
+        other = self.store()
+        (taken,) = self.streams(self.member({"consumerid": "a", "autocommit.enable": "false"}, offsetStore=other))
+        theirs = [taken.take() for _message in range(2)]
+        for message in theirs:
+            assert message is not None
+            other.store(message.topic, message.partition, message.nextOffset)
+        self.connection.commit()
+        for message in mine:
+            assert message is not None
+            self.assertRaises(OffsetConflictError, store.store, message.topic, message.partition, message.nextOffset)
+        self.assertEqual([message and message.value for message in (*theirs, taken.take())], [b"0", b"1", b"2"])
 
 
 class CommitTests(GroupCase):

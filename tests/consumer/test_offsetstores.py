@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -11,8 +12,8 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import IOffsetStore, MemoryOffsetStore, SqliteOffsetStore, ZookeeperOffsetStore
-from pylogbroker.errors import ConnectionLossException
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.errors import ConnectionLossException, OffsetConflictError
+from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
 from pylogbroker.testing.zookeeper import ZookeeperDouble
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("u", BrokerPartition(10, 3))
@@ -129,6 +130,96 @@ class SqliteTests(Promises, SynchronousTestCase):
         self.assertEqual(self.do(self.store.commit({B: 5})), {})
         self.connection.rollback()
         self.assertIsNone(self.do(self.store.load(A)))
+
+    def two(self) -> tuple[SqliteOffsetStore, SqliteOffsetStore]:
+        """Stores of two members of a group, with connections of their own."""
+        path = self.mktemp()
+        connections = [sqlite3.connect(path, timeout=0) for _member in range(2)]
+        for connection in connections:
+            self.addCleanup(connection.close)
+        first, second = (SqliteOffsetStore(connection, "g", Random(number)) for number, connection in enumerate(connections))
+        self.connection = connections[0]
+        self.other = connections[1]
+        return first, second
+
+    def test_insideASet(self) -> None:
+        """Of a position in the midst of a compressed set it is kept how many of its messages are done; a plain one has none."""
+        for offset, doneCount in ((OffsetInSet(30, 2), 2), (OffsetInSet(30, 7), 7), (90, 0)):
+            self.sqlite.store("t", A.partition, offset)
+            self.connection.commit()
+            loaded = self.do(SqliteOffsetStore(self.connection, "g").load(A))
+            self.assertEqual((loaded, doneCountOf(loaded)), (int(offset), doneCount))
+
+    def test_oldTable(self) -> None:
+        """A table of an earlier version goes on being used, with what is in it."""
+        connection = sqlite3.connect(":memory:")
+        self.addCleanup(connection.close)
+        connection.execute(
+            'CREATE TABLE pylogbroker_offsets ("group" TEXT, topic TEXT, broker INTEGER, "partition" INTEGER, offset INTEGER NOT NULL, '
+            'PRIMARY KEY ("group", topic, broker, "partition"))'
+        )
+        connection.execute("INSERT INTO pylogbroker_offsets VALUES ('g', 't', 0, 0, 11)")
+        connection.commit()
+        store = SqliteOffsetStore(connection, "g")
+        self.assertEqual(self.do(store.load(A)), 11)
+        store.store("t", A.partition, OffsetInSet(22, 3))
+        connection.commit()
+        self.assertEqual(doneCountOf(self.do(SqliteOffsetStore(connection, "g").load(A))), 3)
+
+    def test_openElsewhere(self) -> None:
+        """Who comes while another has a transaction open does not wait for it."""
+        first, _second = self.two()
+        first.store("t", A.partition, 11)
+        self.assertIsNone(self.do(SqliteOffsetStore(self.other, "g").load(A)))
+
+    def test_takenOver(self) -> None:
+        """
+        Two members have read the same position, since the first had a transaction open when its partition went: the second, whose work is that of the first
+        once more, is refused, rolls back, and goes on from there.
+        """
+        first, second = self.two()
+        self.do(first.commit({A: 0}))
+        self.do(first.load(A))
+        first.store("t", A.partition, 11)
+        first.store("t", A.partition, 22)
+        self.assertEqual(self.do(second.load(A)), 0)
+        self.connection.commit()
+        for offset in (11, 22, 33):
+            self.assertRaises(OffsetConflictError, second.store, "t", A.partition, offset)
+            self.other.rollback()
+        self.assertEqual(self.do(second.load(A)), 22)
+        second.store("t", A.partition, 33)
+        self.other.commit()
+        self.assertEqual(self.do(first.load(A)), 33)
+
+    def test_late(self) -> None:
+        """The same when the second was quicker, and what the first has in hand is done already; also when the first has had nothing before."""
+        for start in (None, 0):
+            first, second = self.two()
+            if start is not None:
+                self.do(second.commit({A: start}))
+            self.assertEqual((self.do(first.load(A)), self.do(second.load(A))), (start, start))
+            second.store("t", A.partition, OffsetInSet(11, 1))
+            self.other.commit()
+            for offset in (OffsetInSet(11, 1), OffsetInSet(11, 2), 22):
+                self.assertRaises(OffsetConflictError, first.store, "t", A.partition, offset)
+                self.connection.rollback()
+            self.assertEqual(self.do(first.commit({A: 5, B: 7})), {B: 7})
+
+    def test_forward(self) -> None:
+        """What is stored already is not stored again, also by the same member: messages that it has in hand from before it lost its session, and had anew."""
+        store, _second = self.two()
+        store.store("t", A.partition, OffsetInSet(11, 2))
+        self.connection.commit()
+        self.do(store.load(A))
+        for offset in (5, 11, OffsetInSet(11, 1), OffsetInSet(11, 2)):
+            self.assertRaises(OffsetConflictError, store.store, "t", A.partition, offset)
+        store.store("t", A.partition, OffsetInSet(11, 3))
+        self.connection.rollback()
+        store.store("t", A.partition, OffsetInSet(11, 3))
+        store.store("t", A.partition, 22)
+        self.connection.commit()
+        self.assertEqual(self.do(store.load(A)), 22)
 
     def test_groups(self) -> None:
         """Groups do not see each other, and a second store on the same database finds what is there."""

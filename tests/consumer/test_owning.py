@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.consumer.groupcase import GroupCase, drain, place
 
 
@@ -20,6 +22,27 @@ class OwnershipTests(GroupCase):
         self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-0"))
         self.cluster.advance(2.1)
         self.assertEqual(drain(stream), [b"a"])
+
+    def test_garbageCount(self) -> None:
+        """A number of partitions that somebody wrote for a broker that is not there is claimed and let go of a hundred at a time; the others are read."""
+        self.broker.log("t", 0).append(b"a")
+        self.cluster.write("/brokers/topics/t/7", b"500")
+        member = self.member()
+        self.cluster.zookeeper.latency = 0.001
+        joining = member.createMessageStreams({"t": 1})
+        counts = [0]
+        while not joining.called:
+            self.cluster.advance(0.001)
+            counts.append(len(self.owners()))
+        (stream,) = self.successResultOf(joining)["t"]
+        self.cluster.advance(1)
+        self.assertEqual((drain(stream), len(member.owned)), ([b"a"], 502))
+        ending = member.shutdown()
+        while not ending.called:
+            self.cluster.advance(0.001)
+            counts.append(len(self.owners()))
+        self.assertEqual(counts[-1], 0)
+        self.assertLessEqual(max(abs(after - before) for before, after in pairwise(counts)), 100)
 
     def test_ownersNodeTakenAway(self) -> None:
         """An owner's node that is another's by now is not deleted at the end."""

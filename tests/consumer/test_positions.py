@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.consumer.positions import Positions
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
 
@@ -37,6 +37,18 @@ class PositionsTests(SynchronousTestCase):
 
     def do(self, work: Any) -> Any:
         return self.successResultOf(Deferred.fromCoroutine(work))
+
+    def test_insideASet(self) -> None:
+        """In the midst of a set it counts how much of it is done: that somebody else has done more of it is seen, and that we have moved is stored."""
+        store = MemoryOffsetStore({A: OffsetInSet(30, 1)})
+        positions = Positions(store)
+        self.assertEqual(doneCountOf(self.do(positions.find(A))), 1)
+        positions.begin(A, OffsetInSet(30, 2))
+        self.assertEqual(doneCountOf(self.do(positions.find(A))), 2)
+        self.assertEqual(self.do(positions.commit(lambda: [A])), [])
+        self.assertEqual(doneCountOf(store.positions[A]), 2)
+        store.positions[A] = OffsetInSet(30, 5)
+        self.assertEqual(doneCountOf(self.do(positions.find(A))), 5)
 
     def test_onlyWhatMoved(self) -> None:
         """Only what has moved, and is ours, is written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 from twisted.internet import reactor
@@ -14,6 +15,7 @@ from zope.interface import implementer
 
 from pylogbroker.consumer.stream import BlockingIterator, Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import (
+    ConsumerStateError,
     ConsumerTimeoutError,
     CorruptCompressionError,
     InvalidChecksumError,
@@ -21,14 +23,14 @@ from pylogbroker.errors import (
 )
 from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
 
 A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
 
 
 def chunk(place: Place, offset: int, *payloads: bytes, codec: int = 0) -> Chunk:
     data = encodeSet(payloads, codec)
-    return Chunk(place, MessageSet(data, offset), len(data))
+    return Chunk(place, MessageSet(data, offset), len(data), offset + len(data))
 
 
 class StreamCase(SynchronousTestCase):
@@ -50,7 +52,7 @@ class StreamCase(SynchronousTestCase):
             self.positions,
             self.gotRoom,
             chunkCountMax=2,
-            unreadable=lambda place, offset: self.unreadable.append((place, offset)),
+            unreadable=lambda place, offset, _error: self.unreadable.append((place, offset)),
             **arguments,
         )
 
@@ -75,6 +77,49 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions, {A: 122, B: 11})
         self.assertIsNone(stream.take())
         self.assertIn("0 chunks", repr(stream))
+
+    def test_emptyWrapper(self) -> None:
+        """Behind a wrapper without messages the position is where the chunk ends, once more is asked for; so it is for what is taken ahead, when it is done."""
+        empty = encodeMessage(gzip.compress(b""), codec=GZIP)
+        data = encodeSet([b"a"]) + empty
+        for isAhead in (False, True):
+            stream = self.stream()
+            self.positions[A] = 0
+            stream.put(Chunk(A, MessageSet(data, 0), len(data), len(data)))
+            if isAhead:
+                ahead = stream.takeAhead(10)
+                self.assertEqual(self.positions[A], 0)
+                stream.done(ahead)
+            else:
+                self.assertEqual((self.values(stream), stream.take()), ([b"a"], None))
+            self.assertEqual(self.positions[A], len(data))
+        stream = self.stream()
+        self.positions[A] = 100
+        stream.put(Chunk(A, MessageSet(empty, 100), len(empty), 100 + len(empty)))
+        self.assertEqual(stream.takeAhead(10).messages, [])
+        self.assertEqual(self.positions[A], 100 + len(empty))
+
+    def test_counting(self) -> None:
+        """
+        Asked to, a stream says of positions in the midst of a compressed set how many of its messages are done; a reader that comes back to one gets the
+        others, whatever is behind the set, and all of one that has become another.
+        """
+        first, second = encodeSet([b"a", b"b", b"c"], GZIP), encodeSet([b"d", b"e"], GZIP)
+        empty = encodeMessage(gzip.compress(b""), codec=GZIP)
+        data = encodeSet([b"0"]) + first + empty + second + encodeSet([b"f"])
+        a, b, end = 11, 11 + len(first) + len(empty), len(data)
+        stream = self.stream(isCounting=True)
+        stream.put(Chunk(A, MessageSet(data, 0), end, end))
+        found = {message.value: (message.nextOffset, doneCountOf(message.nextOffset)) for message in iter(stream.take, None)}
+        wanted = {b"0": (a, 0), b"a": (a, 1), b"b": (a, 2), b"c": (b - len(empty), 0), b"d": (b, 1), b"e": (end - 11, 0), b"f": (end, 0)}
+        self.assertEqual(found, wanted)
+        self.assertEqual(list(MessageSet(data).counted()), list(MessageSet(data).payloads()))
+        for begin, doneCount, values in ((a, 0, b"abcdef"), (a, 1, b"bcdef"), (a, 2, b"cdef"), (b, 1, b"ef"), (a, 9, b"cdef"), (end - 11, 1, b"f")):
+            stream = self.stream(isCounting=True)
+            self.positions[A] = OffsetInSet(begin, doneCount) if doneCount else begin
+            stream.put(Chunk(A, MessageSet(data[begin:], begin), end - begin, end))
+            self.assertEqual(b"".join(self.values(stream)), values)
+            self.assertEqual(self.positions[A], end)
 
     def test_ahead(self) -> None:
         """
@@ -213,7 +258,7 @@ class TakingTests(StreamCase):
         good, bad = encodeMessage(b"a"), bytearray(encodeMessage(b"b"))
         bad[-1] ^= 1
         stream = self.stream()
-        stream.put(Chunk(A, MessageSet(good + bytes(bad) + good, 1000), 33))
+        stream.put(Chunk(A, MessageSet(good + bytes(bad) + good, 1000), 33, 1033))
         stream.put(chunk(A, 1033, b"c"))
         stream.put(chunk(B, 0, b"d"))
         self.assertEqual(stream.take().value, b"a")  # type: ignore[union-attr]
@@ -226,7 +271,7 @@ class TakingTests(StreamCase):
         """A wrapper that cannot be opened is an error that names its offset."""
         stream = self.stream()
         data = encodeMessage(b"no gzip", codec=GZIP)
-        stream.put(Chunk(A, MessageSet(data, 7), len(data)))
+        stream.put(Chunk(A, MessageSet(data, 7), len(data), 7 + len(data)))
         self.positions[A] = 7
         self.assertIn("at offset 7", str(self.assertRaises(CorruptCompressionError, stream.take)))
         self.assertEqual(self.unreadable, [(A, 7)])
@@ -277,6 +322,63 @@ class IteratingTests(StreamCase):
         self.assertEqual(got, [b"a", b"b"])
         stream.end()
         self.successResultOf(reading)
+
+    def test_chunks(self) -> None:
+        """
+        By lists: what is there, at most so many; positions move with the list; an error comes behind what was before it, and then it goes on; the end is the
+        consumer's.
+        """
+        stream = self.stream(decode=int, timeoutMs=500)
+        chunks = stream.chunks(3)
+
+        def ask() -> Deferred[Any]:
+            return Deferred.fromCoroutine(chunks.__anext__())
+
+        waiting = ask()
+        stream.put(chunk(A, 0, b"1"))
+        self.assertEqual([each.value for each in self.successResultOf(waiting)], [1])
+        self.assertEqual(self.positions, {A: 11, B: 0})
+        stream.put(chunk(A, 11, b"2", b"3"))
+        stream.put(chunk(B, 0, b"4", b"5", b"x", b"6"))
+        self.assertEqual([each.value for each in self.successResultOf(ask())], [2, 3, 4])
+        self.assertEqual(self.positions, {A: 33, B: 11})
+        self.assertEqual([each.value for each in self.successResultOf(ask())], [5])
+        self.failureResultOf(ask(), ValueError)
+        self.assertEqual([each.value for each in self.successResultOf(ask())], [6])
+        late = ask()
+        self.clock.advance(0.6)
+        self.failureResultOf(late, ConsumerTimeoutError)
+        stream.fail(A, RemoteUnknownError())
+        self.failureResultOf(ask(), RemoteUnknownError)
+        self.assertRaises(ValueError, stream.chunks, 0)
+
+        async def read() -> list[Any]:
+            return [each.value async for messages in stream.chunks() for each in messages]
+
+        reading = Deferred.fromCoroutine(read())
+        stream.put(chunk(A, 33, b"7", b"8"))
+        stream.end()
+        self.assertEqual(self.successResultOf(reading), [7, 8])
+
+    def test_oneReader(self) -> None:
+        """Who reads where another waits already, or a receiver is served, is told so, and the first one goes on."""
+        stream = self.stream()
+        first = Deferred.fromCoroutine(stream.__anext__())
+        self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
+        self.failureResultOf(stream.deliverTo(Receiver()), ConsumerStateError)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertEqual(self.successResultOf(first).value, b"a")
+        receiver = Receiver()
+        done = stream.deliverTo(receiver)
+        self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
+        self.failureResultOf(stream.deliverTo(Receiver()), ConsumerStateError)
+        stream.put(chunk(A, 11, b"b"))
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"b"])
+        stream.end()
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), StopAsyncIteration)
 
     def test_timeout(self) -> None:
         """Feature 108: with a time-out the iteration raises when nothing comes, and can be used again."""
@@ -352,6 +454,18 @@ class DeliveryTests(StreamCase):
         self.clock.advance(0)
         self.successResultOf(done)
         self.assertIsNone(receiver.producer)
+
+    def test_endWhilePaused(self) -> None:
+        """The end comes to a receiver that wants nothing now, too."""
+        stream, receiver = self.stream(), Receiver()
+        receiver.room = 1
+        done = stream.deliverTo(receiver)
+        stream.put(chunk(A, 0, b"a", b"b"))
+        self.clock.advance(0)
+        stream.end()
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.assertEqual((receiver.got, receiver.producer), ([b"a"], None))
 
     def test_turns(self) -> None:
         """A long queue is delivered in turns, so that others get theirs."""
@@ -434,6 +548,14 @@ class BlockingTests(TestCase):
             await deferToThread(lambda: None)
         stream.end()
         self.assertEqual(await reading, [b"%d" % index for index in range(250)] + [b"last"])
+
+    async def test_oneReader(self) -> None:
+        """A thread that reads where another waits is told so; the first one goes on."""
+        stream = self.stream()
+        waiting = Deferred.fromCoroutine(stream.__anext__())
+        await self.assertFailure(deferToThread(next, stream.blocking(reactor)), ConsumerStateError)
+        stream.put(chunk(A, 0, b"a"))
+        self.assertEqual((await waiting).value, b"a")
 
     async def test_positions(self) -> None:
         """A position moves when the thread gets the message, not when the batch leaves the reactor's thread."""

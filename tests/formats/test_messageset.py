@@ -41,7 +41,7 @@ from pylogbroker.formats.messageset import (
     wrap,
 )
 from pylogbroker.interfaces import Checked, CheckLimits
-from pylogbroker.model import Message, MessageAndOffset
+from pylogbroker.model import Message, MessageAndOffset, doneCountOf
 from tests.fuzz import golden, judge
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.promises import messageCheck, messageSet
@@ -303,6 +303,15 @@ class OffsetTests(SynchronousTestCase):
             expected = [(b"hello", 115), (b"one", 115), (b"two", 115), (b"three", end), (b"hello", end + 14)]
             self.assertEqual(deepOf(MessageSet(HELLO_1 + data + HELLO_0, 100)), expected)
             self.assertEqual(list(MessageSet(HELLO_1 + data + HELLO_0, 100).payloads()), expected)
+
+    def test_counted(self) -> None:
+        """Asked to, the offsets inside a wrapper say how many of its messages a reader has then, of all depths; a bad entry is the error that it always is."""
+        nested = wrap(GZIP, encodeSet([b"a"]) + encodeSet([b"b", b"c"], GZIP) + encodeSet([b"d"]))
+        data = HELLO_1 + nested + encodeSet(THREE, SNAPPY) + HELLO_0
+        counted = list(MessageSet(data, 100).counted())
+        self.assertEqual(counted, list(MessageSet(data, 100).payloads()))
+        self.assertEqual([doneCountOf(offset) for _payload, offset in counted], [0, 1, 2, 3, 0, 1, 2, 0, 0])
+        self.assertRaises(InvalidChecksumError, list, MessageSet(HELLO_1 + data[:-1] + b"?", 100).counted())
 
     def test_theExample(self) -> None:
         """A wrapper at 100 with size field 60 and three messages inside: 100, 100, 164; a shallow reader sees 164."""

@@ -1,6 +1,6 @@
 """
 An application that keeps its positions in SQLite, killed at random moments: after each of its lives its sums are exactly those of the messages up to the
-positions beside them.
+positions beside them. Sets are compressed, or not; in some lives a second one joins that shares the database, and at last there are two in any case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 from random import Random
 
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
+from pylogbroker.formats.compression import GZIP, NONE, SNAPPY
+from pylogbroker.formats.messageset import MessageSet, encodeSet
+from pylogbroker.model import doneCountOf
 from pylogbroker.wire.requests import encodeProduce
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.exactsumapp import GROUP, TOPIC, openDatabase, totalCount
@@ -25,6 +27,9 @@ PARTITION_COUNT = 4
 NUMBERS_PER_LIFE = 4_000
 SET_COUNT = 50
 LIFE_SECONDS_MAX = 1.0
+SHARED_LIFE_SECONDS_MAX = 4.0
+SHARED_PART = 0.8
+"""Of the lives, those that two members share."""
 WAIT_SECONDS_MAX = 120.0
 
 
@@ -36,6 +41,8 @@ class ExactSumTrial:
     """
     @ivar killCount: lives that were ended.
     @ivar hitCount: of these, those in which something had been added.
+    @ivar sharedCount: lives that were two members'.
+    @ivar conflictCount: how often one was refused what another had added, as far as they could say so.
     @ivar numberCount: messages so far.
     """
 
@@ -50,8 +57,9 @@ class ExactSumTrial:
         self.broker = BrokerProcess(
             f"{directory}/logs", {"num.partitions": str(PARTITION_COUNT), "enable.zookeeper": "true", "zk.connect": servers, "hostname": "127.0.0.1"}
         )
-        self.killCount = self.hitCount = self.numberCount = 0
-        self._prefixes: list[dict[int, tuple[int, int]]] = [{0: (0, 0)} for _partition in range(PARTITION_COUNT)]  # offset → total, count
+        self.killCount = self.hitCount = self.sharedCount = self.conflictCount = self.numberCount = 0
+        # By offset, and how many messages of the set there are done: total and count.
+        self._prefixes: list[dict[tuple[int, int], tuple[int, int]]] = [{(0, 0): (0, 0)} for _partition in range(PARTITION_COUNT)]
         self._ends = [0] * PARTITION_COUNT
 
     def run(self, killCount: int) -> None:
@@ -77,15 +85,14 @@ class ExactSumTrial:
         for _set in range(NUMBERS_PER_LIFE // SET_COUNT):
             partition = self._random.randrange(PARTITION_COUNT)
             numbers = [self._random.randrange(-1_000_000, 1_000_000) for _number in range(SET_COUNT)]
-            offset = self._ends[partition]
-            total, count = self._prefixes[partition][offset]
-            payloads = [b"%d" % number for number in numbers]
-            for number, payload in zip(numbers, payloads, strict=True):
-                offset += len(encodeMessage(payload))
+            data = encodeSet([b"%d" % number for number in numbers], self._random.choice((NONE, GZIP, SNAPPY)))
+            start = self._ends[partition]
+            total, count = self._prefixes[partition][start, 0]
+            for (_payload, offset), number in zip(MessageSet(data, start).counted(), numbers, strict=True):
                 total, count = total + number, count + 1
-                self._prefixes[partition][offset] = total, count
-            self._ends[partition] = offset
-            client.send(encodeProduce(TOPIC, partition, encodeSet(payloads)))
+                self._prefixes[partition][int(offset), doneCountOf(offset)] = total, count
+            self._ends[partition] = start + len(data)
+            client.send(encodeProduce(TOPIC, partition, data))
             self.numberCount += SET_COUNT
         client.close()
 
@@ -96,29 +103,46 @@ class ExactSumTrial:
 
     def _liveAndDie(self) -> None:
         before = self._count()
+        processes = [self._begun()]
+        if self._random.random() < SHARED_PART:
+            processes.append(self._begun())
+            self.sharedCount += 1
+        time.sleep(self._random.uniform(0, LIFE_SECONDS_MAX if len(processes) == 1 else SHARED_LIFE_SECONDS_MAX))
+        self._random.shuffle(processes)
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            self._end(process)
+            time.sleep(self._random.uniform(0, LIFE_SECONDS_MAX) if len(processes) > 1 else 0)
+        self.killCount += 1
+        self.hitCount += self._count() > before
+
+    def _begun(self) -> subprocess.Popen[str]:
         process = self._launch()
         watchdog = threading.Timer(WAIT_SECONDS_MAX, process.kill)
         watchdog.start()
         assert process.stdout is not None
         line = process.stdout.readline()
+        watchdog.cancel()
         if line != "begins\n":
             raise InexactError(f"it did not begin: {line}{process.stdout.read()}")
-        time.sleep(self._random.uniform(0, LIFE_SECONDS_MAX))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        watchdog.cancel()
-        self.killCount += 1
-        self.hitCount += self._count() > before
+        return process
 
-    def _liveOn(self) -> None:
-        process = self._launch()
+    def _end(self, process: subprocess.Popen[str]) -> str:
+        """What it still says to its end, which has to come."""
         try:
             output, _errors = process.communicate(timeout=WAIT_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
             raise InexactError(f"it did not come to an end: {self._count()} of {self.numberCount} numbers: {process.communicate()[0]}") from None
-        if process.returncode:
-            raise InexactError(f"it ended with {process.returncode}: {output}")
+        self.conflictCount += output.count("conflict\n")
+        return output
+
+    def _liveOn(self) -> None:
+        processes = [self._launch(), self._launch()]
+        for process in processes:
+            output = self._end(process)
+            if process.returncode:
+                raise InexactError(f"it ended with {process.returncode}: {output}")
 
     def _count(self) -> int:
         connection = openDatabase(self._database)
@@ -130,12 +154,13 @@ class ExactSumTrial:
     def _check(self, isAll: bool = False) -> None:
         connection = sqlite3.connect(self._database)
         sums = {partition: (total, count) for partition, total, count in connection.execute("SELECT * FROM sums")}
-        offsets = dict(connection.execute('SELECT "partition", offset FROM pylogbroker_offsets WHERE "group" = ?', (GROUP,)))
+        rows = connection.execute('SELECT "partition", offset, done FROM pylogbroker_offsets WHERE "group" = ?', (GROUP,))
+        positions = {partition: (offset, done) for partition, offset, done in rows}
         connection.close()
         for partition in range(PARTITION_COUNT):
-            offset = offsets.get(partition, 0)
-            wanted = self._prefixes[partition].get(offset)
+            position = positions.get(partition, (0, 0))
+            wanted = self._prefixes[partition].get(position)
             if sums.get(partition, (0, 0)) != wanted:
-                raise InexactError(f"partition {partition} at offset {offset}: {sums.get(partition)} were added up, {wanted} would be right")
-            if isAll and offset != self._ends[partition]:
-                raise InexactError(f"partition {partition} ends at {self._ends[partition]}, the application at {offset}")
+                raise InexactError(f"partition {partition} at {position}: {sums.get(partition)} were added up, {wanted} would be right")
+            if isAll and position != (self._ends[partition], 0):
+                raise InexactError(f"partition {partition} ends at {self._ends[partition]}, the application at {position}")

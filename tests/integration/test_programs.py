@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +19,41 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.cli.commands import Process
 from tests.integration.test_groups import ROOT, ClusterTestCase
 
 DOCS = ROOT / "docs"
 PROGRAMS = sorted(path.stem for path in (DOCS / "examples").glob("*.py"))
+
+
+READER = """
+import sys
+
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import react
+from twisted.internet.threads import deferToThread
+
+from pylogbroker.consumer.group import ConsumerConnector
+
+
+def read(messages):
+    for message in messages:
+        print(message.value, flush=True)
+
+
+async def main(reactor, servers, way):
+    async with ConsumerConnector(reactor, {"zk.connect": servers, "groupid": "g"}) as consumer:
+        [stream] = (await consumer.createMessageStreams({"clicks": 1}))["clicks"]
+        if way == "thread":
+            await deferToThread(read, stream.blocking(reactor))
+        async for message in stream:
+            print(message.value, flush=True)
+    print("has left", flush=True)
+
+
+react(lambda *arguments: ensureDeferred(main(*arguments)), sys.argv[1:])
+"""
 
 
 class Collector(Factory):
@@ -126,3 +158,40 @@ class ProgramTests(ClusterTestCase):
         self.assertEqual(await self.run_("ownoffsets", *arguments), [])
         offsets.write_text('{"a": 999999, "b": 0}', encoding="ascii")
         self.assertEqual(await self.run_("ownoffsets", *arguments), [b"b 0", b"b 1", b"a 0", b"a 1"])
+
+
+class EndingTests(ClusterTestCase):
+    """A reader that is told to end, however it reads."""
+
+    async def test_signals(self) -> None:
+        """
+        Ctrl-C and SIGTERM end a program that reads in a plain thread, or with C{async for}: what it had is committed, nobody is a member any more, and the
+        program goes on behind its loop.
+        """
+        producer = SyncProducer(reactor, self.brokers[0].endpoint)
+        self.addCleanup(producer.close)
+        admin: Any = ZookeeperClient(reactor, self.servers)
+        self.addCleanup(admin.close)
+        await admin.connect()
+        size = 0
+        for way in ("thread", "iteration"):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                payload = f"{way} {number}".encode()
+                await producer.send("clicks", 0, [payload])
+                size += 10 + len(payload)
+                process = Process()
+                transport = cast(Any, reactor).spawnProcess(
+                    process, sys.executable, [sys.executable, "-c", READER, self.servers, way], env={**os.environ, "PYTHONPATH": str(ROOT)}
+                )
+                self.addCleanup(_kill, process, transport)
+                await process.said(payload)
+                transport.signalProcess(number)
+                outcome = await process.ended
+                self.assertEqual((outcome.code, outcome.output, outcome.errors), (0, b"%r\nhas left\n" % payload, ""))
+                self.assertEqual(await admin.get_children("/consumers/g/ids"), [])
+                self.assertEqual((await admin.get("/consumers/g/offsets/clicks/0-0"))[0], b"%d" % size)
+
+
+def _kill(process: Process, transport: Any) -> None:
+    if not process.ended.called:
+        transport.signalProcess(signal.SIGKILL)

@@ -3,8 +3,8 @@ The long form of C{tests.integration.test_exactsums}::
 
     python -m tests.long.exactsums --kills 25 --seed 7
 
-kills an application whose positions are in its own SQLite transaction, looks after each kill whether its sums are exactly those of the messages up to its
-positions, and at last whether they are those of all messages.
+kills an application whose positions are in its own SQLite transaction, or two at once, looks after each kill whether its sums are exactly those of the
+messages up to its positions, and at last whether they are those of all messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def main() -> int:
         return 1
     finally:
         zookeeper.stop()
-        tellFigures({"kills": trial.killCount, "with work done": trial.hitCount, "numbers": trial.numberCount, "seconds": monotonic() - begun})
+        counts = {"kills": trial.killCount, "with work done": trial.hitCount, "of two members": trial.sharedCount, "conflicts": trial.conflictCount}
+        tellFigures({**counts, "numbers": trial.numberCount, "seconds": monotonic() - begun})
     shutil.rmtree(folder)
     tell("every sum was exact, after each kill and at the end")
     return 0

@@ -58,7 +58,7 @@ class ForwarderTests(SynchronousTestCase):
         self.positions: dict[Place, int] = {}
         self.ends: dict[Place, int] = {}
         self.unreadable: list[Place] = []
-        self.stream = MessageStream("s", self.clock, self.positions, lambda: None, unreadable=lambda place, offset: self.unreadable.append(place))
+        self.stream = MessageStream("s", self.clock, self.positions, lambda: None, unreadable=lambda place, offset, _error: self.unreadable.append(place))
         self.target = FarTarget(self.clock)
         self.ledger = Ledger()
         self.counters = MirrorCounters()
@@ -79,7 +79,7 @@ class ForwarderTests(SynchronousTestCase):
             data = data[:-1] + b"\xff"
         start = self.ends.get(place, 0)
         self.ends[place] = start + len(data)
-        self.stream.put(Chunk(place, MessageSet(data, start), len(data)))
+        self.stream.put(Chunk(place, MessageSet(data, start), len(data), start + len(data)))
         self.turn()
         return self.ends[place]
 
@@ -89,7 +89,7 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_batches(self) -> None:
         """What is there goes at once, in batches of one source partition, none larger than it may be."""
-        self.stream.put(Chunk(TWO, MessageSet(encodeSet([b"x"]), 0), 11))
+        self.stream.put(Chunk(TWO, MessageSet(encodeSet([b"x"]), 0), 11, 11))
         self.put(ONE, *[b"%d" % number for number in range(25)])
         self.assertEqual(self.target.batches()[0], [b"x"])
         self.assertEqual([len(batch) for batch in self.target.batches()[1:]], [10, 10, 5])
@@ -101,7 +101,7 @@ class ForwarderTests(SynchronousTestCase):
         """Partitions that take turns have their batches side by side."""
         for _round in range(3):
             for place in (ONE, TWO):
-                self.stream.put(Chunk(place, MessageSet(encodeSet([b"%d" % place.partition.partition]), 0), 11))
+                self.stream.put(Chunk(place, MessageSet(encodeSet([b"%d" % place.partition.partition]), 0), 11, 11))
         self.turn()
         self.assertEqual(sorted(self.target.batches()[-2:]), [[b"0"] * 2, [b"1"] * 3])
 
