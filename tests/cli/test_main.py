@@ -92,7 +92,7 @@ class ParserTests(SynchronousTestCase):
             (["consume", "--zookeeper", "z", "--topic", "a/b"], "a/b"),
             (["consume", "--zookeeper", "z", "--topic", "t", "--group", "a/b"], "'a/b', has '/' in it"),
             (["consume", "--zookeeper", "z", "--whitelist", "[a[b]]"], "a character class inside another, which Python reads otherwise"),
-            (["consume", "--zookeeper", "z", "--blacklist", r"\p{javaUpperCase}"], "cannot be used"),
+            (["consume", "--zookeeper", "z", "--blacklist", r"\p{javaUpperCase}"], "has the escape \\p"),
             (["produce", "f", "--topic", "t", "--zookeeper", "z", "--key-separator", ""], "separates nothing"),
             (["zookeeper"], "--data"),
             (["dev", "--zookeeper-port", "-1"], "-1"),
