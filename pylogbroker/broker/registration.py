@@ -7,7 +7,8 @@ of entries that are wanted, a set of those that are missing, and one *round* at 
 new topic and a new session add to what is missing, and a failure leaves it there, for the next round a moment later.
 
 The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9), which takes as long as the
-server has given sessions, and not what was asked for. Only if it stays beyond that is it a true duplicate: two brokers with one id. At the start that is an
+server has given sessions, and not what was asked for; each restart of the server gives them their time anew, so an entry with our own address, where nobody
+else can listen, is waited for several times as long. Only if it stays beyond that is it a true duplicate: two brokers with one id. At the start that is an
 error that names both, or says that it is most probably the same; later, after an expiry, it is logged, and tried again.
 
 The broker's own entry is watched. If somebody deletes it, or writes over it, that is logged, and all entries are claimed again, a moment later. Brokers cannot
@@ -33,6 +34,9 @@ from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimPatiently
 RETRY_MS = 1_000
 PATIENCE_FACTOR = 2
 """Session time-outs to wait for an old session to expire: one for the session, one for the server's ticks and ours."""
+
+OWN_PATIENCE_COUNT = 5
+"""How often that is waited for an entry with our own address."""
 
 
 class Registration:
@@ -111,6 +115,7 @@ class Registration:
         path = paths.brokerId(self._brokerId)
         isOurs = False
         patienceMs = 0
+        triesLeft = OWN_PATIENCE_COUNT
 
         def wait(conflict: ConflictError) -> None:
             place = _place(path, conflict.data)
@@ -119,10 +124,16 @@ class Registration:
         try:
             while not isOurs:  # it may have gone again, with its session or otherwise
                 patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
-                await claimPatiently(self._clock, self._zookeeper, path, self._value(), patienceMs, wait)
-                isOurs = await self._watchSelf(path)
+                try:
+                    await claimPatiently(self._clock, self._zookeeper, path, self._value(), patienceMs, wait)
+                except ConflictError as conflict:
+                    triesLeft -= 1
+                    if not triesLeft or not conflict.session or _place(path, conflict.data) != self._own:
+                        raise
+                else:
+                    isOurs = await self._watchSelf(path)
         except ConflictError as conflict:
-            raise ConfigurationError(self._duplicate(path, _place(path, conflict.data), patienceMs)) from conflict
+            raise ConfigurationError(self._duplicate(path, conflict, patienceMs)) from conflict
         self._selfMissing = False
 
     async def _watchSelf(self, path: str) -> bool:
@@ -147,11 +158,19 @@ class Registration:
         self._selfMissing = True
         self._missing.update(self._topics)
 
-    def _duplicate(self, path: str, other: str, patienceMs: int) -> str:
-        own = f"{self._host}:{self._port}"
+    @property
+    def _own(self) -> str:
+        """Where this one is."""
+        return f"{self._host}:{self._port}"
+
+    def _duplicate(self, path: str, conflict: ConflictError, patienceMs: int) -> str:
+        own, other = self._own, _place(path, conflict.data)
+        if not conflict.session:
+            return f"brokerid={self._brokerId}: {path} is persistent, somebody else has made it ({other}), and it never goes by itself: delete it"
         if other == own:
             return (
-                f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for {patienceMs} ms, with the address of this broker, {own}. "
+                f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for {OWN_PATIENCE_COUNT} times {patienceMs} ms, with the address "
+                f"of this broker, {own}. "
                 f"That is probably its own session from before, with a longer time-out: start it again when {path} is gone. If it never goes, "
                 "another broker has this brokerid and this hostname"
             )

@@ -105,6 +105,8 @@ def _effortOf(kind: Any, argument: Any) -> Effort:
     if kind is sre.IN:
         return Effort(1, len(argument), 1)
     inner = [effort(each) for each in _choices(kind, argument)] or [Effort(1, 0, 0)]
+    if kind in (sre.ASSERT, sre.ASSERT_NOT, sre.ATOMIC_GROUP):  # all ways are tried at the most, but re does not come back for another one
+        return Effort(1, 1 + sum(each.ways + each.steps for each in inner), 1 + max(each.length for each in inner))
     return Effort(sum(each.ways for each in inner), 1 + sum(each.steps for each in inner), 1 + max(each.length for each in inner))
 
 

@@ -133,6 +133,18 @@ class PartitionBatch:
         if count >= lane.countMax or size >= lane.sizeMax or not lane.isTiming:
             lane.look()
 
+    def close(self) -> PartitionBatch:
+        """
+        Nothing is added any more.
+
+        @return: what was collected; nothing of it stays here, where it might be kept for longer than it is under way.
+        """
+        self.isOpen = False
+        taken = PartitionBatch(self.topic, self.partition)
+        taken._items, taken.values, taken.keys, taken.sizes, taken.waiters = self._items, self.values, self.keys, self.sizes, self.waiters
+        self._items, self.values, self.keys, self.sizes, self.waiters = None, [], [], [], []
+        return taken
+
     def items(self) -> list[QueueItem]:
         """A L{QueueItem} of each, always the same ones; to be asked for when nothing is added any more."""
         if self._items is None:

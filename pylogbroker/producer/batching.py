@@ -108,9 +108,7 @@ class Lane:
 
     def take(self) -> list[PartitionBatch]:
         """What there is; it is not collected here any more."""
-        batches, self._batches = list(self._batches.values()), {}
-        for batch in batches:
-            batch.isOpen = False
+        batches, self._batches = [batch.close() for batch in self._batches.values()], {}
         self.count = self.size = 0
         if self.isTiming:
             self.isTiming = False

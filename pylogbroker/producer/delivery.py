@@ -201,7 +201,7 @@ class Delivery:
         for some in ([keyless] if keyless else []) + [[item] for item in items if item.key is not None]:
             try:
                 place = await self._placeAnew(some, brokerBefore, isTheirTurn, retriesLeft)
-            except PylogbrokerError as error:
+            except Exception as error:  # of a discovery of the application's own, too
                 self._outcomes.settle(some, Failure(error))
             else:
                 for item in some:
@@ -265,7 +265,7 @@ class Delivery:
             topics.add(group.topic)
             try:
                 place = await self._places.lookUp(group.topic, group.keys[0], None, isTheirTurn)
-            except PylogbrokerError as error:
+            except Exception as error:  # of a discovery of the application's own, too
                 self._outcomes.settle(group.items(), Failure(error))
             else:
                 group.moveTo(place.partition)

@@ -166,6 +166,7 @@ class Producer:
         self._connections = connections
         self._turnTimer = Timer(reactor)
         self._flushTimer = Timer(reactor)
+        self._isDrained = False
         self._turnAt = TURN_COUNT_MAX  # accepted messages; then the reactor is to have its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
@@ -382,18 +383,21 @@ class Producer:
         except Exception as error:  # as above
             self._outcomes.settle(group.items(), Failure(error))
         else:
-            if self._refusal is not None and not self._flushTimer.isRunning:
-                self._flushTimer.start(0, self._ways.flush)  # when those that stand in line behind are there, too
+            self._flushSoon()  # when those that stand in line behind are there, too
 
     def _enqueue(self, group: PartitionBatch, place: BrokerPartition) -> None:
         lane = self._ways.to(place.broker).lane
         group.moveTo(place.partition)
         lane.addBatch(group)
 
+    def _flushSoon(self) -> None:
+        """While the producer is being closed, messages that find their place or their room do not wait for more of them."""
+        if self._refusal is not None and not self._isDrained and not self._flushTimer.isRunning:
+            self._flushTimer.start(0, self._ways.flush)
+
     def _settled(self) -> None:
         """Messages have left the queue."""
-        if self._refusal is not None:
-            self._ways.flush()
+        self._flushSoon()  # and not at once, in the midst of what a flush before has settled
         if self._source.isPaused:
             self._source.look()
 
@@ -429,7 +433,8 @@ class Producer:
         self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
         waiters, self._turnWaiters = self._turnWaiters, []
         for waiter in waiters:
-            self._queue.whenReady(waiter)
+            if not waiter.called:  # or one before has cancelled it
+                self._queue.whenReady(waiter)
 
     def flush(self) -> Deferred[None]:
         """
@@ -525,6 +530,7 @@ class Producer:
                 assert isinstance(way.lane, PolledLane)
                 way.lane.addAll(self._hookCalls.lastBatch())
             await self._drain()
+        self._isDrained = True
         self._flushTimer.stop()
         for way in ways.values():
             way.lane.stop()

@@ -164,12 +164,14 @@ class Queue:
         """Tell those who wait for room, or for nothing to be under way."""
         if self._readers and self.isReady and self.count <= self._countMax // 2 and self.size <= self._sizeMax // 2:
             readers, self._readers = self._readers, []
-            for reader in readers:
-                reader.callback(None)
+            for reader in list(readers):
+                if not reader.called:  # or one before has cancelled it
+                    reader.callback(None)
         if self._idlers and self.isIdle:
             idlers, self._idlers = self._idlers, []
-            for idler in idlers:
-                idler.callback(None)
+            for idler in list(idlers):
+                if not idler.called:
+                    idler.callback(None)
 
     def _measure(self) -> None:
         self.isReady = not self._outside and self.count < self._countMax and self.size < self._sizeMax

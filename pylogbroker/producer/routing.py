@@ -7,6 +7,7 @@ chance, key or not, and the partition is left to it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,9 @@ class Route:
         The index of a partition; the rest is as of L{Router.choose}.
         """
         index = self.router.index(topic, key, self.count)
-        if type(key) is str and self.router.isSteady and len(key) <= REMEMBERED_LENGTH_MAX and len(self.indexes) < REMEMBERED_COUNT_MAX:
+        if type(key) is str and self.router.isSteady and len(key) <= REMEMBERED_LENGTH_MAX:
             self.indexes[key] = index
+            self.router.remember(self.indexes, key)
         return index
 
 
@@ -65,6 +67,7 @@ class Router:
         self.partitions = discovery.partitions
         self.isSteady = partitioner is defaultPartitioner and not discovery.isStatic
         self._isStatic = discovery.isStatic
+        self._remembered: deque[tuple[dict[str | None, int], str]] = deque()
         self._partitioner = partitioner
         self._random = random
 
@@ -79,6 +82,13 @@ class Router:
         if avoid is not None and (key is None or self._isStatic):
             places = [place for place in places if place.broker != avoid] or places
         return places[self.index(topic, key, len(places))] if places else None
+
+    def remember(self, indexes: dict[str | None, int], key: str) -> None:
+        """A route remembers a key: the oldest one of all routes is forgotten when there are too many."""
+        self._remembered.append((indexes, key))
+        if len(self._remembered) > REMEMBERED_COUNT_MAX:
+            oldIndexes, oldKey = self._remembered.popleft()
+            oldIndexes.pop(oldKey, None)
 
     def index(self, topic: str, key: Any, count: int) -> int:
         """

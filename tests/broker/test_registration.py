@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.registration import RETRY_MS, Registration
+from pylogbroker.broker.registration import OWN_PATIENCE_COUNT, RETRY_MS, Registration
 from pylogbroker.errors import ConfigurationError, ConnectionLossException, NoNodeException, SessionExpiredException
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
@@ -165,14 +165,26 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(self.server.tree()[OWN][1], client.session_id)
 
     def test_duplicateOfItself(self) -> None:
-        """Where the entry that stays has the address of this broker it is not called another one."""
+        """Where the entry that stays has the address of this broker it is not called another one, and waited for much longer: a server may begin anew."""
         self.started()
         starting = self.registration(self.client()).start([])
-        self.settle(2 * SESSION_MS / 1000)
-        self.settle()
+        for _time in range(OWN_PATIENCE_COUNT):
+            self.assertNoResult(starting)
+            self.settle(2 * SESSION_MS / 1000)
+            self.settle()
         error = str(self.failureResultOf(starting, ConfigurationError).value)
         self.assertIn("probably its own session from before", error)
         self.assertEqual(error.count("127.0.0.1:29095"), 1)
+
+    def test_persistent(self) -> None:
+        """An entry that somebody has made persistent never goes: that is said at once, and nothing is waited for."""
+        other = self.client()
+        for path, data in (("/brokers", b""), ("/brokers/ids", b""), (OWN, b"x:other:1")):
+            other.create(path, data)
+        self.settle()
+        starting = self.registration(self.client()).start([])
+        self.settle()
+        self.assertIn("delete it", str(self.failureResultOf(starting, ConfigurationError).value))
 
     def test_deletedBySomebody(self) -> None:
         """An entry of the broker's that somebody deletes, or writes over, is there again a moment later, with those of topics; that is said, each time."""

@@ -87,8 +87,12 @@ class Backtracker:
         way = self._step(way, {"GROUPREF": self._nameLength, "IN": len(argument) if name == "IN" else 0}.get(name, 1))
         if name in ("SUBPATTERN", "ATOMIC_GROUP", "BRANCH", "ASSERT", "ASSERT_NOT"):
             for inner in argument[1] if name == "BRANCH" else [argument] if name == "ATOMIC_GROUP" else argument[-1:]:
-                for end in self.ends(list(inner), way):
-                    yield (way[0], end[1]) if name.startswith("ASSERT") else end
+                ends = self.ends(list(inner), way)
+                if name in ("SUBPATTERN", "BRANCH"):
+                    yield from ends
+                elif found := list(ends):  # any one of them; the one that leaves most of the name, and has come the longest way, is the worst
+                    position = way[0] if name.startswith("ASSERT") else min(end[0] for end in found)
+                    yield position, max(end[1] for end in found)
         elif name in ("AT", "GROUPREF"):
             yield way
         elif way[0] < self._nameLength:

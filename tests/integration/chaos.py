@@ -451,6 +451,8 @@ class ChaosTrial:
             self._again(self._stopBroker)
             return
         broker = self._brokers[number]
+        if not broker.isRunning:
+            raise BrokenError(f"broker {number} has ended by itself:\n" + "\n".join(broker.lines[-20:]))
         begin = monotonic()
         self._isBrokerBusy[number] = True
         os.kill(broker.pid, signal.SIGSTOP)

@@ -153,10 +153,19 @@ class PlaceTests(ClusterCase):
         discovery.isFailing = True
         self.failureResultOf(producer.send("t", b"x"), ZeroDivisionError)
         self.failureResultOf(producer.send("t", [b"x", b"y"]), ZeroDivisionError)
+        synchronous = self.producer({"producer.type": "sync"}, discovery=discovery)
+        both = synchronous.sendMany([("t", [b"x"], None), ("u", [b"y"], None)])
+        self.settle()
+        self.failureResultOf(both, ZeroDivisionError)
         discovery.isFailing = False
+        self.done(synchronous.send("t", b"0"))
+        self.a.log.clear()
         second = producer.send("t", b"2")
         self.settle()
         for sending in (first, second):
             self.successResultOf(sending)
         self.assertEqual(self.a.payloads(), [b"1", b"2"])
+        self.settle()
+        self.made = synchronous
         self.close(producer)
+        self.done(synchronous.close())

@@ -4,12 +4,14 @@ Tests for L{pylogbroker.producer.producer}.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import socket
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any, cast
+from weakref import ref
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -172,6 +174,10 @@ class SyncTests(ProducerCase):
             self.close(producer)
 
 
+class Value:
+    """Something to send."""
+
+
 class AsyncTests(ProducerCase):
     """Async mode: messages collect."""
 
@@ -280,6 +286,52 @@ class AsyncTests(ProducerCase):
         self.turn()
         self.successResultOf(producer.whenReady())
         self.close(producer)
+
+    def test_closeWithMuchOutside(self) -> None:
+        """However much waits outside, and however little goes at a time, a close sends all of it."""
+        producer = self.producer({"queue.size": 1})
+        self.turn()
+        count = 2000
+        for index in range(count):
+            producer.post("t", b"%d" % index)
+        self.turn()
+        closing = producer.close()
+        for _turn in range(2 * count):
+            self.clock.advance(0)
+            self.turn()
+            if closing.called:
+                break
+        self.successResultOf(closing)
+        self.assertEqual((producer.counters.writtenCount, len(self.a.payloads())), (count, count))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_nothingIsKept(self) -> None:
+        """When all is sent, nothing of it is kept."""
+        producer = self.producer({"batch.size": 1}, encoder=lambda _value: b"x")
+        value = Value()
+        kept = ref(value)
+        producer.send("t", value)
+        self.turn()
+        self.assertEqual(self.a.payloads(), [b"x"])
+        del value
+        gc.collect()
+        self.assertIsNone(kept())
+        self.close(producer)
+
+    def test_waitersCancelOneAnother(self) -> None:
+        """Who waits for room may cancel another who does, when told; the others are told all the same."""
+        for count in (TURN_COUNT_MAX, TURN_COUNT_MAX + 1):
+            producer = self.producer({"batch.size": 10_000, "queue.size": count})
+            for _message in range(TURN_COUNT_MAX):
+                producer.post("t", b"x")
+            first, second, third = (producer.whenReady() for _waiter in range(3))
+            second.addErrback(lambda _failure: None)
+            first.addCallback(lambda _nothing, second=second: second.cancel())
+            self.clock.advance(0)
+            producer.flush()
+            self.turn()
+            self.successResultOf(third)
+            self.close(producer)
 
     def test_topicIsNoText(self) -> None:
         """What is no text is no topic: an error at once, and nothing is counted."""

@@ -59,12 +59,15 @@ class RouterTests(SynchronousTestCase):
         self.assertEqual(Route(router.partitions("t"), router).indexes, {None: 0})
 
     def test_rememberedIsBounded(self) -> None:
-        """It remembers so many, however many there are."""
+        """All routes together remember so many, the latest."""
         router = self.router()
-        route = Route(router.partitions("t"), router)
+        routes = [Route(router.partitions("t"), router) for _topic in range(2)]
         for number in range(REMEMBERED_COUNT_MAX + 10):
+            route = routes[number % 2]
             self.assertEqual(route.choose("t", f"{number}"), router.index("t", f"{number}", 4))
-        self.assertEqual(len(route.indexes), REMEMBERED_COUNT_MAX)
+        self.assertEqual(sum(len(route.indexes) for route in routes), REMEMBERED_COUNT_MAX)
+        self.assertNotIn("8", routes[0].indexes)
+        self.assertIn("10", routes[0].indexes)
 
     def test_unknownTopic(self) -> None:
         """Without partitions the topic has to be looked up."""
