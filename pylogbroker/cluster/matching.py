@@ -22,7 +22,7 @@ from pylogbroker.errors import InvalidPatternError
 NAME_LENGTH_MAX = 1_000
 """Characters; a longer name matches nothing. (Brokers take topics of 255.)"""
 
-STEP_COUNT_MAX = 30_000_000
+STEP_COUNT_MAX = 100_000_000
 """For L{re}, a fraction of a second: two C{.*} in a row are allowed, and some choices and letters besides; three are not."""
 
 WAY_LENGTH_MAX = 300_000

@@ -154,7 +154,7 @@ class PlaceTests(ClusterCase):
         self.failureResultOf(producer.send("t", b"x"), ZeroDivisionError)
         self.failureResultOf(producer.send("t", [b"x", b"y"]), ZeroDivisionError)
         synchronous = self.producer({"producer.type": "sync"}, discovery=discovery)
-        both = synchronous.sendMany([("t", [b"x"], None), ("u", [b"y"], None)])
+        both = synchronous.sendMany([ProducerData("t", [b"x"]), ProducerData("u", [b"y"])])
         self.settle()
         self.failureResultOf(both, ZeroDivisionError)
         discovery.isFailing = False

@@ -8,6 +8,7 @@ import gc
 import gzip
 import socket
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -16,7 +17,7 @@ from weakref import ref
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, DeferredList
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
 from twisted.internet.tcp import Client
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -318,6 +319,9 @@ class AsyncTests(ProducerCase):
         self.assertIsNone(kept())
         self.close(producer)
 
+    def cancel(self, waiter: Deferred[None], _nothing: None) -> None:
+        waiter.cancel()
+
     def test_waitersCancelOneAnother(self) -> None:
         """Who waits for room may cancel another who does, when told; the others are told all the same."""
         for count in (TURN_COUNT_MAX, TURN_COUNT_MAX + 1):
@@ -326,7 +330,7 @@ class AsyncTests(ProducerCase):
                 producer.post("t", b"x")
             first, second, third = (producer.whenReady() for _waiter in range(3))
             second.addErrback(lambda _failure: None)
-            first.addCallback(lambda _nothing, second=second: second.cancel())
+            first.addCallback(partial(self.cancel, second))
             self.clock.advance(0)
             producer.flush()
             self.turn()
