@@ -421,7 +421,8 @@ class MessageStream:
         @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that
             it is given.
         @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be
-            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream.
+            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream, and with what C{registerProducer} raised: a receiver that
+            refused gets nothing.
         """
         try:
             self._beAlone()
@@ -496,7 +497,11 @@ class _Delivery:
         self._done: Deferred[None] = Deferred(lambda _done: self._end())
 
     def start(self) -> Deferred[None]:
-        self._receiver.registerProducer(self, True)
+        try:
+            self._receiver.registerProducer(self, True)
+        except Exception:
+            self._leave()  # and not by L{_end}: what is registered there is another's
+            return fail()
         self.goOn()
         return self._done
 
@@ -527,12 +532,18 @@ class _Delivery:
             self._done.callback(result)
 
     def _end(self) -> None:
+        if self._leave():
+            self._receiver.unregisterProducer()
+
+    def _leave(self) -> bool:
+        """Read no more; whether this one still did."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-        if self._stream._delivery is self:
+        isReading = self._stream._delivery is self
+        if isReading:
             self._stream._delivery = None
-            self._receiver.unregisterProducer()
+        return isReading
 
     def pauseProducing(self) -> None:
         """The receiver has enough."""

@@ -490,6 +490,26 @@ class DeliveryTests(StreamCase):
         self.assertEqual(receiver.got, [b"b"])
         self.failureResultOf(again, RemoteUnknownError)
 
+    def test_refused(self) -> None:
+        """A receiver that has a producer already refuses, and gets nothing, though it may have asked for it first; the stream is there for the next one."""
+
+        class Occupied(Receiver):
+            def registerProducer(self, producer: Any, streaming: bool) -> None:
+                producer.resumeProducing()
+                raise RuntimeError("another producer is registered")
+
+            def unregisterProducer(self) -> None:
+                raise AssertionError("the other one is still there")
+
+        stream, occupied, receiver = self.stream(), Occupied(), Receiver()
+        stream.put(chunk(A, 0, b"a"))
+        self.failureResultOf(stream.deliverTo(occupied), RuntimeError)
+        self.clock.advance(0)
+        self.assertEqual((occupied.got, self.positions[A]), ([], 0))
+        self.assertNoResult(stream.deliverTo(receiver))
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"a"])
+
     def test_stopped(self) -> None:
         """A receiver that wants no more, and an application that cancels, end the delivery; what is left stays in the stream."""
         stream, receiver = self.stream(), Receiver()
