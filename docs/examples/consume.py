@@ -6,17 +6,21 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import react
 
 from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.errors import ClosedError, ClosingException
 
 
 async def main(reactor, options):
     settings = {"zk.connect": options.zookeeper, "groupid": options.group, "consumer.timeout.ms": "5000"}
     count, last = 0, None
-    async with ConsumerConnector(reactor, settings) as consumer:
-        streams = await consumer.createMessageStreams({options.topic: 1})
-        async for message in streams[options.topic][0]:
-            count, last = count + 1, message.value
-            if count == options.count:
-                break
+    try:
+        async with ConsumerConnector(reactor, settings) as consumer:
+            streams = await consumer.createMessageStreams({options.topic: 1})
+            async for message in streams[options.topic][0]:
+                count, last = count + 1, message.value
+                if count == options.count:
+                    break
+    except (ClosedError, ClosingException):
+        pass  # Ctrl-C before the streams were there
     print(count, "messages, the last one", last)
 
 

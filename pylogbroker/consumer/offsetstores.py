@@ -141,7 +141,7 @@ class SqliteOffsetStore:
       - a transaction may end in the midst of a compressed set: how many of its messages are done is stored, too, and they are left out by who comes next;
       - a position changes only if it is still what this member has read or written last, and only forward. When a partition goes to another member, the
         one that it came from may still have messages in hand, or a transaction open; whoever of the two is later gets an L{OffsetConflictError}, rolls its
-        transaction back, and joins the group anew.
+        transaction back, and joins the group anew. Where C{autooffset.reset} has put the position back, it goes forward from there.
 
     @ivar isCounting: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.model.OffsetInSet}). A store of your own may do so.
     """
@@ -158,6 +158,8 @@ class SqliteOffsetStore:
         self._group = group
         self._writer = format((random or SystemRandom()).getrandbits(64), "x")
         self._loaded: dict[Place, _Row] = {}
+        self._anewCount = 0
+        self._anew: dict[Place, str] = {}  # put back while a transaction was open, and the name under which this member writes there since
         if not _ADDED.keys() <= self._columns():
             self._makeTable()
 
@@ -193,30 +195,42 @@ class SqliteOffsetStore:
     def _write(self, place: Place, offset: int, isForward: bool) -> bool:
         """Whether the position was as this member knows it, and is the new one now."""
         loaded = self._loaded.get(place)
+        anew = self._anew.get(place)
         cursor = self._connection.execute(
             f'INSERT INTO {self.TABLE} ("group", topic, broker, "partition", offset, done, writer) VALUES (?, ?, ?, ?, ?, ?, ?) '
             'ON CONFLICT ("group", topic, broker, "partition") DO UPDATE SET offset = excluded.offset, done = excluded.done, writer = excluded.writer '
-            "WHERE (? OR writer IS excluded.writer OR (offset IS ? AND done IS ? AND writer IS ?)) "
-            "AND (? OR excluded.offset > offset OR (excluded.offset = offset AND excluded.done > done))",
+            "WHERE (? OR writer GLOB ? OR (offset IS ? AND done IS ? AND writer IS ?)) "
+            "AND (? OR (? AND writer IS NOT excluded.writer) OR excluded.offset > offset OR (excluded.offset = offset AND excluded.done > done))",
             (
-                self._group, place.topic, *place.partition, int(offset), doneCountOf(offset), self._writer,
-                loaded is None, *(loaded or _NO_ROW), not isForward,
+                self._group, place.topic, *place.partition, int(offset), doneCountOf(offset), anew or self._writer,
+                loaded is None, f"{self._writer}*", *(loaded or _NO_ROW), not isForward, anew is not None,
             ),
         )  # fmt: skip
         return cursor.rowcount > 0
 
-    def load(self, place: Place) -> Deferred[int | None]:
+    def _row(self, place: Place) -> _Row:
         row: _Row | None = self._connection.execute(
             f'SELECT offset, done, writer FROM {self.TABLE} WHERE "group" = ? AND topic = ? AND broker = ? AND "partition" = ?',
             (self._group, place.topic, *place.partition),
         ).fetchone()
-        self._loaded[place] = row or _NO_ROW
-        offset, doneCount, _writer = self._loaded[place]
+        return row or _NO_ROW
+
+    def load(self, place: Place) -> Deferred[int | None]:
+        self._loaded[place] = offset, doneCount, _writer = self._row(place)
+        self._anew.pop(place, None)
         return succeed(OffsetInSet(offset, doneCount) if offset is not None and doneCount else offset)
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
-        """In a transaction of its own; for starting positions. What the application has open is not committed by this, it fails."""
+        """
+        In a transaction of its own; for starting positions. What the application has open is not committed by this, it fails. Where a position is put back
+        then, the first that the application stores may be in front of what is there; by the name in the row it is seen whether that was undone.
+        """
         if self._connection.in_transaction:
+            for place, position in positions.items():
+                offset, doneCount, _writer = self._row(place)
+                if offset is not None and (offset, doneCount or 0) > (position, doneCountOf(position)):
+                    self._anewCount += 1
+                    self._anew[place] = f"{self._writer}-{self._anewCount}"
             return succeed({})
         written = {place: offset for place, offset in positions.items() if self._write(place, offset, isForward=False)}
         self._connection.commit()

@@ -7,9 +7,11 @@ are stands in a node that anybody can write.
 
 from __future__ import annotations
 
+from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
-from pylogbroker.client.waiting import inTurns
+from pylogbroker.client.waiting import AT_ONCE_COUNT_MAX, inTurns, outcomes, slices
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.consumer.rebalance import Share
 from pylogbroker.errors import BadVersionException, NoNodeException
@@ -52,11 +54,17 @@ class Ownership:
 
     async def disown(self, share: Share) -> None:
         """
-        Let go of partitions, as far as they are still ours.
+        Let go of partitions, as far as they are still ours. One that cannot be deleted keeps none of the others: with a session that goes on, they would stay.
 
-        @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least.
+        @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least; when all were tried.
         """
-        await inTurns(self._disownPlace, share.items())
+        failures: list[Failure] = []
+        for some in slices(share.items(), AT_ONCE_COUNT_MAX):
+            failures += [outcome for outcome in await outcomes([self._disownPlace(item) for item in some]) if isinstance(outcome, Failure)]
+            if any(failure.check(CancelledError) for failure in failures):
+                break  # who is broken off begins no more
+        if failures:
+            failures[0].raiseException()
 
     async def _disownPlace(self, item: tuple[Place, str]) -> None:
         place, thread = item

@@ -84,7 +84,7 @@ class Ahead(NamedTuple):
 
     @ivar messages: in order.
     @ivar error: what came in place of the next one, if something did.
-    @ivar positions: where those of their partitions are to move.
+    @ivar positions: where those of their partitions are to move; with an error behind messages, those of all partitions, the one that it is about included.
     @ivar epoch: of the stream, then.
     """
 
@@ -176,6 +176,7 @@ class MessageStream:
         self._movedAt: dict[Place, tuple[int, int]] = {}  # and to which offset
         self._place: Place | None = None
         self._current: Iterator[ConsumedMessage] | None = None
+        self._untold: tuple[Exception, Ahead] | None = None  # an error behind a list that was handed out, and what moves with it
         self._reader: Deferred[None] | None = None
         self._delivery: _Delivery | None = None
 
@@ -244,7 +245,7 @@ class MessageStream:
     def end(self) -> None:
         """Forget all that is queued; readers come to the end."""
         self._queue.clear()
-        self._place = self._current = None
+        self._place = self._current = self._untold = None
         self.isEnded = True
         self._wake()
 
@@ -264,6 +265,10 @@ class MessageStream:
         @raise PylogbrokerError: in place of a message: what is wrong with a partition; the next call goes on with the others.
         @raise Exception: what the decoder raised; the next call goes on behind that message.
         """
+        if self._untold is not None:
+            (error, ahead), self._untold = self._untold, None
+            self.done(ahead)
+            raise error
         while True:
             current = self._current
             if current is None:
@@ -276,8 +281,8 @@ class MessageStream:
             except StopIteration:
                 self._place = self._current = None
                 continue
-            except PylogbrokerError as error:
-                raise self._broken(error) from error
+            except PylogbrokerError as reason:
+                raise self._broken(reason) from reason
             if self._decode is None:
                 return message
             return message._replace(value=self._decode(message.value))
@@ -301,6 +306,8 @@ class MessageStream:
         finally:
             self.positions = positions
         places = {Place(each.topic, each.partition) for each in messages}
+        if messages and error is not None:
+            return Ahead(messages, error, moved, self._epoch)
         positions.update({place: offset for place, offset in moved.items() if place not in places})
         return Ahead(messages, error, {place: moved[place] for place in places}, self._epoch)
 
@@ -312,6 +319,17 @@ class MessageStream:
         for place, offset in ahead.positions.items():
             if not self.wasDropped(place, ahead.epoch) and self.movedTo(place, ahead.epoch) is None:
                 self.positions[place] = offset
+
+    def handOut(self, ahead: Ahead) -> None:
+        """
+        The messages that were taken are handed out: positions move behind them, and no further before an error behind them is told. Whoever reads on is told
+        first, in whatever way that is.
+        """
+        if ahead.messages and ahead.error is not None:
+            self.done(ahead._replace(positions={Place(each.topic, each.partition): each.nextOffset for each in ahead.messages}))
+            self._untold = ahead.error, ahead._replace(messages=[])
+        else:
+            self.done(ahead)
 
     def wasDropped(self, place: Place, epoch: int) -> bool:
         """Whether a partition was dropped since then."""
@@ -421,7 +439,8 @@ class MessageStream:
         @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that
             it is given.
         @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be
-            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream.
+            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream, and with what C{registerProducer} raised: a receiver that
+            refused gets nothing.
         """
         try:
             self._beAlone()
@@ -448,13 +467,13 @@ class Chunks:
     """
     An asynchronous iterator over lists of messages.
 
-    The rule for positions is that of all ways to read: they move in the moment in which the list is handed out, behind all of its messages.
+    The rule for positions is that of all ways to read: they move in the moment in which the list is handed out, behind all of its messages. What an error is
+    about, that comes behind the list, is behind its partition's position only when that was told; to this iterator, or to who reads on in another way.
     """
 
     def __init__(self, stream: MessageStream, countMax: int) -> None:
         self._stream = stream
         self._countMax = countMax
-        self._error: Exception | None = None  # behind the last list
 
     def __aiter__(self) -> Chunks:
         return self
@@ -469,18 +488,15 @@ class Chunks:
         """
         stream = self._stream
         while True:
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
             ahead = stream.takeAhead(self._countMax)
-            stream.done(ahead)
-            self._error = ahead.error
+            stream.handOut(ahead)
             if ahead.messages:
                 return ahead.messages
-            if ahead.error is None:
-                if stream.isEnded:
-                    raise StopAsyncIteration
-                await stream.wait()
+            if ahead.error is not None:
+                raise ahead.error
+            if stream.isEnded:
+                raise StopAsyncIteration
+            await stream.wait()
 
 
 @implementer(IPushProducer)
@@ -496,7 +512,11 @@ class _Delivery:
         self._done: Deferred[None] = Deferred(lambda _done: self._end())
 
     def start(self) -> Deferred[None]:
-        self._receiver.registerProducer(self, True)
+        try:
+            self._receiver.registerProducer(self, True)
+        except Exception:
+            self._leave()  # and not by L{_end}: what is registered there is another's
+            return fail()
         self.goOn()
         return self._done
 
@@ -527,12 +547,18 @@ class _Delivery:
             self._done.callback(result)
 
     def _end(self) -> None:
+        if self._leave():
+            self._receiver.unregisterProducer()
+
+    def _leave(self) -> bool:
+        """Read no more; whether this one still did."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-        if self._stream._delivery is self:
+        isReading = self._stream._delivery is self
+        if isReading:
             self._stream._delivery = None
-            self._receiver.unregisterProducer()
+        return isReading
 
     def pauseProducing(self) -> None:
         """The receiver has enough."""

@@ -18,6 +18,7 @@ from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore, SqliteOffsetStore
 from pylogbroker.errors import (
     ClosedError,
+    ClosingException,
     CommitFailedError,
     ConfigurationError,
     ConsumerStateError,
@@ -204,6 +205,30 @@ class JoiningTests(GroupCase):
         triggers.clear()
         self.cluster.do(call())
         self.assertEqual((self.cluster.do(using), triggers), ("goes on", []))
+
+    def test_joiningBeforeStop(self) -> None:
+        """Who has no streams yet when the reactor stops is told by a L{ClosedError}, or a L{ClosingException}, whatever was about to be done."""
+        alsoProvides(self.clock, IReactorCore)
+
+        async def use(session: Any) -> None:
+            async with ConsumerConnector(self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor) as member:
+                await member.createMessageStreams({"t": 1})
+                raise AssertionError("it is stopped before")
+
+        for turnCount in range(12):
+            triggers = self.triggers()
+            self.cluster.zookeeper.latency = 0.0
+            session = self.cluster.zookeeper.client()
+            self.cluster.do(session.connect())
+            self.cluster.zookeeper.latency = 0.001
+            using = Deferred.fromCoroutine(use(session))
+            self.clock.pump([0.001] * turnCount)
+            ((_phase, _event, call),) = triggers
+            triggers.clear()
+            stopping = call()
+            self.cluster.advance(60)
+            self.successResultOf(stopping)
+            self.failureResultOf(using, ClosedError, ClosingException)
 
     def test_notRegistered(self) -> None:
         """Who cannot be registered hears so, and may try again."""

@@ -221,6 +221,39 @@ class SqliteTests(Promises, SynchronousTestCase):
         self.connection.commit()
         self.assertEqual(self.do(store.load(A)), 22)
 
+    def test_begunAnew(self) -> None:
+        """
+        A position that is put back while the application has a transaction open goes forward from there, however often that is rolled back, or begun anew; one
+        that is another member's meanwhile does not.
+        """
+        first, second = self.two()
+        self.do(second.commit({A: 90}))
+        self.do(first.load(A))
+        for end in (0, 5):
+            first.store("t", B.partition, 100 + end)
+            self.assertEqual(self.do(first.commit({A: end})), {})
+            first.store("t", A.partition, 11)
+            self.assertRaises(OffsetConflictError, first.store, "t", A.partition, 11)
+            self.assertEqual(self.do(first.commit({A: 11})), {})
+            self.assertRaises(OffsetConflictError, first.store, "t", A.partition, 11)
+            self.connection.rollback()
+            first.store("t", A.partition, 11)
+            first.store("t", A.partition, 22)
+            self.connection.commit()
+            for offset in (11, 22):
+                self.assertRaises(OffsetConflictError, first.store, "t", A.partition, offset)
+                self.connection.rollback()
+        self.assertEqual(self.do(second.load(A)), 22)
+        first.store("t", B.partition, 200)
+        self.assertEqual(self.do(first.commit({A: 0})), {})
+        self.connection.commit()
+        second.store("t", A.partition, 33)
+        self.other.commit()
+        self.assertRaises(OffsetConflictError, first.store, "t", A.partition, 11)
+        self.connection.rollback()
+        self.assertEqual(self.do(first.load(A)), 33)
+        self.assertRaises(OffsetConflictError, first.store, "t", A.partition, 11)
+
     def test_groups(self) -> None:
         """Groups do not see each other, and a second store on the same database finds what is there."""
         self.do(self.store.commit({A: 5}))

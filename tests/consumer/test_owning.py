@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from twisted.internet.defer import CancelledError, Deferred
+
+from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.consumer.owning import Ownership
 from tests.consumer.groupcase import GroupCase, drain, place
 
 
@@ -43,6 +47,31 @@ class OwnershipTests(GroupCase):
             counts.append(len(self.owners()))
         self.assertEqual(counts[-1], 0)
         self.assertLessEqual(max(abs(after - before) for before, after in pairwise(counts)), 100)
+
+    def test_oneCannotBeDeleted(self) -> None:
+        """A connection that is lost while hundreds are let go of leaves those that were on their way, and not the hundreds behind them."""
+        self.cluster.write("/brokers/topics/t/7", b"500")
+        member = self.member()
+        self.streams(member)
+        self.cluster.advance(1)
+        self.assertEqual(len(self.owners()), 502)
+        session, zookeeper = self.sessions[member], self.cluster.zookeeper
+        zookeeper.latency = 0.001
+        ending = member.shutdown()
+        while len(self.owners()) > 302:
+            self.cluster.advance(0.0005)
+        zookeeper.disconnect(session)
+        zookeeper.reconnect(session)
+        while not ending.called:
+            self.cluster.advance(0.001)
+        self.assertLessEqual(len(self.owners()), 100)
+
+    def test_brokenOff(self) -> None:
+        """Who is cancelled while hundreds are let go of begins no more of them."""
+        ownership = Ownership(self.cluster.zookeeper.client(), GroupPaths("g"), "m")
+        disowning = Deferred.fromCoroutine(ownership.disown({place(f"0-{number}"): "m-0" for number in range(300)}))
+        disowning.cancel()
+        self.failureResultOf(disowning, CancelledError)
 
     def test_ownersNodeTakenAway(self) -> None:
         """An owner's node that is another's by now is not deleted at the end."""

@@ -360,6 +360,43 @@ class IteratingTests(StreamCase):
         stream.end()
         self.assertEqual(self.successResultOf(reading), [7, 8])
 
+    def test_errorBehindAList(self) -> None:
+        """
+        An error behind a list is about something that is in front of its partition's position until it is told, whichever partition that is; who leaves the
+        loop is told by the next one, or by any other way to read.
+        """
+        for place, start in ((A, 11), (B, 0)):
+            for isChunks in (True, False):
+                self.positions.update({A: 0, B: 0})
+                stream = self.stream(decode=int)
+                stream.put(chunk(A, 0, b"1"))
+                stream.put(chunk(place, start, b"x", b"2"))
+                self.assertEqual([each.value for each in self.successResultOf(Deferred.fromCoroutine(stream.chunks().__anext__()))], [1])
+                self.assertEqual(self.positions, {A: 11, B: 0})
+                again = stream.chunks().__anext__() if isChunks else stream.__anext__()
+                self.failureResultOf(Deferred.fromCoroutine(again), ValueError)
+                self.assertEqual(self.positions[place], start + 11)
+                self.assertEqual(self.values(stream), [2])
+
+    def test_errorAtTheEnd(self) -> None:
+        """An error behind the last list that is not told any more is the next owner's."""
+        stream = self.stream(decode=int)
+        stream.put(chunk(A, 0, b"1", b"x"))
+        self.successResultOf(Deferred.fromCoroutine(stream.chunks().__anext__()))
+        stream.end()
+        self.assertIsNone(stream.take())
+        self.assertEqual(self.positions[A], 11)
+
+    def test_errorBehindAListDropped(self) -> None:
+        """A partition that is dropped before the error is told does not move with it."""
+        stream = self.stream(decode=int)
+        stream.put(chunk(A, 0, b"1", b"x"))
+        self.successResultOf(Deferred.fromCoroutine(stream.chunks().__anext__()))
+        stream.drop((A,))
+        self.positions[A] = 5
+        self.assertRaises(ValueError, stream.take)
+        self.assertEqual(self.positions[A], 5)
+
     def test_oneReader(self) -> None:
         """Who reads where another waits already, or a receiver is served, is told so, and the first one goes on."""
         stream = self.stream()
@@ -490,6 +527,26 @@ class DeliveryTests(StreamCase):
         self.assertEqual(receiver.got, [b"b"])
         self.failureResultOf(again, RemoteUnknownError)
 
+    def test_refused(self) -> None:
+        """A receiver that has a producer already refuses, and gets nothing, though it may have asked for it first; the stream is there for the next one."""
+
+        class Occupied(Receiver):
+            def registerProducer(self, producer: Any, streaming: bool) -> None:
+                producer.resumeProducing()
+                raise RuntimeError("another producer is registered")
+
+            def unregisterProducer(self) -> None:
+                raise AssertionError("the other one is still there")
+
+        stream, occupied, receiver = self.stream(), Occupied(), Receiver()
+        stream.put(chunk(A, 0, b"a"))
+        self.failureResultOf(stream.deliverTo(occupied), RuntimeError)
+        self.clock.advance(0)
+        self.assertEqual((occupied.got, self.positions[A]), ([], 0))
+        self.assertNoResult(stream.deliverTo(receiver))
+        self.clock.advance(0)
+        self.assertEqual(receiver.got, [b"a"])
+
     def test_stopped(self) -> None:
         """A receiver that wants no more, and an application that cancels, end the delivery; what is left stays in the stream."""
         stream, receiver = self.stream(), Receiver()
@@ -589,6 +646,18 @@ class BlockingTests(TestCase):
         await self.assertFailure(deferToThread(next, messages), ValueError)
         self.assertEqual((await deferToThread(next, messages)).value, 3)
         self.assertEqual(self.positions, {A: 133, B: 0})
+
+    async def test_errorElsewhere(self) -> None:
+        """The same for a partition of which the batch has no message: its position moves when the thread has had the error."""
+        stream = self.stream(decode=int)
+        stream.put(chunk(A, 0, b"1"))
+        stream.put(chunk(B, 0, b"x", b"3"))
+        messages = stream.blocking(reactor)
+        await deferToThread(next, messages)
+        self.assertEqual(self.positions, {A: 11, B: 0})
+        await self.assertFailure(deferToThread(next, messages), ValueError)
+        self.assertEqual((await deferToThread(next, messages)).value, 3)
+        self.assertEqual(self.positions, {A: 11, B: 22})
 
     async def test_elsewhere(self) -> None:
         """A partition that goes on elsewhere while the thread still has messages of it stays there when the thread gets them, and goes on from there."""
