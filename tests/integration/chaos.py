@@ -71,6 +71,7 @@ BROKER_PROPERTIES = {
     "num.partitions": str(PARTITION_COUNT),
     "enable.zookeeper": "true",
     "zk.sessiontimeout.ms": str(SESSION_MS),
+    "zk.connectiontimeout.ms": "30000",  # a broker may begin in the midst of a restart of ZooKeeper
     "hostname": "127.0.0.1",
     "log.file.size": "300000",
     "log.flush.interval": "50",
