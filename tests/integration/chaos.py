@@ -668,7 +668,7 @@ class ChaosTrial:
 
     def _judge(self) -> None:
         producers = {member.name: self._sentBy(member, properties) for member, properties in zip(self._producers, PRODUCERS, strict=True)}
-        self._broken += judgeLogs(producers, self._logs)
+        self._broken += judgeLogs(producers, self._logs, self._faults, BOUNDS.noticeSeconds)
         outcomes = Counter(outcome for sent in producers.values() for outcome in sent.outcomes.values())
         copies = Counter(".".join(entry.value.split(".")[:2]) for entries in self._logs.values() for entry in entries)
         unknown = [f"{name}.{number}" for name, sent in producers.items() for number, outcome in sent.outcomes.items() if outcome == "unknown"]
@@ -700,13 +700,16 @@ class ChaosTrial:
 
     def _sentBy(self, member: Member, properties: dict[str, str]) -> Sent:
         numbers, outcomes, counters = [], {}, {}
+        times: dict[int, tuple[float, float]] = {}
         for words in member.lines():
             if words[0] == "sent":
                 numbers.append(int(words[2]))
+                times[int(words[2])] = int(words[1]) / 1e9, int(words[1]) / 1e9
             elif words[0] in ("ok", "failed", "unknown"):
                 if int(words[2]) in outcomes:
                     self._broken.append(f"{member.name}: two outcomes of {words[2]}")
                 outcomes[int(words[2])] = words[0]
+                times[int(words[2])] = times[int(words[2])][0], int(words[1]) / 1e9
             elif words[0] == "end":
                 counters = json.loads(" ".join(words[2:]))
         if not counters:
@@ -715,7 +718,7 @@ class ChaosTrial:
         counted = {word: counters.get(f"{name}Count") for word, name in (("ok", "written"), ("failed", "failed"), ("unknown", "unknown"))}
         if counted != {word: tally[word] for word in counted}:
             self._broken.append(f"{member.name}: its counters say {counted}, its callers were told {dict(tally)}")
-        return Sent(numbers, outcomes, counters.get("repeatedCount", 0), "num.retries" in properties)
+        return Sent(numbers, outcomes, counters.get("repeatedCount", 0), "num.retries" in properties, times)
 
     def _clear(self) -> None:
         for member in [*self._producers, *self._members]:

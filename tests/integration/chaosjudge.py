@@ -66,6 +66,10 @@ class Bounds(NamedTuple):
     noticeSeconds: float
 
 
+WAIT_SECONDS_MIN = 0.5
+"""Nobody waits for so long whose broker is there."""
+
+
 class Sent(NamedTuple):
     """
     What a producer wrote down.
@@ -73,12 +77,14 @@ class Sent(NamedTuple):
     @ivar outcomes: C{ok}, C{failed} or C{unknown}, of each number that has one.
     @ivar repeatedCount: messages that it reported as sent again after an unknown outcome.
     @ivar isRetrying: whether it tries again at all.
+    @ivar times: when each was sent, and when its outcome was told, in seconds.
     """
 
     numbers: Sequence[int]
     outcomes: Mapping[int, str]
     repeatedCount: int = 0
     isRetrying: bool = False
+    times: Mapping[int, tuple[float, float]] = {}
 
 
 Logs = Mapping[str, Sequence[Entry]]
@@ -103,8 +109,21 @@ def some(kind: str, found: Iterable[object]) -> list[str]:
     return [f"{kind}: {len(found)}: {', '.join(map(str, found[:FAULT_COUNT_MAX]))}{' …' if len(found) > FAULT_COUNT_MAX else ''}"]
 
 
-def judgeLogs(producers: Mapping[str, Sent], logs: Logs) -> list[str]:
-    """Sent = in the logs + reported failed or unknown; twice only by a reported retry; a key's confirmed messages in order where nothing was tried again."""
+def _movedNumbers(sent: Sent, faults: Iterable[Fault], noticeSeconds: float) -> set[int]:
+    """
+    Messages that waited for a broker while brokers came and went. What waited for one that has gone is given another place; and if its key had another home
+    meanwhile, later messages are there already.
+    """
+    spans = [(fault.begin, fault.end + noticeSeconds) for fault in faults if fault.kind == "broker"]
+    waits = {number: times for number, times in sent.times.items() if times[1] - times[0] > WAIT_SECONDS_MIN}
+    return {number for number, (begin, end) in waits.items() if any(begin < spanEnd and spanBegin < end for spanBegin, spanEnd in spans)}
+
+
+def judgeLogs(producers: Mapping[str, Sent], logs: Logs, disturbances: Sequence[Fault] = (), noticeSeconds: float = 0) -> list[str]:
+    """
+    Sent = in the logs + reported failed or unknown; twice only by a reported retry; a key's confirmed messages in order where nothing was tried again, but for
+    those that waited while a broker came or went.
+    """
     copies: Counter[str] = Counter()
     keyed: dict[str, set[str]] = {}
     for entries in logs.values():
@@ -125,7 +144,8 @@ def judgeLogs(producers: Mapping[str, Sent], logs: Logs) -> list[str]:
         if sum(copies[each] - 1 for each in extra) > sent.repeatedCount:
             faults += some(f"more often in the logs than {name}'s {sent.repeatedCount} reported retries explain", extra)
         if not sent.isRetrying:
-            confirmed = {each for each, outcome in told.items() if outcome == "ok"}
+            moved = {ids[number] for number in _movedNumbers(sent, disturbances, noticeSeconds) if number in ids}
+            confirmed = {each for each, outcome in told.items() if outcome == "ok" and each not in moved}
             faults += some("a key's confirmed messages out of order", _disordered(name, confirmed, logs))
     faults += some("in a log, and never sent", sorted(copies.keys() - known))
     return faults

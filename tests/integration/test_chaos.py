@@ -93,6 +93,16 @@ class JudgeTests(SynchronousTestCase):
         self.assertIn("p0.0 behind 2", judgeLogs({"p0": confirmed}, logs)[0])
         self.assertEqual(judgeLogs({"p0": confirmed._replace(isRetrying=True)}, logs), [])
 
+    def test_keysOfMovedMessages(self) -> None:
+        """One that waited while a broker came or went may stand behind later ones; one that did not wait, or while nothing happened, may not."""
+        logs = {**LOGS, "t/0-0": [LOGS["t/0-0"][2], LOGS["t/0-0"][1], LOGS["t/0-0"][0]]}
+        outcomes = {**SENT.outcomes, 2: "ok"}
+        broker = Fault("broker", "broker1", 98, 99)
+        others = (broker._replace(kind="kill"), broker._replace(begin=9, end=9))
+        for told, fault, isExcused in ((103, broker, True), (100.1, broker, False), *((103, other, False) for other in others)):
+            sent = SENT._replace(outcomes=outcomes, times={0: (100, told), 1: (100, told), 2: (100, 100.01)})
+            self.assertEqual(judgeLogs({"p0": sent}, logs, [fault], 7) == [], isExcused)
+
     def test_notDelivered(self) -> None:
         """A message that a group did not get is found, and one that nobody can have given it."""
         self.assertIn("not delivered: 1: p0.1.2", self.judged([each for each in DELIVERIES if each.value != "p0.1.2"]))
