@@ -2,7 +2,7 @@
 What somebody else has written into ZooKeeper and nobody can use is named in the log: once, as long as it stays as it is.
 
 Nodes are read again and again, with every watch that fires and for every topic that is looked up. A line for each reading would say nothing new, and
-hide what is new. One for each sentence and a length of time (L{pylogbroker.broker.quietlog}) would leave out the second node.
+hide what is new. One for each sentence and a length of time (L{pylogbroker.quietlog}) would leave out the second node.
 """
 
 from __future__ import annotations

@@ -67,5 +67,5 @@ def defaultPartitioner(key: object, partitionCount: int) -> int:
     @return: 0..partitionCount-1.
     @raise InvalidKeyError: see L{javaHash}.
     """
-    value = _rememberedTextHash(key) if type(key) is str and len(key) <= REMEMBERED_LENGTH_MAX else javaHash(key)  # a call less for what keys mostly are
+    value = javaHash(key)
     return 0 if value == _INT_MIN else abs(value) % partitionCount

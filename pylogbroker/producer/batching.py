@@ -58,10 +58,6 @@ class Lane:
             batch = self._batches[topic, partition] = PartitionBatch(topic, partition, lane=self)
         return batch
 
-    def add(self, item: QueueItem) -> None:
-        """One more message; who waits for it is told, and not the item."""
-        self.open(item.topic, item.partition).add(item.value, item.key, item.size, item.waiter)
-
     def addBatch(self, batch: PartitionBatch) -> None:
         """All messages of a batch that has its partition."""
         messages = zip(batch.values, batch.keys, batch.sizes, batch.waiters, strict=True)

@@ -8,6 +8,7 @@ log says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
@@ -162,11 +163,7 @@ class Delivery:
             if not isMoved:
                 retriesLeft -= 1
                 outcomes.retried(items, way.broker.endpoint, error)
-
-            async def again(way: Way, batches: list[PartitionBatch], retriesLeft: int) -> None:
-                await self._deliverBatches(way, batches, retriesLeft, moveCount + 1)
-
-            await self._deliverAnew(items, number, retriesLeft, again)
+            await self._deliverAnew(items, number, retriesLeft, partial(self._deliverBatches, moveCount=moveCount + 1))
         except Exception as error:
             log.failure("This should not have happened")
             outcomes.settle(itemsOf(batches), Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))

@@ -43,7 +43,7 @@ class Route:
         The index of a partition; the rest is as of L{Router.choose}.
         """
         index = self.router.index(topic, key, self.count)
-        if type(key) is str and self.router.isSteady and len(key) <= REMEMBERED_LENGTH_MAX:
+        if type(key) is str and self.router.isSteady and len(key) <= REMEMBERED_LENGTH_MAX and key not in self.indexes:
             self.indexes[key] = index
             self.router.remember(self.indexes, key)
         return index

@@ -32,6 +32,9 @@ class LaneTests(SynchronousTestCase):
     def lane(self, countMax: int = 3, sizeMax: int = 100) -> Lane:
         return Lane(*self.laneArguments(countMax, sizeMax))
 
+    def add(self, lane: Lane, value: Any, size: int = 1) -> None:
+        lane.open("t", -1).add(value, None, size, None)
+
     def item(self, value: Any, size: int = 1) -> QueueItem:
         return QueueItem("t", value, size=size)
 
@@ -39,7 +42,7 @@ class LaneTests(SynchronousTestCase):
         """AsyncProducerTest.testBatchSize: as many as say so go at once; the rest waits, and no timer is left behind when there is none."""
         lane = self.lane()
         for value in range(7):
-            lane.add(self.item(value))
+            self.add(lane, value)
         self.assertEqual(self.batches, [(0, [0, 1, 2]), (0, [3, 4, 5])])
         lane.flush()
         self.assertEqual(self.batches[2:], [(0, [6])])
@@ -50,20 +53,20 @@ class LaneTests(SynchronousTestCase):
     def test_bytes(self) -> None:
         """Large messages go before there are so many."""
         lane = self.lane()
-        lane.add(self.item("a", 60))
-        lane.add(self.item("b", 40))
+        self.add(lane, "a", 60)
+        self.add(lane, "b", 40)
         self.assertEqual(self.batches, [(0, ["a", "b"])])
 
     def test_time(self) -> None:
         """AsyncProducerTest.testQueueTimeExpired: after queue.time what there is goes; the time is counted from the dispatch before."""
         lane = self.lane()
-        lane.add(self.item(1))
+        self.add(lane, 1)
         self.clock.advance(0.15)
-        lane.add(self.item(2))
+        self.add(lane, 2)
         self.clock.advance(0.05)
         self.assertEqual(self.batches, [(0.2, [1, 2])])
         self.clock.advance(0.45)  # 0.65: an idle sender has looked at 0.4 and 0.6
-        lane.add(self.item(3))
+        self.add(lane, 3)
         self.clock.advance(0.14)
         self.assertEqual(len(self.batches), 1)
         self.clock.advance(0.01)

@@ -59,7 +59,7 @@ class RouterTests(SynchronousTestCase):
         self.assertEqual(Route(router.partitions("t"), router).indexes, {None: 0})
 
     def test_rememberedIsBounded(self) -> None:
-        """All routes together remember so many, the latest."""
+        """All routes together remember so many, the latest; a key that comes again counts once."""
         router = self.router()
         routes = [Route(router.partitions("t"), router) for _topic in range(2)]
         for number in range(REMEMBERED_COUNT_MAX + 10):
@@ -68,6 +68,9 @@ class RouterTests(SynchronousTestCase):
         self.assertEqual(sum(len(route.indexes) for route in routes), REMEMBERED_COUNT_MAX)
         self.assertNotIn("8", routes[0].indexes)
         self.assertIn("10", routes[0].indexes)
+        for _time in range(REMEMBERED_COUNT_MAX):
+            routes[0].choose("t", "10")
+        self.assertIn("12", routes[0].indexes)
 
     def test_unknownTopic(self) -> None:
         """Without partitions the topic has to be looked up."""
