@@ -23,7 +23,11 @@ SAMPLE_PACKAGE = "pylogbroker.config"
 
 def version() -> str:
     """The version, read from the package without importing it."""
-    found = re.search(r'^__version__ = "([^"]+)"$', (HERE / "pylogbroker" / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.search(
+        r'^__version__ = "([^"]+)"$',
+        (HERE / "pylogbroker" / "__init__.py").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     if found is None:
         raise SystemExit("pylogbroker/__init__.py has no __version__")
     return found.group(1)

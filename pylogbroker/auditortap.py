@@ -46,6 +46,8 @@ def makeService(options: Options) -> IService:
     """Called by twistd."""
     from twisted.internet import reactor
 
-    service: Any = TwistdAuditorService(reactor, options.settings, Auditor(reactor, options.settings, timeOf=options.timeOf))
+    service: Any = TwistdAuditorService(
+        reactor, options.settings, Auditor(reactor, options.settings, timeOf=options.timeOf)
+    )
     service.logLevels = options.logLevels
     return service  # type: ignore[no-any-return]

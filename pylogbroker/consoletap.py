@@ -28,8 +28,18 @@ class Options(ProgramOptions):
     longdesc = "Serves a page that shows a cluster and changes nothing. Example: twistd -n pylogbroker-console --zookeeper localhost:2181 --listen 8067"
     optParameters = [
         ["zookeeper", "z", None, "ZooKeeper's servers, as in zk.connect."],
-        ["config", "c", None, "A property file, of which zk.digest and broker.endpoint are heeded: a consumer's own will do."],
-        ["listen", "l", LISTENER, "Where to serve: a port, on 127.0.0.1, or a Twisted endpoint string."],
+        [
+            "config",
+            "c",
+            None,
+            "A property file, of which zk.digest and broker.endpoint are heeded: a consumer's own will do.",
+        ],
+        [
+            "listen",
+            "l",
+            LISTENER,
+            "Where to serve: a port, on 127.0.0.1, or a Twisted endpoint string.",
+        ],
     ]
     optFlags = [["no-messages", None, "Do not let people look at messages."]]
 
@@ -71,6 +81,13 @@ def makeService(options: Options) -> IService:
     """Called by twistd."""
     from twisted.internet import reactor
 
-    service: Any = TwistdConsole(reactor, options["listen"], options["zookeeper"], tuple(options.hosts), not options["no-messages"], access=options.access)
+    service: Any = TwistdConsole(
+        reactor,
+        options["listen"],
+        options["zookeeper"],
+        tuple(options.hosts),
+        not options["no-messages"],
+        access=options.access,
+    )
     service.logLevels = options.logLevels
     return service  # type: ignore[no-any-return]

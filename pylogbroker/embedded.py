@@ -30,7 +30,12 @@ class EmbeddedBroker:
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, properties: Mapping[str, str], zookeeper: Callable[[], IZookeeper] | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        properties: Mapping[str, str],
+        zookeeper: Callable[[], IZookeeper] | None = None,
+    ) -> None:
         """
         @param reactor: the application's.
         @param properties: as in a property file, with Kafka's names.
@@ -39,7 +44,9 @@ class EmbeddedBroker:
         """
         self._reactor = reactor
         self._trigger: Any = None
-        self.settings = BrokerSettings.fromProperties(properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence))
+        self.settings = BrokerSettings.fromProperties(
+            properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence)
+        )
         self.service = BrokerService(reactor, self.settings, zookeeper=zookeeper)
         self.console: ConsoleService | None = brokerConsole(reactor, self.settings, self.service)
 
@@ -53,7 +60,9 @@ class EmbeddedBroker:
     async def _start(self) -> None:
         if self._trigger is not None:
             raise RuntimeError("a broker is started once")
-        self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stopBeforeEnd)
+        self._trigger = self._reactor.addSystemEventTrigger(
+            "before", "shutdown", self._stopBeforeEnd
+        )
         try:
             await self._startAll()
         except BaseException:

@@ -246,7 +246,13 @@ class RemoteFetchSizeError(RemoteError):
 NO_ERROR = 0
 ERRORS_BY_CODE: dict[int, type[RemoteError]] = {
     cls.code: cls
-    for cls in (RemoteUnknownError, RemoteOffsetOutOfRangeError, RemoteInvalidMessageError, RemotePartitionError, RemoteFetchSizeError)
+    for cls in (
+        RemoteUnknownError,
+        RemoteOffsetOutOfRangeError,
+        RemoteInvalidMessageError,
+        RemotePartitionError,
+        RemoteFetchSizeError,
+    )
 }
 
 

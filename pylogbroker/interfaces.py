@@ -98,7 +98,9 @@ class IFormat(Protocol):
         """
         ...
 
-    def scan(self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int) -> IScan:
+    def scan(
+        self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
+    ) -> IScan:
         """
         Walk a segment.
 

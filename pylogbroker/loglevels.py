@@ -20,7 +20,13 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.logger import FilteringLogObserver, Logger, LogLevel, LogLevelFilterPredicate, LogPublisher
+from twisted.logger import (
+    FilteringLogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    LogPublisher,
+)
 
 from pylogbroker.broker.requestlog import NAMESPACE as REQUESTS
 from pylogbroker.config.properties import readProperties
@@ -47,7 +53,9 @@ def readLevels(path: str, warn: Callable[[str], None]) -> Levels:
     for namespace, name in properties.items():
         place = properties.place(namespace)
         if name.strip().lower() not in names:
-            raise ConfigurationError(f"{place}: {namespace}={name}: must be one of {', '.join(names)}")
+            raise ConfigurationError(
+                f"{place}: {namespace}={name}: must be one of {', '.join(names)}"
+            )
         if namespace.partition(".")[0] == _OURS and not _exists(namespace):
             warn(f"{place}: {namespace}: nothing is logged under that name")
         levels["" if namespace == ROOT else namespace] = names[name.strip().lower()]
@@ -56,7 +64,9 @@ def readLevels(path: str, warn: Callable[[str], None]) -> Levels:
 
 def _exists(namespace: str) -> bool:
     module, _, name = namespace.rpartition(".")
-    return namespace == REQUESTS or _isModule(module if name.lstrip("_")[:1].isupper() else namespace)
+    return namespace == REQUESTS or _isModule(
+        module if name.lstrip("_")[:1].isupper() else namespace
+    )
 
 
 def _isModule(name: str) -> bool:
@@ -87,7 +97,9 @@ class LogLevels:
         self._set(self._levels)
         trace: list[tuple[Any, Any]] = []
         # The line is traced: that is how a publisher tells, to whom it publishes.
-        Logger(self._log.namespace, observer=publisher).info("Log levels: {levels}", levels=str(self), log_trace=trace)
+        Logger(self._log.namespace, observer=publisher).info(
+            "Log levels: {levels}", levels=str(self), log_trace=trace
+        )
         for observer in [observer for source, observer in trace if source is publisher]:
             publisher.removeObserver(observer)
             publisher.addObserver(FilteringLogObserver(observer, [self._predicate]))
@@ -108,9 +120,13 @@ class LogLevels:
 
     def _set(self, levels: Levels) -> None:
         self._predicate.clearLogLevels()
-        self._predicate.setLogLevelForNamespace(self._log.namespace, DEFAULT)  # who changes levels sees that, whatever they are
+        self._predicate.setLogLevelForNamespace(
+            self._log.namespace, DEFAULT
+        )  # who changes levels sees that, whatever they are
         for namespace, level in levels.items():
             self._predicate.setLogLevelForNamespace(namespace, level)
 
     def __str__(self) -> str:
-        return " ".join(f"{namespace or ROOT}={level.name}" for namespace, level in sorted(self._levels.items()))
+        return " ".join(
+            f"{namespace or ROOT}={level.name}" for namespace, level in sorted(self._levels.items())
+        )

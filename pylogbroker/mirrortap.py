@@ -34,9 +34,20 @@ class Options(ProgramOptions):
         ["blacklist", "b", None, "Which topics not to mirror; all others are."],
         ["num-streams", None, 1, "Streams of each source.", int],
         ["num-producers", None, 1, "Connections to each broker of the target.", int],
-        ["listen", "l", "", "Where to serve figures, at /metrics: a port, on 127.0.0.1, or a Twisted endpoint string. None: nowhere."],
+        [
+            "listen",
+            "l",
+            "",
+            "Where to serve figures, at /metrics: a port, on 127.0.0.1, or a Twisted endpoint string. None: nowhere.",
+        ],
     ]
-    optFlags = [["keep-partitions", "k", "A source partition always goes to the same target partition, in order."]]
+    optFlags = [
+        [
+            "keep-partitions",
+            "k",
+            "A source partition always goes to the same target partition, in order.",
+        ]
+    ]
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +85,11 @@ class Options(ProgramOptions):
             raise usage.UsageError(str(error)) from error
 
     def _topics(self) -> WildcardSubscription:
-        return whitelist(self["whitelist"]) if self["whitelist"] is not None else blacklist(self["blacklist"])
+        return (
+            whitelist(self["whitelist"])
+            if self["whitelist"] is not None
+            else blacklist(self["blacklist"])
+        )
 
 
 class TwistdMirrorService(Orderly, WithSite, MirrorService):

@@ -28,7 +28,13 @@ def printable(text: str) -> str:
     A text that others chose, for a terminal: what would move its cursor, colour it, or turn a line around stands there by its number, C{\\u202e}, and so
     does the end of a line.
     """
-    return text if text.isprintable() else "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+        )
+    )
 
 
 class TopicPartition(NamedTuple):

@@ -66,7 +66,14 @@ class ProgramOptions(usage.Options):
     @ivar logLevels: L{None} without it.
     """
 
-    optParameters: list[list[Any]] = [["log-levels", None, None, "A property file with the log's levels, NAMESPACE=LEVEL; SIGHUP has it read again."]]
+    optParameters: list[list[Any]] = [
+        [
+            "log-levels",
+            None,
+            None,
+            "A property file with the log's levels, NAMESPACE=LEVEL; SIGHUP has it read again.",
+        ]
+    ]
     logLevels: LogLevels | None = None
 
     def postOptions(self) -> None:
@@ -110,7 +117,9 @@ class PropertyOptions(ProgramOptions):
         if self["config"] is None:
             raise usage.UsageError("--config FILE is missing")
         try:
-            self.settings = self.read(readProperties(self["config"], warn).overlaid(self.changes), warn)
+            self.settings = self.read(
+                readProperties(self["config"], warn).overlaid(self.changes), warn
+            )
         except PylogbrokerError as error:
             raise usage.UsageError(str(error)) from error
 
@@ -153,7 +162,10 @@ class Orderly:
         if self.logLevels is not None:
             self.logLevels.begin(globalLogPublisher)
             # Now, and not when it serves: until somebody catches this signal, it kills.
-            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._readLevels, self.logLevels))
+            signal.signal(
+                signal.SIGHUP,
+                lambda *_: self._reactor.callFromThread(self._readLevels, self.logLevels),
+            )
         try:
             super().privilegedStartService()  # type: ignore[misc]
         except PylogbrokerError:
@@ -183,7 +195,9 @@ class Orderly:
             failure.trap(PylogbrokerError)
             logLevels.keep(failure.value)
 
-        reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), readLevels, logLevels.path, warn)
+        reading = deferToThreadPool(
+            self._reactor, self._reactor.getThreadPool(), readLevels, logLevels.path, warn
+        )
         reading.addCallbacks(logLevels.change, failed)
 
     def endInFailure(self, error: PylogbrokerError) -> None:

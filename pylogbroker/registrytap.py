@@ -16,7 +16,9 @@ from pylogbroker.program import Orderly, PropertyOptions
 try:
     from pylogbroker.registry.service import RegistryService
 except ModuleNotFoundError as error:
-    raise ImportError(f"a registry needs the extra avro: pip install 'pylogbroker[avro]' ({error})") from error
+    raise ImportError(
+        f"a registry needs the extra avro: pip install 'pylogbroker[avro]' ({error})"
+    ) from error
 
 
 class Options(PropertyOptions):

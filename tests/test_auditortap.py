@@ -27,18 +27,24 @@ class TapTests(SynchronousTestCase):
     def config(self, text: str = "") -> str:
         path = os.path.abspath(self.mktemp())
         with open(path, "w") as file:
-            file.write(f"tiers=live=broker:127.0.0.1:1\nlisten=tcp:0:interface=127.0.0.1\ntimeout.ms=100\n{text}")
+            file.write(
+                f"tiers=live=broker:127.0.0.1:1\nlisten=tcp:0:interface=127.0.0.1\ntimeout.ms=100\n{text}"
+            )
         return path
 
     def test_options(self) -> None:
         """The file is read, with the function that it names; what is wrong is a usage error."""
         options = Options()
-        options.parseOptions(["--config", self.config("timeof=os.path.getsize"), "--set", "grace.ms=5"])
+        options.parseOptions(
+            ["--config", self.config("timeof=os.path.getsize"), "--set", "grace.ms=5"]
+        )
         self.assertEqual(options.settings.graceMs, 5)
         self.assertIs(options.timeOf, os.path.getsize)
         self.assertIsInstance(makeService(options), TwistdAuditorService)
         for wrong in ("timeof=nowhere.at.all", "grace.ms=x"):
-            self.assertRaises(usage.UsageError, Options().parseOptions, ["--config", self.config(wrong)])
+            self.assertRaises(
+                usage.UsageError, Options().parseOptions, ["--config", self.config(wrong)]
+            )
 
     def spawn(self, *changes: str, **environment: str) -> subprocess.Popen[str]:
         sets = [word for change in changes for word in ("--set", change)]
@@ -74,4 +80,6 @@ class TapTests(SynchronousTestCase):
             process = self.spawn(f"listen=tcp:{port}:interface=127.0.0.1")
             output, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1)
-        self.assertTrue(re.search(rf"^pylogbroker: listen=tcp:{port}", output, re.MULTILINE), output)
+        self.assertTrue(
+            re.search(rf"^pylogbroker: listen=tcp:{port}", output, re.MULTILINE), output
+        )

@@ -35,13 +35,27 @@ class OptionsTests(SynchronousTestCase):
 
     def test_noServers(self) -> None:
         """Servers that are none are named."""
-        error = self.assertRaises(usage.UsageError, Options().parseOptions, ["--zookeeper", "zk1:2181,ev[il:2181"])
+        error = self.assertRaises(
+            usage.UsageError, Options().parseOptions, ["--zookeeper", "zk1:2181,ev[il:2181"]
+        )
         self.assertIn("'ev[il:2181'", str(error))
 
     def test_service(self) -> None:
         """Options become the service."""
         options = Options()
-        options.parseOptions(["--zookeeper", "zk:1", "--listen", "0", "--host", "a.example", "--host", "b.example", "--no-messages"])
+        options.parseOptions(
+            [
+                "--zookeeper",
+                "zk:1",
+                "--listen",
+                "0",
+                "--host",
+                "a.example",
+                "--host",
+                "b.example",
+                "--no-messages",
+            ]
+        )
         service = makeService(options)
         assert isinstance(service, ClusterConsole)
         self.assertEqual(service.web.names, {"a.example", "b.example"})
@@ -56,9 +70,17 @@ class OptionsTests(SynchronousTestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write("groupid=g\nzk.digest=me:secret\n")
         options = Options()
-        options.parseOptions(["--zookeeper", "zk:1", "--config", path, "--set", "broker.endpoint=tls:{host}:{port}"])
-        self.assertEqual(options.access, AccessSettings("me:secret", "readable", "tls:{host}:{port}"))
-        error = self.assertRaises(usage.UsageError, Options().parseOptions, ["--zookeeper", "zk:1", "--set", "zk.digset=me:x"])
+        options.parseOptions(
+            ["--zookeeper", "zk:1", "--config", path, "--set", "broker.endpoint=tls:{host}:{port}"]
+        )
+        self.assertEqual(
+            options.access, AccessSettings("me:secret", "readable", "tls:{host}:{port}")
+        )
+        error = self.assertRaises(
+            usage.UsageError,
+            Options().parseOptions,
+            ["--zookeeper", "zk:1", "--set", "zk.digset=me:x"],
+        )
         self.assertIn("zk.digest", str(error))
 
     def test_plugin(self) -> None:
@@ -92,8 +114,23 @@ class ProcessTests(SynchronousTestCase):
     """C{twistd} itself."""
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker-console", "--zookeeper", "127.0.0.1:1", *arguments]
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [
+            *twistd(),
+            "--nodaemon",
+            "--pidfile=",
+            "pylogbroker-console",
+            "--zookeeper",
+            "127.0.0.1:1",
+            *arguments,
+        ]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert process.stdout is not None
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
@@ -110,8 +147,13 @@ class ProcessTests(SynchronousTestCase):
         else:
             self.fail("it does not serve")
         with socket.create_connection(("127.0.0.1", int(found[1])), SECONDS_MAX) as client:
-            client.sendall(b"GET /api/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            self.assertIn(b"ZooKeeper: there is no connection", b"".join(iter(lambda: client.recv(65536), b"")))
+            client.sendall(
+                b"GET /api/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            )
+            self.assertIn(
+                b"ZooKeeper: there is no connection",
+                b"".join(iter(lambda: client.recv(65536), b"")),
+            )
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(SECONDS_MAX), 0)
 
@@ -122,4 +164,3 @@ class ProcessTests(SynchronousTestCase):
             output, _ = process.communicate(timeout=SECONDS_MAX)
             self.assertEqual((process.returncode, "Traceback" in output), (1, False))
             self.assertIn("pylogbroker: cannot listen on", output)
-

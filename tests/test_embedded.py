@@ -75,10 +75,14 @@ class EmbeddedBrokerTests(TestCase):
         """Started, it serves at its endpoint; stopped, everything is on the disk, with the clean-shutdown mark, and nothing left in the reactor (row 54)."""
         broker = self.broker()
         await broker.start()
-        self.assertEqual((broker.host, broker.endpoint), ("127.0.0.1", f"tcp:127.0.0.1:{broker.port}"))
+        self.assertEqual(
+            (broker.host, broker.endpoint), ("127.0.0.1", f"tcp:127.0.0.1:{broker.port}")
+        )
         await self.exchange(broker)
         await broker.stop()
-        self.assertEqual(sorted(os.listdir(self.directory)), [".kafka_cleanshutdown", ".lock", "t-0"])
+        self.assertEqual(
+            sorted(os.listdir(self.directory)), [".kafka_cleanshutdown", ".lock", "t-0"]
+        )
         with open(f"{self.directory}/t-0/00000000000000000000.kafka", "rb") as segment:
             self.assertEqual(segment.read(), SET)
 
@@ -93,7 +97,9 @@ class EmbeddedBrokerTests(TestCase):
             await broker.stop()
             with self.assertRaisesRegex(RuntimeError, "make another one"):
                 await broker.start()
-        self.assertEqual(os.path.getsize(f"{self.directory}/t-0/00000000000000000000.kafka"), 2 * len(SET))
+        self.assertEqual(
+            os.path.getsize(f"{self.directory}/t-0/00000000000000000000.kafka"), 2 * len(SET)
+        )
 
     async def test_startedOnce(self) -> None:
         """While it runs it cannot be started again, which leaves it alone."""
@@ -109,7 +115,9 @@ class EmbeddedBrokerTests(TestCase):
         broker = self.broker(listen_interface="")
         self.addCleanup(broker.stop)
         await broker.start()
-        self.assertEqual((broker.host, broker.endpoint), ("0.0.0.0", f"tcp:127.0.0.1:{broker.port}"))
+        self.assertEqual(
+            (broker.host, broker.endpoint), ("0.0.0.0", f"tcp:127.0.0.1:{broker.port}")
+        )
         await self.exchange(broker)
 
     async def test_ipv6(self) -> None:
@@ -126,7 +134,9 @@ class EmbeddedBrokerTests(TestCase):
 
     def test_wrong(self) -> None:
         """Wrong properties are refused at once, all of them named."""
-        error = self.assertRaises(ConfigurationError, self.broker, num_partitions="0", log_file_size="many")
+        error = self.assertRaises(
+            ConfigurationError, self.broker, num_partitions="0", log_file_size="many"
+        )
         self.assertIn("num.partitions", str(error))
         self.assertIn("log.file.size", str(error))
 

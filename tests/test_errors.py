@@ -38,7 +38,11 @@ class TreeTests(SynchronousTestCase):
         self.assertGreater(len(CLASSES), 20)
         for each in CLASSES:
             self.assertTrue(issubclass(each, PylogbrokerError), each)
-            ending = "Exception" if issubclass(each, errors.ZookeeperError) and each is not errors.ZookeeperError else "Error"
+            ending = (
+                "Exception"
+                if issubclass(each, errors.ZookeeperError) and each is not errors.ZookeeperError
+                else "Error"
+            )
             self.assertTrue(each.__name__.endswith(ending), each)
 
     def test_everyErrorIsExplained(self) -> None:
@@ -68,7 +72,9 @@ class AnotherTests(SynchronousTestCase):
                 raise first from cause
         except FormatError:
             second = errors.another(first)
-        self.assertEqual((type(second), str(second), vars(second)), (FormatError, str(first), vars(first)))
+        self.assertEqual(
+            (type(second), str(second), vars(second)), (FormatError, str(first), vars(first))
+        )
         self.assertIsInstance(second.__cause__, ValueError)
         self.assertIs(second.__traceback__, None)
         self.assertIs(second.__context__, None)
@@ -77,9 +83,16 @@ class AnotherTests(SynchronousTestCase):
         """There is another of each class, whatever it is made of."""
         classes: list[Any] = list(CLASSES)
         for each in classes:
-            error = each("a", "b", "c") if issubclass(each, StorageError | errors.ZnodeError) else each.__new__(each, "a")
+            error = (
+                each("a", "b", "c")
+                if issubclass(each, StorageError | errors.ZnodeError)
+                else each.__new__(each, "a")
+            )
             second = errors.another(error)
-            self.assertEqual((type(second), second.args, str(second), second is error), (each, error.args, str(error), False))
+            self.assertEqual(
+                (type(second), second.args, str(second), second is error),
+                (each, error.args, str(error), False),
+            )
 
 
 class FormatErrorTests(SynchronousTestCase):
@@ -90,7 +103,10 @@ class FormatErrorTests(SynchronousTestCase):
         for each in CLASSES:
             if issubclass(each, FormatError):
                 error = each("magic byte is 7", 120)
-                self.assertEqual((error.reason, error.position, str(error)), ("magic byte is 7", 120, "magic byte is 7 (entry at byte 120)"))
+                self.assertEqual(
+                    (error.reason, error.position, str(error)),
+                    ("magic byte is 7", 120, "magic byte is 7 (entry at byte 120)"),
+                )
                 self.assertEqual(each("why").position, 0)
 
 
@@ -103,7 +119,10 @@ class StorageErrorTests(SynchronousTestCase):
             if issubclass(each, StorageError):
                 error = each("logs/t-0", "fsync", "no space", errno.ENOSPC)
                 self.assertEqual(str(error), "cannot fsync logs/t-0: no space")
-                self.assertEqual((error.path, error.action, error.reason, error.errno), ("logs/t-0", "fsync", "no space", errno.ENOSPC))
+                self.assertEqual(
+                    (error.path, error.action, error.reason, error.errno),
+                    ("logs/t-0", "fsync", "no space", errno.ENOSPC),
+                )
                 self.assertIs(each("logs", "open", "why").errno, None)
 
 
@@ -112,7 +131,13 @@ class CodeTests(SynchronousTestCase):
 
     def test_table(self) -> None:
         """-1, 1, 2, 3 and 4 have a class each, which has its code."""
-        expected = {-1: RemoteUnknownError, 1: RemoteOffsetOutOfRangeError, 2: RemoteInvalidMessageError, 3: RemotePartitionError, 4: RemoteFetchSizeError}
+        expected = {
+            -1: RemoteUnknownError,
+            1: RemoteOffsetOutOfRangeError,
+            2: RemoteInvalidMessageError,
+            3: RemotePartitionError,
+            4: RemoteFetchSizeError,
+        }
         self.assertEqual(ERRORS_BY_CODE, expected)
         for code, each in expected.items():
             self.assertIs(type(errorForCode(code)), each)
@@ -126,8 +151,13 @@ class CodeTests(SynchronousTestCase):
 
     def test_text(self) -> None:
         """The text says what the code means, and what was asked for."""
-        self.assertEqual(str(errorForCode(3, "of t-7")), "The partition number is not one of the topic's (code 3). of t-7")
-        self.assertEqual(str(errorForCode(3)), "The partition number is not one of the topic's (code 3).")
+        self.assertEqual(
+            str(errorForCode(3, "of t-7")),
+            "The partition number is not one of the topic's (code 3). of t-7",
+        )
+        self.assertEqual(
+            str(errorForCode(3)), "The partition number is not one of the topic's (code 3)."
+        )
 
     def test_remoteError(self) -> None:
         """A remote error without words says what its class says; with words, those; its code can be given."""

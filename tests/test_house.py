@@ -28,12 +28,23 @@ ROOMS_WITHOUT_TWISTED = {"blocking", "spark"}
 NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
 """Modules that do nothing by themselves."""
 
-BESIDE_THE_MIRROR = {"contracts", "integration", "simulation", "benchmarks", "long", "gate", "golden", "fuzz"}
+BESIDE_THE_MIRROR = {
+    "contracts",
+    "integration",
+    "simulation",
+    "benchmarks",
+    "long",
+    "gate",
+    "golden",
+    "fuzz",
+}
 TOP_LEVEL = {
     "setup.py", "pylogbroker", "pyspark_pylogbroker.py", "twisted", "tests", "docs", "etc",
     "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "NEWS.md", "LICENSE",
 }  # fmt: skip
-LEFT_BY_TOOLS = re.compile(r"\..*|build|dist|.*\.egg-info|_trial_temp.*|htmlcov|__pycache__|twistd\.(pid|log).*")
+LEFT_BY_TOOLS = re.compile(
+    r"\..*|build|dist|.*\.egg-info|_trial_temp.*|htmlcov|__pycache__|twistd\.(pid|log).*"
+)
 
 
 def modules() -> list[Path]:
@@ -75,7 +86,9 @@ class NameTests(SynchronousTestCase):
             where = path.relative_to(ROOT)
             found += [str(where) for word in words(path.stem) if word in MEANINGLESS]
             for line, name, _ in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
-                if any(word in MEANINGLESS or word.rstrip("s") in MEANINGLESS for word in words(name)):
+                if any(
+                    word in MEANINGLESS or word.rstrip("s") in MEANINGLESS for word in words(name)
+                ):
                     found.append(f"{where}:{line} {name}")
         self.assertEqual(found, [])
 
@@ -86,7 +99,11 @@ class NameTests(SynchronousTestCase):
             for line, name, node in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
                 # "opt_" is how twisted.python.usage finds options.
                 bare = name.strip("_").removeprefix("opt_")
-                if "_" in bare and not isinstance(node, ast.ClassDef) and name not in TXZOOKEEPERS | OPENSSLS:
+                if (
+                    "_" in bare
+                    and not isinstance(node, ast.ClassDef)
+                    and name not in TXZOOKEEPERS | OPENSSLS
+                ):
                     found.append(f"{path.relative_to(ROOT)}:{line} {name}")
         self.assertEqual(found, [])
 
@@ -97,7 +114,12 @@ class NameTests(SynchronousTestCase):
             for line, name, node in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
                 parts = words(name)
                 isTime = "timeout" in parts or "interval" in parts
-                if isinstance(node, ast.arg) and isTime and name not in TXZOOKEEPERS and not ({"ms", "seconds", "hours", "minutes", "count"} & set(parts[-2:])):
+                if (
+                    isinstance(node, ast.arg)
+                    and isTime
+                    and name not in TXZOOKEEPERS
+                    and not ({"ms", "seconds", "hours", "minutes", "count"} & set(parts[-2:]))
+                ):
                     found.append(f"{path.relative_to(ROOT)}:{line} {name}")
         self.assertEqual(found, [])
 
@@ -119,7 +141,11 @@ class DocstringTests(SynchronousTestCase):
         found = []
         for path in modules():
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_") and not ast.get_docstring(node):
+                if (
+                    isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                    and not node.name.startswith("_")
+                    and not ast.get_docstring(node)
+                ):
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
         self.assertEqual(found, [])
 
@@ -128,7 +154,11 @@ class DocstringTests(SynchronousTestCase):
         found = []
         for path in sorted(TESTS.rglob("test_*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node):
+                if (
+                    isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and node.name.startswith("test_")
+                    and not ast.get_docstring(node)
+                ):
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
         self.assertEqual(found, [])
 
@@ -141,7 +171,10 @@ class MirrorTests(SynchronousTestCase):
         missing = []
         for path in modules():
             inside = path.relative_to(PACKAGE)
-            if inside.name not in NOT_MIRRORED and not (TESTS / inside.parent / f"test_{inside.name}").exists():
+            if (
+                inside.name not in NOT_MIRRORED
+                and not (TESTS / inside.parent / f"test_{inside.name}").exists()
+            ):
                 missing.append(str(path.relative_to(ROOT)))
         self.assertEqual(missing, [])
 
@@ -152,14 +185,19 @@ class MirrorTests(SynchronousTestCase):
             inside = path.relative_to(TESTS)
             if len(inside.parts) == 1 and path == Path(__file__).resolve():
                 continue
-            if inside.parts[0] not in BESIDE_THE_MIRROR and not (PACKAGE / inside.parent / inside.name.removeprefix("test_")).exists():
+            if (
+                inside.parts[0] not in BESIDE_THE_MIRROR
+                and not (PACKAGE / inside.parent / inside.name.removeprefix("test_")).exists()
+            ):
                 missing.append(str(inside))
         self.assertEqual(missing, [])
 
     def test_testFoldersArePackages(self) -> None:
         """Every folder with tests has an C{__init__.py}, or trial would not look into it."""
         folders = {path.parent for path in TESTS.rglob("test_*.py")}
-        self.assertEqual([str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()], [])
+        self.assertEqual(
+            [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()], []
+        )
 
 
 class TopLevelTests(SynchronousTestCase):
@@ -172,7 +210,10 @@ class TopLevelTests(SynchronousTestCase):
 
     def test_twistedFoldersAreNoPackages(self) -> None:
         """C{twisted/} and C{twisted/plugins/} have no C{__init__.py}, or they would hide Twisted itself."""
-        self.assertEqual(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "twisted").rglob("__init__.py")), [])
+        self.assertEqual(
+            sorted(str(path.relative_to(ROOT)) for path in (ROOT / "twisted").rglob("__init__.py")),
+            [],
+        )
 
 
 class ImportTests(SynchronousTestCase):
@@ -181,14 +222,25 @@ class ImportTests(SynchronousTestCase):
     def test_packageImportsNothing(self) -> None:
         """C{import pylogbroker} imports nothing else."""
         code = "import sys; before = set(sys.modules); import pylogbroker; print(sorted(set(sys.modules) - before))"
-        out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        out = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
         self.assertEqual(out.strip(), "['pylogbroker']")
 
     def test_contractsNameEveryRoom(self) -> None:
         """Every room that has to do without Twisted is in a contract that forbids it."""
-        contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+        contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+            "importlinter"
+        ]["contracts"]
         named = {
-            module.split(".")[1] for contract in contracts if "twisted" in contract.get("forbidden_modules", ()) for module in contract["source_modules"]
+            module.split(".")[1]
+            for contract in contracts
+            if "twisted" in contract.get("forbidden_modules", ())
+            for module in contract["source_modules"]
         }
-        rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+        rooms = {
+            path.stem
+            for path in PACKAGE.iterdir()
+            if path.suffix == ".py" or (path / "__init__.py").exists()
+        }
         self.assertEqual((FLOORS_WITHOUT_TWISTED | ROOMS_WITHOUT_TWISTED) & rooms, named)

@@ -32,9 +32,14 @@ class BudgetTests(SynchronousTestCase):
         """What is not there is waited for; who waits is told once, when it has been granted."""
         first = self.ask("first", 60)
         second = self.ask("second", 41)
-        self.assertEqual((second.granted, self.budget.size, self.budget.waitingCount), (False, 60, 1))
+        self.assertEqual(
+            (second.granted, self.budget.size, self.budget.waitingCount), (False, 60, 1)
+        )
         first.release()
-        self.assertEqual((second.granted, self.budget.size, self.budget.waitingCount, self.told), (True, 41, 0, ["second"]))
+        self.assertEqual(
+            (second.granted, self.budget.size, self.budget.waitingCount, self.told),
+            (True, 41, 0, ["second"]),
+        )
         second.release()
         self.assertEqual((self.budget.size, self.told), (0, ["second"]))
 
@@ -59,7 +64,10 @@ class BudgetTests(SynchronousTestCase):
         large = self.ask("large", 80)
         small = self.ask("small", 10)
         large.release()
-        self.assertEqual((large.granted, small.granted, self.told, self.budget.size), (False, True, ["small"], 60))
+        self.assertEqual(
+            (large.granted, small.granted, self.told, self.budget.size),
+            (False, True, ["small"], 60),
+        )
         held.release()
         self.assertEqual((self.told, self.budget.size), (["small"], 10))
 

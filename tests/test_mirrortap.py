@@ -26,7 +26,10 @@ class OptionsTests(SynchronousTestCase):
         self.files = {}
         for name, connect in (("one", "a"), ("two", "b"), ("target", "c")):
             self.files[name] = str(folder / f"{name}.properties")
-            Path(self.files[name]).write_text(f"zk.connect={connect}:2181\n" + ("" if name == "target" else "groupid=g\n"), encoding="utf-8")
+            Path(self.files[name]).write_text(
+                f"zk.connect={connect}:2181\n" + ("" if name == "target" else "groupid=g\n"),
+                encoding="utf-8",
+            )
         self.needed = ["--consumer", self.files["one"], "--producer", self.files["target"]]
 
     def parse(self, *arguments: str) -> Options:
@@ -39,25 +42,55 @@ class OptionsTests(SynchronousTestCase):
 
     def test_all(self) -> None:
         """Several sources, a target, a pattern, and how many of each."""
-        settings = self.parse("-c", self.files["two"], "--whitelist", "a,b", "--num-streams", "3", "--num-producers=2", "--keep-partitions").settings
+        settings = self.parse(
+            "-c",
+            self.files["two"],
+            "--whitelist",
+            "a,b",
+            "--num-streams",
+            "3",
+            "--num-producers=2",
+            "--keep-partitions",
+        ).settings
         self.assertEqual([each.zkConnect for each in settings.consumers], ["a:2181", "b:2181"])
-        self.assertEqual((settings.producer.zookeeperServers, settings.topics.pattern, settings.topics.isWhite), ("c:2181", "a|b", True))
-        self.assertEqual((settings.streamCount, settings.producerCount, settings.isKeeping), (3, 2, True))
+        self.assertEqual(
+            (settings.producer.zookeeperServers, settings.topics.pattern, settings.topics.isWhite),
+            ("c:2181", "a|b", True),
+        )
+        self.assertEqual(
+            (settings.streamCount, settings.producerCount, settings.isKeeping), (3, 2, True)
+        )
 
     def test_blacklist(self) -> None:
         """All but these."""
         settings = self.parse("--blacklist", "a").settings
-        self.assertEqual((settings.topics.isWhite, settings.streamCount, settings.producerCount, settings.isKeeping), (False, 1, 1, False))
+        self.assertEqual(
+            (
+                settings.topics.isWhite,
+                settings.streamCount,
+                settings.producerCount,
+                settings.isKeeping,
+            ),
+            (False, 1, 1, False),
+        )
 
     def test_wrong(self) -> None:
         """What is missing or wrong is an error of usage."""
         self.assertIn("are needed", self.fails("--whitelist", "a"))
         self.assertIn("are needed", self.fails("--whitelist", "a", "--consumer", self.files["one"]))
         self.assertIn("either --whitelist or --blacklist", self.fails(*self.needed))
-        self.assertIn("either --whitelist or --blacklist", self.fails(*self.needed, "--whitelist", "a", "--blacklist", "b"))
+        self.assertIn(
+            "either --whitelist or --blacklist",
+            self.fails(*self.needed, "--whitelist", "a", "--blacklist", "b"),
+        )
         self.assertIn("pattern", self.fails(*self.needed, "--whitelist", "("))
-        self.assertIn("No such file", self.fails(*self.needed, "--consumer", "/nowhere.properties", "--whitelist", "a"))
-        self.assertIn("0 streams", self.fails(*self.needed, "--whitelist", "a", "--num-streams", "0"))
+        self.assertIn(
+            "No such file",
+            self.fails(*self.needed, "--consumer", "/nowhere.properties", "--whitelist", "a"),
+        )
+        self.assertIn(
+            "0 streams", self.fails(*self.needed, "--whitelist", "a", "--num-streams", "0")
+        )
 
     def test_warning(self) -> None:
         """What is odd is said on standard error."""
@@ -67,7 +100,9 @@ class OptionsTests(SynchronousTestCase):
             write = staticmethod(lines.append)
 
         self.patch(sys, "stderr", Out)
-        Path(self.files["one"]).write_text("zk.connect=a:2181\ngroupid=g\nfetch.sise=5\n", encoding="utf-8")
+        Path(self.files["one"]).write_text(
+            "zk.connect=a:2181\ngroupid=g\nfetch.sise=5\n", encoding="utf-8"
+        )
         self.parse("--whitelist", "a")
         self.assertTrue(lines[0].startswith("pylogbroker: "), lines)
 
@@ -79,8 +114,13 @@ class OptionsTests(SynchronousTestCase):
 
     def test_figures(self) -> None:
         """Figures are served where C{--listen} says, to who asks by a name that is known; without it, nowhere."""
-        service: Any = makeService(self.parse("--whitelist", "a", "--listen", "0", "--host", "mirror.example"))
-        self.assertEqual((set(service.site.web.routes), service.site.web.names), ({"/metrics"}, {"mirror.example"}))
+        service: Any = makeService(
+            self.parse("--whitelist", "a", "--listen", "0", "--host", "mirror.example")
+        )
+        self.assertEqual(
+            (set(service.site.web.routes), service.site.web.names),
+            ({"/metrics"}, {"mirror.example"}),
+        )
         self.assertIs(makeService(self.parse("--whitelist", "a", "--listen", " ")).site, None)  # type: ignore[attr-defined]
 
     def test_plugin(self) -> None:
@@ -92,7 +132,16 @@ class OptionsTests(SynchronousTestCase):
 
         sys.path.insert(0, str(ROOT))
         self.addCleanup(sys.path.remove, str(ROOT))
-        self.patch(twisted.plugins, "__path__", [*twisted.plugins.__path__, str(ROOT / "twisted" / "plugins")])
-        makers: dict[str, Any] = {each.tapname: each for each in getPlugins(IServiceMaker, twisted.plugins)}
-        self.assertEqual((makers["pylogbroker-mirror"].module, makers["pylogbroker-mirror"].options), ("pylogbroker.mirrortap", Options))
+        self.patch(
+            twisted.plugins,
+            "__path__",
+            [*twisted.plugins.__path__, str(ROOT / "twisted" / "plugins")],
+        )
+        makers: dict[str, Any] = {
+            each.tapname: each for each in getPlugins(IServiceMaker, twisted.plugins)
+        }
+        self.assertEqual(
+            (makers["pylogbroker-mirror"].module, makers["pylogbroker-mirror"].options),
+            ("pylogbroker.mirrortap", Options),
+        )
         self.assertIs(makers["pylogbroker-mirror"].makeService, mirrortap.makeService)

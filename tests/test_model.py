@@ -35,24 +35,37 @@ class ValueTests(SynchronousTestCase):
 
     def test_place(self) -> None:
         """One text for a partition in a cluster, whoever speaks of it; places sort by topic, broker and partition."""
-        places = [Place("t", BrokerPartition(0, 10)), Place("t", BrokerPartition(0, 9)), Place("s", BrokerPartition(1, 0))]
+        places = [
+            Place("t", BrokerPartition(0, 10)),
+            Place("t", BrokerPartition(0, 9)),
+            Place("s", BrokerPartition(1, 0)),
+        ]
         self.assertEqual([str(place) for place in sorted(places)], ["s/1-0", "t/0-9", "t/0-10"])
 
     def test_offsetInSet(self) -> None:
         """An offset in the midst of a set is a number like any other, in text, too; it can be copied and sent to another process."""
         offset = OffsetInSet(30, 2)
-        self.assertEqual((offset, hash(offset), str(offset), f"{offset}", doneCountOf(offset), doneCountOf(30)), (30, hash(30), "30", "30", 2, 0))
+        self.assertEqual(
+            (offset, hash(offset), str(offset), f"{offset}", doneCountOf(offset), doneCountOf(30)),
+            (30, hash(30), "30", "30", 2, 0),
+        )
         for made in (copy.copy(offset), pickle.loads(pickle.dumps(offset))):
             self.assertEqual((made, doneCountOf(made)), (30, 2))
 
     def test_codec(self) -> None:
         """The codec is the two lowest bits of the attributes, whatever the others are."""
-        self.assertEqual([Message(b"", 1, attributes).codec for attributes in (0, 1, 2, 3, 0xFC, 0xFE)], [0, 1, 2, 3, 0, 2])
+        self.assertEqual(
+            [Message(b"", 1, attributes).codec for attributes in (0, 1, 2, 3, 0xFC, 0xFE)],
+            [0, 1, 2, 3, 0, 2],
+        )
 
     def test_messageDefaults(self) -> None:
         """A message made of a payload alone is plain and of magic 1."""
         message = Message(b"payload")
-        self.assertEqual((message.payload, message.magic, message.attributes, message.checksum, message.codec), (b"payload", 1, 0, 0, 0))
+        self.assertEqual(
+            (message.payload, message.magic, message.attributes, message.checksum, message.codec),
+            (b"payload", 1, 0, 0, 0),
+        )
 
     def test_unpacking(self) -> None:
         """A message and its offset can be taken apart by name and by place."""
@@ -72,5 +85,11 @@ class PrintableTests(SynchronousTestCase):
         """What can be seen stays as it is; what does something instead is shown by its number."""
         for text in ("", "clicks", "a b", "kl\u00f6\u00dfe \u65e5\u672c <script> \\"):
             self.assertEqual(printable(text), text)
-        for text, shown in (("\x1b[2J", "\\x1b[2J"), ("a\u202eb", "a\\u202eb"), ("a\r\nb", "a\\r\\nb"), ("\x9b1m", "\\x9b1m"), ("\udcff", "\\udcff")):
+        for text, shown in (
+            ("\x1b[2J", "\\x1b[2J"),
+            ("a\u202eb", "a\\u202eb"),
+            ("a\r\nb", "a\\r\\nb"),
+            ("\x9b1m", "\\x9b1m"),
+            ("\udcff", "\\udcff"),
+        ):
             self.assertEqual(printable(text), shown)

@@ -75,9 +75,16 @@ class OptionsTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """No file, one that is not there, wrong values, no KEY=VALUE: usage errors."""
-        for arguments in ([], ["--config", "/nowhere"], ["--config", self.file("wrong=1")], ["--config", self.file(""), "--set", "x"]):
+        for arguments in (
+            [],
+            ["--config", "/nowhere"],
+            ["--config", self.file("wrong=1")],
+            ["--config", self.file(""), "--set", "x"],
+        ):
             self.assertRaises(usage.UsageError, _Options().parseOptions, arguments)
-        self.assertRaises(NotImplementedError, PropertyOptions().parseOptions, ["--config", self.file("")])
+        self.assertRaises(
+            NotImplementedError, PropertyOptions().parseOptions, ["--config", self.file("")]
+        )
 
     def test_logLevels(self) -> None:
         """Levels of the log are read with the options; a file that is not there, or says what is no level, is a usage error."""
@@ -85,7 +92,11 @@ class OptionsTests(SynchronousTestCase):
         options.parseOptions(["--config", self.file(""), "--log-levels", self.file("root=warn")])
         self.assertEqual(str(options.logLevels), "root=warn")
         for path in ("/nowhere", self.file("root=loud")):
-            self.assertRaises(usage.UsageError, _Options().parseOptions, ["--config", self.file(""), "--log-levels", path])
+            self.assertRaises(
+                usage.UsageError,
+                _Options().parseOptions,
+                ["--config", self.file(""), "--log-levels", path],
+            )
 
 
 class _Told(Service):
@@ -156,4 +167,6 @@ class StartTests(SynchronousTestCase):
         self.patch(sys, "__stderr__", None)
         sayWhy(type(error), error, None)
         warn("a sentence")
-        self.assertEqual(stream.getvalue(), "pylogbroker: the port is taken\npylogbroker: a sentence\n")
+        self.assertEqual(
+            stream.getvalue(), "pylogbroker: the port is taken\npylogbroker: a sentence\n"
+        )

@@ -29,7 +29,9 @@ class QuietLogTests(SynchronousTestCase):
         """The first of a kind is logged at once, as a warning whose fields are fields."""
         self.log.warn("{peer} was here", peer="x")
         self.assertEqual(self.lines(), ["x was here"])
-        self.assertEqual((self.events[0]["log_level"], self.events[0]["peer"]), (LogLevel.warn, "x"))
+        self.assertEqual(
+            (self.events[0]["log_level"], self.events[0]["peer"]), (LogLevel.warn, "x")
+        )
 
     def test_leftOut(self) -> None:
         """More of the kind are left out for ten seconds; the next one then says how many."""

@@ -36,14 +36,26 @@ class TapTests(SynchronousTestCase):
         self.assertEqual(options.settings.topic, "t")
         self.assertIsInstance(makeService(options), TwistdRegistryService)
         for wrong in ("timeout.ms=x\nbroker=b:1", ""):
-            self.assertRaises(usage.UsageError, Options().parseOptions, ["--config", self.config(wrong)])
+            self.assertRaises(
+                usage.UsageError, Options().parseOptions, ["--config", self.config(wrong)]
+            )
 
     def test_without(self) -> None:
         """Without the extra, who asks for the program is told what to install."""
         code = "import sys; sys.modules['fastavro'] = None; import pylogbroker.registrytap"
-        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         self.assertEqual(ended.returncode, 1)
-        self.assertIn("ImportError: a registry needs the extra avro: pip install 'pylogbroker[avro]'", ended.stderr)
+        self.assertIn(
+            "ImportError: a registry needs the extra avro: pip install 'pylogbroker[avro]'",
+            ended.stderr,
+        )
 
     def test_process(self) -> None:
         """It runs while its broker is away, and a signal ends it with 0."""
@@ -82,4 +94,7 @@ class TapTests(SynchronousTestCase):
         service = TwistdRegistryService(reactor := Reactor(), options.settings)
         service.unusable(UnusableLogError("it was cut"))
         self.assertTrue(reactor.isStopped)
-        self.assertEqual([(*trigger[:2], *trigger[3:]) for trigger in triggers], [("after", "shutdown", os._exit, 1)])
+        self.assertEqual(
+            [(*trigger[:2], *trigger[3:]) for trigger in triggers],
+            [("after", "shutdown", os._exit, 1)],
+        )

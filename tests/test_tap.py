@@ -43,8 +43,17 @@ class FolderTestCase(SynchronousTestCase):
 
     def write(self, **changes: str) -> None:
         """The file; underscores stand for dots."""
-        properties = {"enable_zookeeper": "false", "listen_interface": "127.0.0.1", "log_dir": str(self.folder / "logs"), "log_flush_interval": "1", **changes}
-        self.config.write_text("".join(f"{key.replace('_', '.')}={value}\n" for key, value in properties.items()), encoding="utf-8")
+        properties = {
+            "enable_zookeeper": "false",
+            "listen_interface": "127.0.0.1",
+            "log_dir": str(self.folder / "logs"),
+            "log_flush_interval": "1",
+            **changes,
+        }
+        self.config.write_text(
+            "".join(f"{key.replace('_', '.')}={value}\n" for key, value in properties.items()),
+            encoding="utf-8",
+        )
 
 
 class OptionsTests(FolderTestCase):
@@ -75,18 +84,26 @@ class OptionsTests(FolderTestCase):
 
     def test_set(self) -> None:
         """C{--set} overrides it, as often as one likes; the last counts."""
-        settings = self.parse("--set", "brokerid=4", "-s", "num.partitions=7", "--set", "brokerid=5").settings
+        settings = self.parse(
+            "--set", "brokerid=4", "-s", "num.partitions=7", "--set", "brokerid=5"
+        ).settings
         self.assertEqual((settings.brokerId, settings.partitionCount), (5, 7))
 
     def test_wrong(self) -> None:
         """A missing or unreadable file, a wrong value, a C{--set} without C{=} are errors of usage that say what and where."""
         self.assertIn("--config FILE is missing", self.fails())
-        self.assertIn("/nowhere.properties: No such file", self.fails("--config", "/nowhere.properties"))
-        self.assertIn("must be key=value", self.fails("--config", str(self.config), "--set", "brokerid"))
+        self.assertIn(
+            "/nowhere.properties: No such file", self.fails("--config", "/nowhere.properties")
+        )
+        self.assertIn(
+            "must be key=value", self.fails("--config", str(self.config), "--set", "brokerid")
+        )
         self.write(brokerid="-1")
         text = self.fails("--config", str(self.config))
         self.assertIn("broker.properties:5: brokerid=-1", text)
-        self.assertIn("--set: port=http", self.fails("--config", str(self.config), "--set", "port=http"))
+        self.assertIn(
+            "--set: port=http", self.fails("--config", str(self.config), "--set", "port=http")
+        )
 
     def test_misspelt(self) -> None:
         """A property that nobody knows is a warning on standard error, which names its nearest neighbour (gotcha 24)."""
@@ -101,7 +118,9 @@ class OptionsTests(FolderTestCase):
     def test_twice(self) -> None:
         """So is one that comes twice."""
         lines = self.warnings()
-        self.config.write_text(self.config.read_text(encoding="utf-8") + "brokerid=9\n", encoding="utf-8")
+        self.config.write_text(
+            self.config.read_text(encoding="utf-8") + "brokerid=9\n", encoding="utf-8"
+        )
         self.assertEqual(self.parse().settings.brokerId, 9)
         self.assertIn("brokerid was set before", lines[0])
 
@@ -119,8 +138,14 @@ class OptionsTests(FolderTestCase):
 
         sys.path.insert(0, str(ROOT))
         self.addCleanup(sys.path.remove, str(ROOT))
-        self.patch(twisted.plugins, "__path__", [*twisted.plugins.__path__, str(ROOT / "twisted" / "plugins")])
-        makers: dict[str, Any] = {each.tapname: each for each in getPlugins(IServiceMaker, twisted.plugins)}
+        self.patch(
+            twisted.plugins,
+            "__path__",
+            [*twisted.plugins.__path__, str(ROOT / "twisted" / "plugins")],
+        )
+        makers: dict[str, Any] = {
+            each.tapname: each for each in getPlugins(IServiceMaker, twisted.plugins)
+        }
         maker = makers["pylogbroker"]
         self.assertEqual((maker.module, maker.options), ("pylogbroker.tap", Options))
         self.assertIs(maker.makeService, tap.makeService)
@@ -172,16 +197,31 @@ class ProcessTests(FolderTestCase):
         self.addCleanup(broker.kill)
         return broker
 
-    def run_(self, *arguments: str, options: tuple[str, ...] = ("--nodaemon",), held: int | None = None) -> subprocess.CompletedProcess[str]:
+    def run_(
+        self, *arguments: str, options: tuple[str, ...] = ("--nodaemon",), held: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """
         A start that is to fail.
 
         @param held: a descriptor that all processes of it keep open, to their ends.
         """
         return subprocess.run(
-            [*twistd(), *options, "--pidfile=twistd.pid", "pylogbroker", "--config", str(self.config), *arguments],
+            [
+                *twistd(),
+                *options,
+                "--pidfile=twistd.pid",
+                "pylogbroker",
+                "--config",
+                str(self.config),
+                *arguments,
+            ],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+                ),
+            },
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,
@@ -239,7 +279,11 @@ class ProcessTests(FolderTestCase):
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))
         other.listen()
-        self.assertFailed(self.run_("--set", f"port={other.getsockname()[1]}"), "pylogbroker: cannot listen on", "ddress already in use")
+        self.assertFailed(
+            self.run_("--set", f"port={other.getsockname()[1]}"),
+            "pylogbroker: cannot listen on",
+            "ddress already in use",
+        )
         self.assertFalse((self.folder / "logs").exists())
 
     def test_detached(self) -> None:
@@ -256,7 +300,9 @@ class ProcessTests(FolderTestCase):
         self.assertEqual(select([reading], [], [], SECONDS_MAX)[0], [reading])
         self.assertEqual(os.read(reading, 1), b"")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("An error has occurred: b'pylogbroker.errors.StorageError: cannot use ", done.stderr)
+        self.assertIn(
+            "An error has occurred: b'pylogbroker.errors.StorageError: cannot use ", done.stderr
+        )
         log = (self.folder / "broker.log").read_text(encoding="utf-8")
         self.assertIn(f"pylogbroker: cannot use {self.folder / 'logs'}: it is not a directory", log)
         self.assertNotIn("Traceback", log)
@@ -293,7 +339,16 @@ class ProcessTests(FolderTestCase):
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         port = listening.getsockname()[1]
-        command = [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker", "--config", str(self.config), "--set", "listeners=systemd:domain=INET:index=0"]
+        command = [
+            *twistd(),
+            "--nodaemon",
+            "--pidfile=",
+            "pylogbroker",
+            "--config",
+            str(self.config),
+            "--set",
+            "listeners=systemd:domain=INET:index=0",
+        ]
         environment = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",

@@ -10,7 +10,11 @@ from pylogbroker.errors import ClosedError, ClosingException
 
 
 async def main(reactor, options):
-    settings = {"zk.connect": options.zookeeper, "groupid": options.group, "consumer.timeout.ms": "5000"}
+    settings = {
+        "zk.connect": options.zookeeper,
+        "groupid": options.group,
+        "consumer.timeout.ms": "5000",
+    }
     count, last = 0, None
     try:
         async with ConsumerConnector(reactor, settings) as consumer:

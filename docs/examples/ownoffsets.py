@@ -17,18 +17,24 @@ async def main(reactor, options):
     offsets = json.loads(options.file.read_text()) if options.file.exists() else {}
     for topic in options.topics:
         if topic not in offsets:
-            [offsets[topic]] = await consumer.getOffsetsBefore(topic, options.partition, EARLIEST, 1)
+            [offsets[topic]] = await consumer.getOffsetsBefore(
+                topic, options.partition, EARLIEST, 1
+            )
     isNew = True
     while isNew:
         isNew = False
-        found = await consumer.multifetch([(topic, options.partition, offsets[topic], 1 << 20) for topic in options.topics])
+        found = await consumer.multifetch(
+            [(topic, options.partition, offsets[topic], 1 << 20) for topic in options.topics]
+        )
         for topic, messages in zip(options.topics, found, strict=True):
             try:
                 for message, offsets[topic] in messages:
                     isNew = True
                     print(topic, message.payload.decode(errors="replace"))
             except OffsetOutOfRangeError:  # deleted since, by age or size: go on at what is there
-                [offsets[topic]] = await consumer.getOffsetsBefore(topic, options.partition, EARLIEST, 1)
+                [offsets[topic]] = await consumer.getOffsetsBefore(
+                    topic, options.partition, EARLIEST, 1
+                )
                 isNew = True
         options.file.write_text(json.dumps(offsets))  # what was printed is done
     await consumer.close()

@@ -64,7 +64,11 @@ class Line(NamedTuple):
     @property
     def moreCount(self) -> int:
         """Messages beyond all that may have been sent, at least: sent twice, or by somebody who has not said so."""
-        return 1 if self.status == DIFFERENT else max(0, self.seenCount - self.expectedCount - self.unknownCount)
+        return (
+            1
+            if self.status == DIFFERENT
+            else max(0, self.seenCount - self.expectedCount - self.unknownCount)
+        )
 
     @property
     def completeness(self) -> float | None:
@@ -101,7 +105,9 @@ class Comparison:
         return self._judged((MORE,))
 
     def _judged(self, statuses: Collection[str]) -> list[Line]:
-        return [line for line in self.lines if line.status in statuses] + [line for line in self.totals if line.status in statuses and line.arrivalCount]
+        return [line for line in self.lines if line.status in statuses] + [
+            line for line in self.totals if line.status in statuses and line.arrivalCount
+        ]
 
     @property
     def isComplete(self) -> bool:
@@ -129,7 +135,9 @@ class Tally(NamedTuple):
 NOTHING = Tally()
 
 
-def lineOf(topic: str, startMs: int, tier: str, expected: Tally, seen: Tally, reference: str, status: str) -> Line:
+def lineOf(
+    topic: str, startMs: int, tier: str, expected: Tally, seen: Tally, reference: str, status: str
+) -> Line:
     """What is known, as a line."""
     return Line(
         topic, startMs, tier, expected.messageCount, expected.asideCount, seen.messageCount, seen.asideCount, reference,
@@ -149,7 +157,9 @@ def judge(expected: Tally, seen: Tally, isMeasure: bool) -> str:
         return MISSING
     if seen.messageCount > expected.messageCount + expected.asideCount:
         return MORE
-    isKnown = not expected.asideCount and expected.checksum is not None and seen.checksum is not None
+    isKnown = (
+        not expected.asideCount and expected.checksum is not None and seen.checksum is not None
+    )
     return DIFFERENT if isKnown and expected.checksum != seen.checksum else COMPLETE
 
 
@@ -164,4 +174,6 @@ def total(lines: Sequence[Line], isMeasure: bool, isArrival: bool) -> Line:
     status = judge(expected, seen, isMeasure)
     if isArrival and status in (MORE, DIFFERENT) and len(over) < len(lines):
         status = COMPLETE  # what is more, or other, may belong to the windows that are not over
-    return lineOf(lines[0].topic, TOTAL_START, lines[0].tier, expected, seen, lines[0].reference, status)
+    return lineOf(
+        lines[0].topic, TOTAL_START, lines[0].tier, expected, seen, lines[0].reference, status
+    )

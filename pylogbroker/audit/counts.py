@@ -97,14 +97,20 @@ def decodeReport(data: bytes) -> CountReport:
         raise FormatError("no count report: not an object with audit = 1")
     values: list[Any] = [found.get(name) for name in _NEEDED]
     for name, value, kind in zip(_NEEDED, values, _KINDS, strict=True):
-        isGood = type(value) is kind and (0 <= value <= INT_MAX if kind is int else len(value) <= NAME_LENGTH_MAX)
+        isGood = type(value) is kind and (
+            0 <= value <= INT_MAX if kind is int else len(value) <= NAME_LENGTH_MAX
+        )
         if not isGood:
             raise FormatError(f"no count report: {name} is {str(value)[:40]!r}")
     checksum = found.get("checksum")
     if checksum is not None and (type(checksum) is not int or not 0 <= checksum < CHECKSUM_MODULUS):
         raise FormatError(f"no count report: checksum is {str(checksum)[:40]!r}")
     report = CountReport._make((*values, checksum))
-    if report.role not in ROLES or not 1 <= report.windowMs <= WINDOW_MS_MAX or report.startMs % report.windowMs:
+    if (
+        report.role not in ROLES
+        or not 1 <= report.windowMs <= WINDOW_MS_MAX
+        or report.startMs % report.windowMs
+    ):
         raise FormatError("no count report: a role or a window that cannot be")
     return report
 
@@ -116,7 +122,16 @@ _KINDS: tuple[Any, ...] = (str, str, str, int, int, int, int, str, int, int, str
 class _Cell:
     """One series under way."""
 
-    __slots__ = ("checksum", "count", "reported", "sequence", "series", "startMs", "topic", "unknownCount")
+    __slots__ = (
+        "checksum",
+        "count",
+        "reported",
+        "sequence",
+        "series",
+        "startMs",
+        "topic",
+        "unknownCount",
+    )
 
     def __init__(self, topic: str, startMs: int, series: int) -> None:
         self.topic = topic
@@ -134,7 +149,15 @@ class WindowCounter:
     @ivar leftOutCount: messages that could not be counted, since too many windows were open, or since their times cannot be.
     """
 
-    def __init__(self, source: str, host: str, tier: str, windowMs: int, role: str = SENT, openCountMax: int = OPEN_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        source: str,
+        host: str,
+        tier: str,
+        windowMs: int,
+        role: str = SENT,
+        openCountMax: int = OPEN_COUNT_MAX,
+    ) -> None:
         """
         @param source: unique to this life of this program.
         @param openCountMax: topics and windows that are counted at a time.
@@ -149,7 +172,15 @@ class WindowCounter:
     def __len__(self) -> int:
         return len(self._cells)
 
-    def add(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0, checksum: int | None = None, latestMs: int = INT_MAX) -> None:
+    def add(
+        self,
+        topic: str,
+        timeMs: int,
+        count: int = 1,
+        unknownCount: int = 0,
+        checksum: int | None = None,
+        latestMs: int = INT_MAX,
+    ) -> None:
         """
         Messages of a time.
 
@@ -172,7 +203,9 @@ class WindowCounter:
     @property
     def dueCount(self) -> int:
         """Series of which a report is due."""
-        return sum(cell.reported != (cell.count, cell.unknownCount) for cell in self._cells.values())
+        return sum(
+            cell.reported != (cell.count, cell.unknownCount) for cell in self._cells.values()
+        )
 
     def due(self, nowMs: int) -> list[CountReport]:
         """A report of each series that has changed since its last one that has arrived."""
@@ -204,5 +237,6 @@ class WindowCounter:
         return [
             place
             for place, cell in self._cells.items()
-            if cell.startMs + self.windowMs <= beforeMs and cell.reported == (cell.count, cell.unknownCount)
+            if cell.startMs + self.windowMs <= beforeMs
+            and cell.reported == (cell.count, cell.unknownCount)
         ]

@@ -58,14 +58,20 @@ def encodeEnvelope(timeMs: int, host: bytes, payload: bytes) -> bytes:
     try:
         return b"".join((_HEAD.pack(MAGIC, VERSION, timeMs, len(host)), host, payload))
     except struct.error as error:
-        raise FormatError(f"time {timeMs} or a host of {len(host)} bytes does not fit in an envelope") from error
+        raise FormatError(
+            f"time {timeMs} or a host of {len(host)} bytes does not fit in an envelope"
+        ) from error
 
 
 def timeIn(data: bytes) -> int | None:
     """
     The quick way for who only counts: the time in an envelope, or L{None} when it is none, or one that is cut.
     """
-    if data[:_TIME_AT] != _PREFIX or len(data) < HEAD_SIZE or len(data) < HEAD_SIZE + data[HEAD_SIZE - 1]:
+    if (
+        data[:_TIME_AT] != _PREFIX
+        or len(data) < HEAD_SIZE
+        or len(data) < HEAD_SIZE + data[HEAD_SIZE - 1]
+    ):
         return None
     time: int = _TIME.unpack_from(data, _TIME_AT)[0]
     return time

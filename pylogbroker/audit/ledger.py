@@ -13,7 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pylogbroker.audit.comparison import ARRIVAL, NOTHING, OPEN, Comparison, Line, Tally, judge, lineOf, total
+from pylogbroker.audit.comparison import (
+    ARRIVAL,
+    NOTHING,
+    OPEN,
+    Comparison,
+    Line,
+    Tally,
+    judge,
+    lineOf,
+    total,
+)
 from pylogbroker.audit.counts import SENT, CountReport
 
 CELL_COUNT_MAX = 200_000
@@ -31,7 +41,13 @@ class Ledger:
     @ivar misfitCount: reports whose windows do not divide ours.
     """
 
-    def __init__(self, windowMs: int, *, cellCountMax: int = CELL_COUNT_MAX, seriesCountMax: int = SERIES_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        windowMs: int,
+        *,
+        cellCountMax: int = CELL_COUNT_MAX,
+        seriesCountMax: int = SERIES_COUNT_MAX,
+    ) -> None:
         """
         @param cellCountMax: tiers, topics and windows with messages.
         @param seriesCountMax: series of reports; see L{pylogbroker.audit.counts}.
@@ -48,7 +64,15 @@ class Ledger:
         """Where the window of a time begins."""
         return timeMs - timeMs % self.windowMs
 
-    def see(self, tier: str, topic: str, startMs: int, count: int, isArrival: bool = False, checksum: int | None = None) -> None:
+    def see(
+        self,
+        tier: str,
+        topic: str,
+        startMs: int,
+        count: int,
+        isArrival: bool = False,
+        checksum: int | None = None,
+    ) -> None:
         """
         Messages that are there.
 
@@ -85,14 +109,25 @@ class Ledger:
         """Let go of windows that begin before a time, and take nothing more for them."""
         self._sinceMs = max(self._sinceMs, self.startOf(timeMs + self.windowMs - 1))
         self._seen = {key: tally for key, tally in self._seen.items() if key[2] >= self._sinceMs}
-        self._reports = {key: report for key, report in self._reports.items() if self.startOf(report.startMs) >= self._sinceMs}
+        self._reports = {
+            key: report
+            for key, report in self._reports.items()
+            if self.startOf(report.startMs) >= self._sinceMs
+        }
 
     @property
     def reportedTopics(self) -> set[str]:
         """Topics of which somebody has said what was sent."""
         return {report.topic for report in self._reports.values()}
 
-    def compare(self, tiers: Sequence[str], nowMs: int, graceMs: int, topics: Collection[str] | None = None, notes: Sequence[str] = ()) -> Comparison:
+    def compare(
+        self,
+        tiers: Sequence[str],
+        nowMs: int,
+        graceMs: int,
+        topics: Collection[str] | None = None,
+        notes: Sequence[str] = (),
+    ) -> Comparison:
         """
         Judge.
 
@@ -102,7 +137,9 @@ class Ledger:
         @param notes: what else there is to say.
         """
         sent, seen, allTiers = self._gather(tiers)
-        byArrival = {(tier, topic) for (tier, topic, _start), tally in seen.items() if tally.asideCount}
+        byArrival = {
+            (tier, topic) for (tier, topic, _start), tally in seen.items() if tally.asideCount
+        }
         windows: dict[str, set[int]] = {}
         for topic, startMs in (*sent, *((topic, startMs) for _tier, topic, startMs in seen)):
             windows.setdefault(topic, set()).add(startMs)
@@ -117,18 +154,32 @@ class Ledger:
                 some = []
                 for startMs in sorted(windows[topic]):
                     found = seen.get((tier, topic, startMs), NOTHING)
-                    expected = sent.get((topic, startMs), NOTHING) if measure is None else seen.get((measure, topic, startMs), NOTHING)._replace(asideCount=0)
-                    status = OPEN if startMs + self.windowMs + graceMs > nowMs else judge(expected, found, tier == measure)
+                    expected = (
+                        sent.get((topic, startMs), NOTHING)
+                        if measure is None
+                        else seen.get((measure, topic, startMs), NOTHING)._replace(asideCount=0)
+                    )
+                    status = (
+                        OPEN
+                        if startMs + self.windowMs + graceMs > nowMs
+                        else judge(expected, found, tier == measure)
+                    )
                     if (tier, topic) in byArrival and status != OPEN:
                         status = ARRIVAL
-                    some.append(lineOf(topic, startMs, tier, expected, found, measure or "sent", status))
+                    some.append(
+                        lineOf(topic, startMs, tier, expected, found, measure or "sent", status)
+                    )
                 lines += some
                 totals.append(total(some, tier == measure, (tier, topic) in byArrival))
         isCertain = not (self.leftOutCount or self.leftOutReportCount or self.misfitCount)
         lines.sort(key=lambda line: (line.topic, line.startMs))
-        return Comparison(self.windowMs, nowMs, lines, totals, (*notes, *self._notes(byArrival)), isCertain)
+        return Comparison(
+            self.windowMs, nowMs, lines, totals, (*notes, *self._notes(byArrival)), isCertain
+        )
 
-    def _gather(self, tiers: Sequence[str]) -> tuple[dict[tuple[str, int], Tally], dict[tuple[str, str, int], Tally], list[str]]:
+    def _gather(
+        self, tiers: Sequence[str]
+    ) -> tuple[dict[tuple[str, int], Tally], dict[tuple[str, str, int], Tally], list[str]]:
         """
         The sums.
 
@@ -141,11 +192,15 @@ class Ledger:
             topic, startMs = report.topic, self.startOf(report.startMs)
             if report.role == SENT:
                 tally = sent.get((topic, startMs), NOTHING)
-                sent[topic, startMs] = tally.plus(report.messageCount, report.unknownCount, report.checksum)
+                sent[topic, startMs] = tally.plus(
+                    report.messageCount, report.unknownCount, report.checksum
+                )
             elif report.tier in allTiers or len(allTiers) < TIER_COUNT_MAX:
                 allTiers[report.tier] = None
                 tally = seen.get((report.tier, topic, startMs), NOTHING)
-                seen[report.tier, topic, startMs] = tally.plus(report.messageCount, 0, report.checksum)
+                seen[report.tier, topic, startMs] = tally.plus(
+                    report.messageCount, 0, report.checksum
+                )
         return sent, seen, list(allTiers)
 
     def _notes(self, byArrival: set[tuple[str, str]]) -> list[str]:
@@ -154,9 +209,15 @@ class Ledger:
             for tier, topic in sorted(byArrival)
         ]
         if self.leftOutCount:
-            notes.append(f"{self.leftOutCount} messages were not counted: there are too many topics and windows")
+            notes.append(
+                f"{self.leftOutCount} messages were not counted: there are too many topics and windows"
+            )
         if self.leftOutReportCount:
-            notes.append(f"{self.leftOutReportCount} reports were not counted: there are too many producers, topics and windows")
+            notes.append(
+                f"{self.leftOutReportCount} reports were not counted: there are too many producers, topics and windows"
+            )
         if self.misfitCount:
-            notes.append(f"{self.misfitCount} reports have windows that do not divide {self.windowMs} ms, and were not counted")
+            notes.append(
+                f"{self.misfitCount} reports have windows that do not divide {self.windowMs} ms, and were not counted"
+            )
         return notes

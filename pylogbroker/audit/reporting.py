@@ -26,7 +26,9 @@ def timeText(timeMs: int) -> str:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    part = "" if line.completeness is None else f"{int(line.completeness * 10_000) / 100:.2f} %"  # rounded down: what is not whole does not look whole
+    part = (
+        "" if line.completeness is None else f"{int(line.completeness * 10_000) / 100:.2f} %"
+    )  # rounded down: what is not whole does not look whole
     return (
         printable(line.topic), timeText(line.startMs), printable(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part,
         line.status,
@@ -50,16 +52,23 @@ def asTable(comparison: Comparison, isBrief: bool = False) -> str:
         text.append("nothing to compare")
     else:
         openCount = len({line.startMs for line in comparison.lines if line.status == OPEN})
-        text.append("nothing is missing" + (f"; {openCount} windows are not over yet" if openCount else ""))
+        text.append(
+            "nothing is missing" + (f"; {openCount} windows are not over yet" if openCount else "")
+        )
     if comparison.more:
         count = sum(line.moreCount for line in comparison.more)
-        text.append(f"{count} messages more are there than were sent, in {len(comparison.more)} places")
+        text.append(
+            f"{count} messages more are there than were sent, in {len(comparison.more)} places"
+        )
     text += [f"note: {printable(note)}" for note in comparison.notes]
     return "\n".join(text) + "\n"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    parts = [cell.rjust(width) if column in _NUMBERS else cell.ljust(width) for column, (cell, width) in enumerate(zip(cells, widths, strict=True))]
+    parts = [
+        cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
     return "  ".join(parts).rstrip()
 
 
@@ -83,21 +92,38 @@ def _asDictionary(line: Line) -> dict[str, object]:
     fields: dict[str, object] = line._asdict()
     if line.startMs == TOTAL_START:
         del fields["startMs"]
-    return {**fields, "missingCount": line.missingCount, "moreCount": line.moreCount, "completeness": line.completeness}
+    return {
+        **fields,
+        "missingCount": line.missingCount,
+        "moreCount": line.moreCount,
+        "completeness": line.completeness,
+    }
 
 
 _METRICS = (
-    ("pylogbroker_audit_expected_messages", "Messages that ought to be there, in the windows that are over."),
+    (
+        "pylogbroker_audit_expected_messages",
+        "Messages that ought to be there, in the windows that are over.",
+    ),
     ("pylogbroker_audit_seen_messages", "Messages that are there, in the windows that are over."),
-    ("pylogbroker_audit_missing_messages", "Messages that are missing, over all windows that are over."),
+    (
+        "pylogbroker_audit_missing_messages",
+        "Messages that are missing, over all windows that are over.",
+    ),
     ("pylogbroker_audit_missing_windows", "Windows in which messages are missing."),
-    ("pylogbroker_audit_more_messages", "Messages that are there beyond those that were sent, over all windows that are over."),
+    (
+        "pylogbroker_audit_more_messages",
+        "Messages that are there beyond those that were sent, over all windows that are over.",
+    ),
 )
 
 
 def asPrometheus(comparison: Comparison) -> str:
     """For Prometheus: gauges by topic and tier, since windows come and go."""
-    missingCounts, missingWindows, moreCounts = (dict.fromkeys(((line.topic, line.tier) for line in comparison.totals), 0) for _figure in range(3))
+    missingCounts, missingWindows, moreCounts = (
+        dict.fromkeys(((line.topic, line.tier) for line in comparison.totals), 0)
+        for _figure in range(3)
+    )
     for line in comparison.missing:
         missingCounts[line.topic, line.tier] += line.missingCount
         missingWindows[line.topic, line.tier] += 1
@@ -116,11 +142,22 @@ def asPrometheus(comparison: Comparison) -> str:
         strict=True,
     ):
         text += [f"# HELP {name} {sentence}", f"# TYPE {name} gauge"]
-        text += [f'{name}{{topic="{_label(topic)}",tier="{_label(tier)}"}} {value}' for (topic, tier), value in values.items()]
+        text += [
+            f'{name}{{topic="{_label(topic)}",tier="{_label(tier)}"}} {value}'
+            for (topic, tier), value in values.items()
+        ]
     name = "pylogbroker_audit_certain"
-    text += [f"# HELP {name} Whether everything could be counted.", f"# TYPE {name} gauge", f"{name} {int(comparison.isCertain)}"]
+    text += [
+        f"# HELP {name} Whether everything could be counted.",
+        f"# TYPE {name} gauge",
+        f"{name} {int(comparison.isCertain)}",
+    ]
     name = "pylogbroker_audit_time_seconds"
-    text += [f"# HELP {name} When this was compared.", f"# TYPE {name} gauge", f"{name} {comparison.nowMs / 1000:.3f}"]
+    text += [
+        f"# HELP {name} When this was compared.",
+        f"# TYPE {name} gauge",
+        f"{name} {comparison.nowMs / 1000:.3f}",
+    ]
     return "\n".join(text) + "\n"
 
 

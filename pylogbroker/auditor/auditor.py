@@ -59,7 +59,12 @@ class Auditor:
         self._settings = settings
         self._timeOf = timeOf
         self._ledger = Ledger(settings.windowMs)
-        self._readers = [TableReader(reactor, tier) if tier.table else TierReader(reactor, tier, settings, zookeeper) for tier in settings.tiers]
+        self._readers = [
+            TableReader(reactor, tier)
+            if tier.table
+            else TierReader(reactor, tier, settings, zookeeper)
+            for tier in settings.tiers
+        ]
         self._foreignCount = self._futureCount = self._timeOfFailedCount = 0
 
     def nowMs(self) -> int:
@@ -77,17 +82,29 @@ class Auditor:
         self._ledger.forgetBefore(sinceMs)
         problems: dict[str, str] = {}
         await self._eachTier(problems, lambda reader: self._readCounts(reader, sinceMs))
-        topics = set(self._settings.topics) or self._ledger.reportedTopics - {self._settings.auditTopic}
-        await self._eachTier(problems, lambda reader: self._readData(reader, sorted(topics), sinceMs))
+        topics = set(self._settings.topics) or self._ledger.reportedTopics - {
+            self._settings.auditTopic
+        }
+        await self._eachTier(
+            problems, lambda reader: self._readData(reader, sorted(topics), sinceMs)
+        )
         for reader in self._readers:
-            if isinstance(reader, TierReader) and reader.name not in problems and (lack := reader.lack(sinceMs)):
+            if (
+                isinstance(reader, TierReader)
+                and reader.name not in problems
+                and (lack := reader.lack(sinceMs))
+            ):
                 problems[reader.name] = lack
         tiers = [reader.name for reader in self._readers if reader.name not in problems]
         notes = [f"{name} was not audited: {problem}" for name, problem in problems.items()]
-        comparison = self._ledger.compare(tiers, nowMs, self._settings.graceMs, topics, (*notes, *self._notes()))
+        comparison = self._ledger.compare(
+            tiers, nowMs, self._settings.graceMs, topics, (*notes, *self._notes())
+        )
         return comparison if not problems else _uncertain(comparison)
 
-    async def _eachTier(self, problems: dict[str, str], act: Callable[[TierReader | TableReader], Any]) -> None:
+    async def _eachTier(
+        self, problems: dict[str, str], act: Callable[[TierReader | TableReader], Any]
+    ) -> None:
         """All at the same time; those that have failed already are left alone."""
 
         async def one(reader: TierReader | TableReader) -> None:
@@ -123,12 +140,18 @@ class Auditor:
 
     # -- data
 
-    async def _readData(self, reader: TierReader | TableReader, topics: list[str], sinceMs: int) -> None:
+    async def _readData(
+        self, reader: TierReader | TableReader, topics: list[str], sinceMs: int
+    ) -> None:
         if isinstance(reader, TableReader):
             self.messageCount += await reader.read(self._ledger, set(topics), sinceMs)
             return
         for topic in topics:
-            await reader.read(topic, sinceMs, lambda fetched, topic=topic: self._takeData(reader.name, topic, fetched))  # type: ignore[misc]
+            await reader.read(
+                topic,
+                sinceMs,
+                lambda fetched, topic=topic: self._takeData(reader.name, topic, fetched),
+            )  # type: ignore[misc]
 
     def _takeData(self, tier: str, topic: str, fetched: MessageSet) -> int | None:
         windowMs, timeOf = self._settings.windowMs, self._timeOf
@@ -167,14 +190,22 @@ class Auditor:
     def _notes(self) -> list[str]:
         notes = []
         if self._foreignCount:
-            notes.append(f"{self._foreignCount} messages of {self._settings.auditTopic} are no counts, and were left out")
+            notes.append(
+                f"{self._foreignCount} messages of {self._settings.auditTopic} are no counts, and were left out"
+            )
         if self._futureCount:
-            notes.append(f"{self._futureCount} messages have a time that is more than a day ahead, and were left out")
+            notes.append(
+                f"{self._futureCount} messages have a time that is more than a day ahead, and were left out"
+            )
         if self._timeOfFailedCount:
-            notes.append(f"timeOf failed on {self._timeOfFailedCount} messages; the first failure is in the log")
+            notes.append(
+                f"timeOf failed on {self._timeOfFailedCount} messages; the first failure is in the log"
+            )
         for reader in self._readers:
             if reader.skippedCount:
-                notes.append(f"{reader.name}: {reader.skippedCount} times data was deleted before it was counted")
+                notes.append(
+                    f"{reader.name}: {reader.skippedCount} times data was deleted before it was counted"
+                )
         return notes
 
     async def close(self) -> None:
@@ -184,4 +215,11 @@ class Auditor:
 
 
 def _uncertain(comparison: Comparison) -> Comparison:
-    return Comparison(comparison.windowMs, comparison.nowMs, comparison.lines, comparison.totals, comparison.notes, False)
+    return Comparison(
+        comparison.windowMs,
+        comparison.nowMs,
+        comparison.lines,
+        comparison.totals,
+        comparison.notes,
+        False,
+    )

@@ -52,7 +52,12 @@ class AuditorService(Service):
     def __init__(self, reactor: Any, settings: AuditorSettings, auditor: Auditor) -> None:
         self.auditor = auditor
         self.comparison: Comparison | None = None
-        self.web = Web(reactor, {path: partial(self._show, kind, show) for path, (kind, show) in _PAGES.items()}, settings.hosts, "hosts")
+        self.web = Web(
+            reactor,
+            {path: partial(self._show, kind, show) for path, (kind, show) in _PAGES.items()},
+            settings.hosts,
+            "hosts",
+        )
         self.port: Any = None
         self._reactor = reactor
         self._settings = settings
@@ -71,7 +76,10 @@ class AuditorService(Service):
         if not self._settings.listen or self.port is not None:
             return
         listen = self._settings.listen
-        self.port = listenNow(lambda: serverFromString(self._reactor, listenerDescription(listen)).listen(self.web), f"listen={listen}")
+        self.port = listenNow(
+            lambda: serverFromString(self._reactor, listenerDescription(listen)).listen(self.web),
+            f"listen={listen}",
+        )
 
     def _show(self, kind: str, show: Callable[[Comparison], str], _query: Query) -> Reply:
         if self.comparison is None:
@@ -83,9 +91,15 @@ class AuditorService(Service):
         self.privilegedStartService()
         super().startService()
         names = " ".join(tier.name for tier in self._settings.tiers)
-        self._log.info("The auditor counts {tiers}, and tells on {listen}", tiers=names, listen=self.port.getHost() if self.port else "nothing")
+        self._log.info(
+            "The auditor counts {tiers}, and tells on {listen}",
+            tiers=names,
+            listen=self.port.getHost() if self.port else "nothing",
+        )
         passing = self._passing.start(self._settings.passIntervalMs / 1000)
-        passing.addErrback(lambda failure: self._log.failure("The auditor has stopped: this is a bug", failure))
+        passing.addErrback(
+            lambda failure: self._log.failure("The auditor has stopped: this is a bug", failure)
+        )
 
     def stopService(self) -> Deferred[None]:
         """Fires when everything is closed; does not fail. A pass that is under way is given up."""
@@ -109,7 +123,9 @@ class AuditorService(Service):
         def over(result: Any) -> None:
             self._isPassing = None
             if result is not None and self.running:
-                self._log.failure("A pass of the auditor has failed, the next one tries again", result)
+                self._log.failure(
+                    "A pass of the auditor has failed, the next one tries again", result
+                )
 
         return passing.addBoth(over)
 
@@ -126,7 +142,10 @@ class AuditorService(Service):
         """Holes that are new, and those that have closed."""
         found = {(line.topic, line.startMs, line.tier): line for line in comparison.missing}
         news = [line for key, line in found.items() if key not in self._holes]
-        judged = {(line.topic, line.startMs, line.tier) for line in (*comparison.lines, *comparison.totals)}
+        judged = {
+            (line.topic, line.startMs, line.tier)
+            for line in (*comparison.lines, *comparison.totals)
+        }
         closed = [key for key in self._holes if key not in found and key in judged]
         for line in news[:LOGGED_COUNT_MAX]:
             self._log.error(
@@ -136,8 +155,15 @@ class AuditorService(Service):
         if len(news) > LOGGED_COUNT_MAX:
             self._log.error("{count} more windows have holes", count=len(news) - LOGGED_COUNT_MAX)
         for topic, startMs, tier in closed:
-            self._log.info("Nothing is missing any more of {topic} in {tier}, window {window}", topic=topic, tier=tier, window=timeText(startMs))
+            self._log.info(
+                "Nothing is missing any more of {topic} in {tier}, window {window}",
+                topic=topic,
+                tier=tier,
+                window=timeText(startMs),
+            )
         # What was not judged this time, since its tier could not be read, is as it was; what is older than the horizon is gone.
         horizonMs = comparison.nowMs - self._settings.horizonMs
-        kept = [key for key in self._holes if key not in judged and (key[1] >= horizonMs or key[1] < 0)]
+        kept = [
+            key for key in self._holes if key not in judged and (key[1] >= horizonMs or key[1] < 0)
+        ]
         self._holes = dict.fromkeys([*kept, *found])

@@ -68,13 +68,22 @@ class TableReader:
         """
         for manifest in reversed(await self._new(sinceMs)):
             if ledger.windowMs % manifest.windowMs:
-                raise ConfigurationError(f"run {manifest.number} has counted in windows of {manifest.windowMs} ms, which do not divide {ledger.windowMs} ms")
-            self._waiting += [_Seen(each.topic, each.startMs, each.rowCount, False) for each in manifest.windows]
-            self._waiting += [_Seen(topic, manifest.startedMs, count, True) for topic, count in manifest.arrivals.items()]
+                raise ConfigurationError(
+                    f"run {manifest.number} has counted in windows of {manifest.windowMs} ms, which do not divide {ledger.windowMs} ms"
+                )
+            self._waiting += [
+                _Seen(each.topic, each.startMs, each.rowCount, False) for each in manifest.windows
+            ]
+            self._waiting += [
+                _Seen(topic, manifest.startedMs, count, True)
+                for topic, count in manifest.arrivals.items()
+            ]
             ledger.leftOutCount += manifest.leftOutCount
             self._number = manifest.number
         chosen = [each for each in self._waiting if each.topic in topics]
-        waiting = [each for each in self._waiting if each.topic not in topics and each.timeMs >= sinceMs]
+        waiting = [
+            each for each in self._waiting if each.topic not in topics and each.timeMs >= sinceMs
+        ]
         self._waiting = waiting[-WAITING_COUNT_MAX:]
         ledger.leftOutCount += sum(each.rowCount for each in waiting[:-WAITING_COUNT_MAX])
         for topic, timeMs, count, isArrival in chosen:
@@ -86,7 +95,9 @@ class TableReader:
 
         def find() -> list[Manifest]:
             if not self._table.manifestCount():
-                raise TableError(self._table.path, "there is no table, or nothing was ever loaded to it")
+                raise TableError(
+                    self._table.path, "there is no table, or nothing was ever loaded to it"
+                )
             return list(self._table.since(sinceMs - AHEAD_MS, self._number))
 
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), find)

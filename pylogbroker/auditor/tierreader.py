@@ -65,7 +65,11 @@ class _Part(NamedTuple):
     partition: int = 0
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.broker}-{self.partition}" if self.topic else f"broker {self.broker}"
+        return (
+            f"{self.topic}/{self.broker}-{self.partition}"
+            if self.topic
+            else f"broker {self.broker}"
+        )
 
 
 class TierReader:
@@ -76,7 +80,13 @@ class TierReader:
     @ivar skippedCount: how often a partition did not begin, or end, where the reader was: its data was deleted before it was read.
     """
 
-    def __init__(self, reactor: Any, address: TierAddress, settings: AuditorSettings, zookeeper: Callable[[TierAddress], IZookeeper] | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        address: TierAddress,
+        settings: AuditorSettings,
+        zookeeper: Callable[[TierAddress], IZookeeper] | None = None,
+    ) -> None:
         """
         @param zookeeper: makes a client, not connected.
         """
@@ -96,7 +106,9 @@ class TierReader:
         self._hasAsked = False
 
     def _client(self, address: TierAddress) -> IZookeeper:
-        return ZookeeperClient(self._reactor, address.zookeeperServers, digest=self._settings.zookeeperDigest)
+        return ZookeeperClient(
+            self._reactor, address.zookeeperServers, digest=self._settings.zookeeperDigest
+        )
 
     async def open(self) -> None:
         """
@@ -112,7 +124,9 @@ class TierReader:
             await self._discovery.refresh()
         else:
             zookeeper = self._makeZookeeper(self._address)
-            self._discovery = await openedDiscovery(self._reactor, zookeeper, self._settings.timeoutMs)
+            self._discovery = await openedDiscovery(
+                self._reactor, zookeeper, self._settings.timeoutMs
+            )
             self._zookeeper = zookeeper
         if not self._hasAsked and not self._address.expected:
             await self._askGroups()
@@ -158,7 +172,11 @@ class TierReader:
         parts = [part for part in self._metMs if not expected or part.broker in expected]
         parts += [_Part(number) for number in expected if _Part(number) not in self._metMs]
         away = {part.broker for part in parts if not part.topic and part not in self._present}
-        lost = [part for part in parts if part.topic in self._topics and part not in self._present and part.broker not in away]
+        lost = [
+            part
+            for part in parts
+            if part.topic in self._topics and part not in self._present and part.broker not in away
+        ]
         names = sorted(str(_Part(broker)) for broker in away) + sorted(map(str, lost))
         if not names:
             return ""
@@ -194,17 +212,23 @@ class TierReader:
             return [(discovery.brokers[number].endpoint, partition) for number, partition in places]
         found = []
         for endpoint in self._address.brokers:
-            for partition in range(PARTITION_COUNT_MAX):  # a fetch of nothing tells whether it has one (spec-0.7 wire-protocol §7.1)
+            for partition in range(
+                PARTITION_COUNT_MAX
+            ):  # a fetch of nothing tells whether it has one (spec-0.7 wire-protocol §7.1)
                 answer = await self._consumers.to(endpoint).fetch(topic, partition, 0, 0)
                 if isinstance(answer.error, RemotePartitionError):
                     break
-                if answer.error is not None and not isinstance(answer.error, RemoteOffsetOutOfRangeError):
+                if answer.error is not None and not isinstance(
+                    answer.error, RemoteOffsetOutOfRangeError
+                ):
                     raise answer.error
                 self._meet(_Part(endpoint, topic, partition))
                 found.append((endpoint, partition))
         return found
 
-    async def _readPartition(self, endpoint: str, topic: str, partition: int, sinceMs: int, take: Take) -> None:
+    async def _readPartition(
+        self, endpoint: str, topic: str, partition: int, sinceMs: int, take: Take
+    ) -> None:
         consumer, key = self._consumers.to(endpoint), (endpoint, topic, partition)
 
         def bound(time: int) -> Deferred[list[int]]:
@@ -239,7 +263,9 @@ class TierReader:
                 behind = None
             if behind is not None:
                 self._positions[key] = offset = behind
-            elif fetched.sizeInBytes and size < self._settings.fetchSizeMax:  # a message that is larger
+            elif (
+                fetched.sizeInBytes and size < self._settings.fetchSizeMax
+            ):  # a message that is larger
                 size = min(2 * size, self._settings.fetchSizeMax)
             else:
                 break

@@ -13,7 +13,13 @@ from pylogbroker.errors import NO_ERROR, MessageTooLargeError, WireError, errorF
 from pylogbroker.formats.compression import NONE
 from pylogbroker.formats.messageset import MessageSet, encodeSet, wrap
 from pylogbroker.model import RANDOM_PARTITION
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
 
 T = TypeVar("T")
@@ -52,7 +58,11 @@ class Call(Generic[T]):
 
 def _messageSet(part: tuple[int, bytes], topic: str, partition: int, offset: int) -> MessageSet:
     code, data = part
-    return MessageSet(data, offset, None if code == NO_ERROR else errorForCode(code, f"({topic}-{partition} at {offset})"))
+    return MessageSet(
+        data,
+        offset,
+        None if code == NO_ERROR else errorForCode(code, f"({topic}-{partition} at {offset})"),
+    )
 
 
 def _checkAnswerSize(size: int, responseSizeMax: int) -> None:
@@ -65,13 +75,18 @@ def _checkSizeMax(sizeMax: int) -> None:
         raise ValueError(f"sizeMax is {sizeMax}")
 
 
-def fetchCall(topic: str, partition: int, offset: int, sizeMax: int, responseSizeMax: int) -> Call[MessageSet]:
+def fetchCall(
+    topic: str, partition: int, offset: int, sizeMax: int, responseSizeMax: int
+) -> Call[MessageSet]:
     """
     @raise ValueError: C{sizeMax} is negative (0.7.2 answers that with a broken frame), or the answer might be larger than is accepted.
     """
     _checkSizeMax(sizeMax)
     _checkAnswerSize(CODE_SIZE + sizeMax, responseSizeMax)
-    return Call(encodeFetch(topic, partition, offset, sizeMax), lambda body: _messageSet(decodeFetch(body), topic, partition, offset))
+    return Call(
+        encodeFetch(topic, partition, offset, sizeMax),
+        lambda body: _messageSet(decodeFetch(body), topic, partition, offset),
+    )
 
 
 def multiFetchCall(fetches: Iterable[FetchRange], responseSizeMax: int) -> Call[list[MessageSet]]:
@@ -81,13 +96,20 @@ def multiFetchCall(fetches: Iterable[FetchRange], responseSizeMax: int) -> Call[
     ranges = list(fetches)
     for _topic, _partition, _offset, sizeMax in ranges:
         _checkSizeMax(sizeMax)
-    _checkAnswerSize(CODE_SIZE + sum(SET_HEADER_SIZE + sizeMax for _topic, _partition, _offset, sizeMax in ranges), responseSizeMax)
+    _checkAnswerSize(
+        CODE_SIZE
+        + sum(SET_HEADER_SIZE + sizeMax for _topic, _partition, _offset, sizeMax in ranges),
+        responseSizeMax,
+    )
 
     def decode(body: bytes) -> list[MessageSet]:
         parts = decodeMultiFetch(body)
         if len(parts) != len(ranges):
             raise WireError(f"{len(parts)} sets in the answer to {len(ranges)} fetches")
-        return [_messageSet(part, topic, partition, offset) for part, (topic, partition, offset, _sizeMax) in zip(parts, ranges, strict=True)]
+        return [
+            _messageSet(part, topic, partition, offset)
+            for part, (topic, partition, offset, _sizeMax) in zip(parts, ranges, strict=True)
+        ]
 
     return Call(encodeMultiFetch(ranges), decode)
 
@@ -101,7 +123,9 @@ def offsetsCall(topic: str, partition: int, time: int, countMax: int) -> Call[li
 
     def decode(body: bytes) -> list[int]:
         code, offsets = decodeOffsets(body)
-        if code != NO_ERROR:  # no 0.7 broker sends one, and 0.7.2's client would not look; silence would be wrong all the same
+        if (
+            code != NO_ERROR
+        ):  # no 0.7 broker sends one, and 0.7.2's client would not look; silence would be wrong all the same
             raise errorForCode(code, f"({topic}-{partition}, offsets before {time})")
         return offsets
 
@@ -136,24 +160,35 @@ def encodeMessages(messages: Messages, codec: int, payloadSizeMax: int) -> bytes
 
 
 def _tooLarge(what: str, size: int, payloadSizeMax: int, position: int) -> MessageTooLargeError:
-    return MessageTooLargeError(f"the payload of {what} has {size} bytes, {payloadSizeMax} are allowed", position)
+    return MessageTooLargeError(
+        f"the payload of {what} has {size} bytes, {payloadSizeMax} are allowed", position
+    )
 
 
 def _checkPayloads(payloads: list[bytes], payloadSizeMax: int) -> None:
     for index, payload in enumerate(payloads):
         if len(payload) > payloadSizeMax:
-            raise _tooLarge(f"message {index}", len(payload), payloadSizeMax, len(encodeSet(payloads[:index])))
+            raise _tooLarge(
+                f"message {index}", len(payload), payloadSizeMax, len(encodeSet(payloads[:index]))
+            )
 
 
 def _checkEntries(data: bytes, payloadSizeMax: int) -> None:
     position = 0
     for index, (message, behind) in enumerate(MessageSet(data).shallow()):
         if len(message.payload) > payloadSizeMax:
-            raise _tooLarge("the compressed batch" if message.codec else f"message {index}", len(message.payload), payloadSizeMax, position)
+            raise _tooLarge(
+                "the compressed batch" if message.codec else f"message {index}",
+                len(message.payload),
+                payloadSizeMax,
+                position,
+            )
         position = behind
 
 
-def destination(topic: str, partition: int | Messages, messages: Messages | None) -> tuple[str, int, Messages]:
+def destination(
+    topic: str, partition: int | Messages, messages: Messages | None
+) -> tuple[str, int, Messages]:
     """
     The arguments of C{send}, of which the partition may be left out, as (topic, partition, messages).
 
@@ -161,10 +196,14 @@ def destination(topic: str, partition: int | Messages, messages: Messages | None
     """
     if isinstance(partition, int):
         if messages is None:
-            raise TypeError("send(topic, partition, messages) or send(topic, messages): there are no messages")
+            raise TypeError(
+                "send(topic, partition, messages) or send(topic, messages): there are no messages"
+            )
         return topic, partition, messages
     if messages is not None:
-        raise TypeError(f"send(topic, partition, messages): {type(partition).__name__} is no partition")
+        raise TypeError(
+            f"send(topic, partition, messages): {type(partition).__name__} is no partition"
+        )
     return topic, RANDOM_PARTITION, partition
 
 
@@ -179,11 +218,18 @@ def checkedPartition(partition: int) -> int:
     return partition
 
 
-def produceFrame(topic: str, partition: int, messages: Messages, codec: int, payloadSizeMax: int) -> bytes:
+def produceFrame(
+    topic: str, partition: int, messages: Messages, codec: int, payloadSizeMax: int
+) -> bytes:
     """A PRODUCE request; raises as L{encodeMessages}."""
     return encodeProduce(topic, partition, encodeMessages(messages, codec, payloadSizeMax))
 
 
 def multiProduceFrame(parts: Iterable[ProducePart], codec: int, payloadSizeMax: int) -> bytes:
     """A MULTIPRODUCE request; raises as L{encodeMessages}, and L{ValueError} for more parts than a request can hold."""
-    return encodeMultiProduce([(topic, partition, encodeMessages(messages, codec, payloadSizeMax)) for topic, partition, messages in parts])
+    return encodeMultiProduce(
+        [
+            (topic, partition, encodeMessages(messages, codec, payloadSizeMax))
+            for topic, partition, messages in parts
+        ]
+    )

@@ -36,7 +36,11 @@ from pylogbroker.errors import (
 from pylogbroker.model import BrokerPartition
 
 READABLE = "readable"
-_ACLS = {READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE, "private": CREATOR_ALL_ACL, "open": OPEN_ACL_UNSAFE}
+_ACLS = {
+    READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE,
+    "private": CREATOR_ALL_ACL,
+    "open": OPEN_ACL_UNSAFE,
+}
 """As of L{pylogbroker.zookeeper.client}, which has an event loop, and is on the same floor."""
 
 TIMEOUT_MS = 10_000
@@ -69,11 +73,21 @@ class IClusterView(Protocol):
 
     def __enter__(self) -> IClusterView: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 
 class _View:
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -91,7 +105,9 @@ class ZookeeperView(_View):
     ZooKeeper refuses.
     """
 
-    def __init__(self, servers: str, *, digest: str = "", acl: str = READABLE, timeoutMs: float = TIMEOUT_MS) -> None:
+    def __init__(
+        self, servers: str, *, digest: str = "", acl: str = READABLE, timeoutMs: float = TIMEOUT_MS
+    ) -> None:
         """
         @param servers: C{host:port[,host:port…][/chroot]}.
         @param digest: C{user:password}; empty for none.
@@ -148,8 +164,14 @@ class ZookeeperView(_View):
 
         @raise InvalidNameError: it is no topic's name.
         """
-        counts = {number: self._count(topicBroker(name, number)) for number in self._numbers(topic(name))}
-        return [BrokerPartition(number, partition) for number, count in sorted(counts.items()) for partition in range(count)]
+        counts = {
+            number: self._count(topicBroker(name, number)) for number in self._numbers(topic(name))
+        }
+        return [
+            BrokerPartition(number, partition)
+            for number, count in sorted(counts.items())
+            for partition in range(count)
+        ]
 
     def number(self, path: str) -> int | None:
         """
@@ -172,7 +194,9 @@ class ZookeeperView(_View):
         try:
             count = decodeNumber(path, self._get(path))
             if not 0 <= count <= PARTITION_COUNT_MAX:
-                raise ZnodeError(path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}")
+                raise ZnodeError(
+                    path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}"
+                )
         except NoNodeException:
             return 0
         except ZnodeError as error:
@@ -183,9 +207,15 @@ class ZookeeperView(_View):
     def _numbers(self, path: str) -> list[int]:
         """The children that are numbers of brokers."""
         names = self._children(path)
-        numbers = [int(name) for name in names if name.isascii() and name.isdigit() and str(int(name[:19])) == name]
+        numbers = [
+            int(name)
+            for name in names
+            if name.isascii() and name.isdigit() and str(int(name[:19])) == name
+        ]
         if len(numbers) < len(names):
-            log.warning("%s has children that are not numbers of brokers; they are left alone", path)
+            log.warning(
+                "%s has children that are not numbers of brokers; they are left alone", path
+            )
         return sorted(numbers)
 
     def _children(self, path: str) -> list[str]:
@@ -206,21 +236,29 @@ class ZookeeperView(_View):
         except kazoo.NoNodeError as error:
             raise NoNodeException(f"{path}: there is no such node") from error
         except KazooTimeoutError as error:
-            raise ZookeeperTimeoutException(f"{path}: {self._servers} did not answer within {self._timeoutMs:.0f} ms") from error
+            raise ZookeeperTimeoutException(
+                f"{path}: {self._servers} did not answer within {self._timeoutMs:.0f} ms"
+            ) from error
         except kazoo.KazooException as error:
             raise ZookeeperError(f"{path}: {self._servers} refused: {error!r}") from error
 
     def _connected(self) -> Any:
         if self._client is None:
             try:
-                client = KazooClient(hosts=self._servers, auth_data=[("digest", self._digest)] if self._digest else None, default_acl=self._acls)
+                client = KazooClient(
+                    hosts=self._servers,
+                    auth_data=[("digest", self._digest)] if self._digest else None,
+                    default_acl=self._acls,
+                )
             except Exception as error:  # whatever a parser raises on foreign text
                 raise ConfigurationError(f"zookeeper={self._servers}: {error}") from error
             try:
                 client.start(self._timeoutMs / 1000)
             except KazooTimeoutError as error:
                 client.close()
-                raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self._servers} within {self._timeoutMs:.0f} ms") from error
+                raise ZookeeperTimeoutException(
+                    f"no connection to ZooKeeper at {self._servers} within {self._timeoutMs:.0f} ms"
+                ) from error
             self._client = client
             if not self._ask("/", lambda connected: connected.exists_async("/")):
                 self.close()
@@ -235,12 +273,19 @@ class StaticView(_View):
     C{partitions} raises L{pylogbroker.errors.ConnectionError} when one of them cannot be asked: without it the answer would not be whole.
     """
 
-    def __init__(self, addresses: Iterable[BrokerAddress], *, consumer: Callable[[BrokerAddress], SimpleConsumer] | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Iterable[BrokerAddress],
+        *,
+        consumer: Callable[[BrokerAddress], SimpleConsumer] | None = None,
+    ) -> None:
         """
         @param consumer: makes a client for a broker.
         """
         self._addresses = {address.brokerId: address for address in addresses}
-        self._makeConsumer = consumer or (lambda address: SimpleConsumer(address.host, address.port))
+        self._makeConsumer = consumer or (
+            lambda address: SimpleConsumer(address.host, address.port)
+        )
 
     def __repr__(self) -> str:
         return f"<StaticView of {len(self._addresses)} brokers>"
@@ -256,14 +301,19 @@ class StaticView(_View):
         """
         @raise ConfigurationError: always.
         """
-        raise ConfigurationError("a list of brokers does not tell which topics there are: name them, or give ZooKeeper's address")
+        raise ConfigurationError(
+            "a list of brokers does not tell which topics there are: name them, or give ZooKeeper's address"
+        )
 
     def partitions(self, name: str) -> list[BrokerPartition]:
         """See L{IClusterView.partitions}. A broker that does not have the topic would create so many partitions of it."""
         found = []
         for number, address in sorted(self._addresses.items()):
             with self._makeConsumer(address) as consumer:
-                found += [BrokerPartition(number, partition) for partition in range(_partitionCount(consumer, name))]
+                found += [
+                    BrokerPartition(number, partition)
+                    for partition in range(_partitionCount(consumer, name))
+                ]
         return found
 
 
@@ -295,5 +345,7 @@ def parseBrokers(text: str) -> tuple[BrokerAddress, ...]:
     except ValueError as error:
         raise ConfigurationError(f"brokers={text}: {error}") from error
     if not found:
-        raise ConfigurationError("brokers: there are none; id:host:port,… or host:port,… would be right")
+        raise ConfigurationError(
+            "brokers: there are none; id:host:port,… or host:port,… would be right"
+        )
     return found

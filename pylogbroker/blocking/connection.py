@@ -93,19 +93,25 @@ class BrokerSocket:
             self.drop()
         if self._socket is not None:
             return
-        limitMs = self._connectTimeoutMs if timeoutMs is None else min(timeoutMs, self._connectTimeoutMs)
+        limitMs = (
+            self._connectTimeoutMs if timeoutMs is None else min(timeoutMs, self._connectTimeoutMs)
+        )
         deadlineMs = self.nowMs() + limitMs
         while True:
             leftMs = deadlineMs - self.nowMs()
             try:
                 self._socket = self._made(max(leftMs, 1) / 1000)
             except ssl.SSLCertVerificationError as error:
-                raise ConnectionError(f"{self.name} has not shown that it is what it should be: {error.verify_message}") from error
+                raise ConnectionError(
+                    f"{self.name} has not shown that it is what it should be: {error.verify_message}"
+                ) from error
             except OSError as error:
                 waitMs = self._backoff.failed()
                 if self.nowMs() + waitMs > deadlineMs:
                     kind = TimedOutError if isinstance(error, TimeoutError) else ConnectionError
-                    raise kind(f"cannot connect to {self.name} within {limitMs:.0f} ms: {error}") from error
+                    raise kind(
+                        f"cannot connect to {self.name} within {limitMs:.0f} ms: {error}"
+                    ) from error
                 self._pause(waitMs / 1000)
                 continue
             self._backoff.succeeded()
@@ -118,7 +124,11 @@ class BrokerSocket:
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=self._address[0])
+            return (
+                made
+                if self._tls is None
+                else self._tls.wrap_socket(made, server_hostname=self._address[0])
+            )
         except BaseException:
             made.close()
             raise
@@ -175,7 +185,9 @@ class BrokerSocket:
                 receiver.settimeout(leftMs / 1000)
                 data = receiver.recv(RECEIVE_SIZE)
                 if not data:
-                    raise ConnectionError(f"{self.name} closed the connection, which is also how a broker refuses a request")
+                    raise ConnectionError(
+                        f"{self.name} closed the connection, which is also how a broker refuses a request"
+                    )
                 decoder.feed(data)
                 body = decoder.take()
                 if body is not None:
@@ -223,7 +235,9 @@ class BrokerSocket:
                 f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; what the broker has taken is unknown"
             ) from error
         except OSError as error:
-            raise ConnectionError(f"the connection to {self.name} was lost while it was closed: {error}") from error
+            raise ConnectionError(
+                f"the connection to {self.name} was lost while it was closed: {error}"
+            ) from error
         finally:
             self.drop()
 

@@ -53,18 +53,27 @@ def endpoint(description: str) -> Endpoint:
     """
     plain = PLAIN.fullmatch(description)
     if plain is not None and plain["host"] not in ("tcp", "tls"):
-        return Endpoint(_host(description, plain["host"] or plain["v6"], bool(plain["v6"])), _port(description, plain["port"]))
+        return Endpoint(
+            _host(description, plain["host"] or plain["v6"], bool(plain["v6"])),
+            _port(description, plain["port"]),
+        )
     kind, *parts = _split(description)
     named = dict(part.split("=", 1) for part in parts if "=" in part)
     given = [part for part in parts if "=" not in part]
     known = _TLS_PARTS if kind == "tls" else ()
     if kind not in ("tcp", "tls") or len(given) != 2 or not given[0]:
-        raise ConfigurationError(f"endpoint {description!r} is neither host:port nor tcp:host:port nor tls:host:port")
+        raise ConfigurationError(
+            f"endpoint {description!r} is neither host:port nor tcp:host:port nor tls:host:port"
+        )
     for name in named:
         if name not in known:
-            raise ConfigurationError(f"endpoint {description!r}: {name}= is not known here; there are: {', '.join(known) or 'none'}")
+            raise ConfigurationError(
+                f"endpoint {description!r}: {name}= is not known here; there are: {', '.join(known) or 'none'}"
+            )
     tls = _context(description, named) if kind == "tls" else None
-    return Endpoint(_host(description, given[0], ":" in given[0]), _port(description, given[1]), tls)
+    return Endpoint(
+        _host(description, given[0], ":" in given[0]), _port(description, given[1]), tls
+    )
 
 
 def _split(description: str) -> list[str]:
@@ -83,12 +92,18 @@ def _host(description: str, text: str, isV6: bool) -> str:
 
 def _port(description: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) <= PORT_MAX:
-        raise ConfigurationError(f"endpoint {description!r}: {text!r} is not a port from 1 to {PORT_MAX}")
+        raise ConfigurationError(
+            f"endpoint {description!r}: {text!r} is not a port from 1 to {PORT_MAX}"
+        )
     return int(text)
 
 
 def _context(description: str, named: dict[str, str]) -> ssl.SSLContext:
-    context = ssl.create_default_context() if "trustRoots" not in named else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = (
+        ssl.create_default_context()
+        if "trustRoots" not in named
+        else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         if "trustRoots" in named:
@@ -96,9 +111,13 @@ def _context(description: str, named: dict[str, str]) -> ssl.SSLContext:
                 context.load_verify_locations(path)
         if "certificate" in named or "privateKey" in named:
             certificate = named.get("certificate") or named["privateKey"]
-            context.load_cert_chain(certificate, named.get("privateKey") or certificate, password=_noPassword)
+            context.load_cert_chain(
+                certificate, named.get("privateKey") or certificate, password=_noPassword
+            )
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise ConfigurationError(f"endpoint {description!r}: {error.strerror if isinstance(error, OSError) and error.strerror else error}") from error
+        raise ConfigurationError(
+            f"endpoint {description!r}: {error.strerror if isinstance(error, OSError) and error.strerror else error}"
+        ) from error
     return context
 
 

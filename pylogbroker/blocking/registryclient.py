@@ -45,7 +45,12 @@ class RegistryClient:
     """
 
     def __init__(
-        self, url: str, *, timeoutMs: float = TIMEOUT_MS, context: ssl.SSLContext | None = None, schemaCountMax: int = SCHEMA_COUNT_MAX
+        self,
+        url: str,
+        *,
+        timeoutMs: float = TIMEOUT_MS,
+        context: ssl.SSLContext | None = None,
+        schemaCountMax: int = SCHEMA_COUNT_MAX,
     ) -> None:
         """
         @param url: C{http://HOST:PORT} or C{https://…}; several, with commas between, for registries that know the same.
@@ -58,7 +63,9 @@ class RegistryClient:
         self._timeoutSeconds = timeoutMs / 1000
         self._context = context
         self._texts: Remembered[int, str] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
-        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._ids: Remembered[tuple[str, str], int] = Remembered(
+            schemaCountMax, REMEMBERED_SIZE_MAX
+        )
         self._lock = Lock()
 
     def schema(self, schemaId: int) -> str:
@@ -116,14 +123,23 @@ class RegistryClient:
             return call.decode(status, body)
         raise ConnectionError(f"no registry answers: {'; '.join(problems)}")
 
-    def _exchange(self, host: str, port: int, isTls: bool, prefix: str, call: RegistryCall[T]) -> tuple[int, bytes]:
+    def _exchange(
+        self, host: str, port: int, isTls: bool, prefix: str, call: RegistryCall[T]
+    ) -> tuple[int, bytes]:
         """Over a connection of its own: what is asked is remembered, so there is little of it."""
         if isTls:
-            connection: HTTPConnection = HTTPSConnection(host, port, timeout=self._timeoutSeconds, context=self._context)
+            connection: HTTPConnection = HTTPSConnection(
+                host, port, timeout=self._timeoutSeconds, context=self._context
+            )
         else:
             connection = HTTPConnection(host, port, timeout=self._timeoutSeconds)
         try:
-            connection.request(call.method, prefix + call.path, call.body, {"Accept": MEDIA_TYPE, **({"Content-Type": MEDIA_TYPE} if call.body else {})})
+            connection.request(
+                call.method,
+                prefix + call.path,
+                call.body,
+                {"Accept": MEDIA_TYPE, **({"Content-Type": MEDIA_TYPE} if call.body else {})},
+            )
             response = connection.getresponse()
             body = response.read(ANSWER_SIZE_MAX + 1)
             if len(body) > ANSWER_SIZE_MAX:
@@ -141,6 +157,12 @@ def _base(url: str) -> tuple[str, int, bool, str]:
     except ValueError as error:
         raise ConfigurationError(f"{url!r} is no registry's address: {error}") from error
     isTls = parts.scheme == "https"
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or parts.username
+    ):
         raise ConfigurationError(f"{url!r} is no registry's address; http://HOST:PORT is one")
     return parts.hostname, port or (443 if isTls else 80), isTls, parts.path.rstrip("/")

@@ -10,8 +10,21 @@ from threading import Lock
 from types import TracebackType
 from typing import TypeVar
 
-from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX, Call, FetchRange, fetchCall, multiFetchCall, offsetsCall
-from pylogbroker.blocking.connection import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerSocket, monotonic, sleep
+from pylogbroker.blocking.calls import (
+    RESPONSE_SIZE_MAX,
+    Call,
+    FetchRange,
+    fetchCall,
+    multiFetchCall,
+    offsetsCall,
+)
+from pylogbroker.blocking.connection import (
+    CONNECT_TIMEOUT_MS,
+    TIMEOUT_MS,
+    BrokerSocket,
+    monotonic,
+    sleep,
+)
 from pylogbroker.errors import ConnectionError, TimedOutError, WireError  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet
 
@@ -52,7 +65,14 @@ class SimpleConsumer:
         @param pause: waits so many seconds.
         """
         self._socket = BrokerSocket(
-            host, port, tls, connectTimeoutMs=connectTimeoutMs, responseSizeMax=responseSizeMax, random=random, clock=clock, pause=pause
+            host,
+            port,
+            tls,
+            connectTimeoutMs=connectTimeoutMs,
+            responseSizeMax=responseSizeMax,
+            random=random,
+            clock=clock,
+            pause=pause,
         )
         self._timeoutMs = timeoutMs
         self._responseSizeMax = responseSizeMax
@@ -64,7 +84,12 @@ class SimpleConsumer:
     def __enter__(self) -> SimpleConsumer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
     def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> MessageSet:

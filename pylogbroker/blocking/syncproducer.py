@@ -23,8 +23,19 @@ from pylogbroker.blocking.calls import (
     offsetsCall,
     produceFrame,
 )
-from pylogbroker.blocking.connection import CLOSE_MS, CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerSocket, monotonic, sleep
-from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
+from pylogbroker.blocking.connection import (
+    CLOSE_MS,
+    CONNECT_TIMEOUT_MS,
+    TIMEOUT_MS,
+    BrokerSocket,
+    monotonic,
+    sleep,
+)
+from pylogbroker.blocking.pacing import (
+    RECONNECT_INTERVAL,
+    RECONNECT_TIME_INTERVAL_MS,
+    ReconnectRule,
+)
 from pylogbroker.errors import ClosedError, ConnectionError, RemoteError, WireError, another  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
@@ -68,7 +79,14 @@ class SyncProducer:
         """
         random = SystemRandom().random if random is None else random
         self._socket = BrokerSocket(
-            host, port, tls, connectTimeoutMs=connectTimeoutMs, responseSizeMax=RESPONSE_SIZE_MAX, random=random, clock=clock, pause=pause
+            host,
+            port,
+            tls,
+            connectTimeoutMs=connectTimeoutMs,
+            responseSizeMax=RESPONSE_SIZE_MAX,
+            random=random,
+            clock=clock,
+            pause=pause,
         )
         self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._payloadSizeMax = payloadSizeMax
@@ -87,7 +105,12 @@ class SyncProducer:
     def __enter__(self) -> SyncProducer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         try:
             self.close()
         except ConnectionError:
@@ -95,12 +118,21 @@ class SyncProducer:
                 raise
 
     @overload
-    def send(self, topic: str, partition: int, messages: Messages, *, codec: int = NONE) -> None: ...
+    def send(
+        self, topic: str, partition: int, messages: Messages, *, codec: int = NONE
+    ) -> None: ...
 
     @overload
     def send(self, topic: str, partition: Messages, /, *, codec: int = NONE) -> None: ...
 
-    def send(self, topic: str, partition: int | Messages, messages: Messages | None = None, *, codec: int = NONE) -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int | Messages,
+        messages: Messages | None = None,
+        *,
+        codec: int = NONE,
+    ) -> None:
         """
         Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition. Returns when the kernel
         has the bytes. *There is no acknowledgement*; see C{confirm}.
@@ -125,7 +157,9 @@ class SyncProducer:
         @raise ValueError: there are too many.
         """
         parts = list(parts)
-        self._send(multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None)
+        self._send(
+            multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None
+        )
 
     def _send(self, frame: bytes, where: tuple[str, int] | None) -> None:
         with self._lock:
@@ -153,7 +187,9 @@ class SyncProducer:
             self._unprovenCount = 0
 
     def _unknown(self, cause: Exception | None) -> ConnectionError:
-        unknown = ConnectionError(f"whether {self._socket.name} took the last {self._unprovenCount} requests is unknown: {cause or 'the connection was lost'}")
+        unknown = ConnectionError(
+            f"whether {self._socket.name} took the last {self._unprovenCount} requests is unknown: {cause or 'the connection was lost'}"
+        )
         unknown.__cause__ = cause
         return unknown
 
@@ -184,7 +220,9 @@ class SyncProducer:
             raise
         except (WireError, ValueError) as error:
             self._socket.drop()
-            raise WireError(f"{self._socket.name} did not answer with an offset: {error}") from error
+            raise WireError(
+                f"{self._socket.name} did not answer with an offset: {error}"
+            ) from error
         self._unprovenCount = 0
         return offset
 

@@ -128,7 +128,10 @@ class Admission:
         grant.release()
 
     def _hold(self, grant: Grant, cut: Callable[[], None]) -> None:
-        self._holders[grant] = self._clock.seconds() + self._deadlineMs / 1000 + grant.size / RATE_MIN, cut
+        self._holders[grant] = (
+            self._clock.seconds() + self._deadlineMs / 1000 + grant.size / RATE_MIN,
+            cut,
+        )
 
     def _lookLater(self) -> None:
         self._look = self._clock.callLater(1, self._cutOverdue)

@@ -34,7 +34,9 @@ async def advertisedHost(
     source = "listeners"
     if settings.listeners == (listener(settings.port, settings.listenInterface),):
         source, listening = "listen.interface", [settings.listenInterface]
-    interface = next((each for each in listening if ":" not in each), listening[0] if listening else "")
+    interface = next(
+        (each for each in listening if ":" not in each), listening[0] if listening else ""
+    )
     host = settings.hostName
     if host is not None:
         source = "hostname"
@@ -46,13 +48,19 @@ async def advertisedHost(
         try:
             host = await resolve(name)
         except OSError as error:
-            raise ConfigurationError(f"hostname is not set, and this host's name, {name}, has no address ({error}): set hostname") from error
+            raise ConfigurationError(
+                f"hostname is not set, and this host's name, {name}, has no address ({error}): set hostname"
+            ) from error
     if ":" in host:
         raise ConfigurationError(
             f"{source}={host}: the value in ZooKeeper cannot carry an IPv6 address, since its readers split at colons: set hostname to a name"
         )
-    if isLocal(host) and not (listening and all(isLocal(each) and each not in EVERYWHERE for each in listening)):
-        warn(f"{source} is {host}: others are told to reach this broker there, and will find themselves. Set hostname to a name or address that they can reach")
+    if isLocal(host) and not (
+        listening and all(isLocal(each) and each not in EVERYWHERE for each in listening)
+    ):
+        warn(
+            f"{source} is {host}: others are told to reach this broker there, and will find themselves. Set hostname to a name or address that they can reach"
+        )
     return host
 
 

@@ -79,13 +79,18 @@ class Broker:
         """
         self._clock = clock
         self._directory = directory
-        self._reachable: dict[tuple[str, int], PartitionLog] = {}  # what _find has found: a name that follows the rules, a number in range
+        self._reachable: dict[
+            tuple[str, int], PartitionLog
+        ] = {}  # what _find has found: a name that follows the rules, a number in range
         self._format = form
         self._checkPlain = form.checkPlain
         self._payloadSizeMax = settings.payloadSizeMax
-        self._limits = CheckLimits(settings.payloadSizeMax, settings.decompressedSizeMax, settings.compressionDepthMax)
+        self._limits = CheckLimits(
+            settings.payloadSizeMax, settings.decompressedSizeMax, settings.compressionDepthMax
+        )
         self._inlineLimits = self._limits._replace(
-            decompressedSizeMax=min(INLINE_DECOMPRESSED_SIZE_MAX, settings.decompressedSizeMax), compressedSizeMax=INLINE_COMPRESSED_SIZE_MAX
+            decompressedSizeMax=min(INLINE_DECOMPRESSED_SIZE_MAX, settings.decompressedSizeMax),
+            compressedSizeMax=INLINE_COMPRESSED_SIZE_MAX,
         )
         self._partitionCountMax = settings.partitionCountMax
         self._decompression = Budget(settings.decompressionMemorySizeMax)
@@ -105,7 +110,14 @@ class Broker:
 
     # -- producing
 
-    def produce(self, topic: str, partition: int, sets: Sequence[bytes], unproven: Unproven, refused: Refused) -> Deferred[None] | None:
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        sets: Sequence[bytes],
+        unproven: Unproven,
+        refused: Refused,
+    ) -> Deferred[None] | None:
         """
         Append message sets to a partition, each on its own, in order (spec-0.7 wire-protocol §3.1, §9).
 
@@ -119,7 +131,13 @@ class Broker:
         if log is not None:
             done, count = self._checkPlain(sets, self._payloadSizeMax)
             size = sum(map(len, sets))
-            if done == len(sets) and not log.rolling and log.fits(size) and not self._upkeep.mustWait(log) and not log.rollDue(self._upkeep.nowMs()):
+            if (
+                done == len(sets)
+                and not log.rolling
+                and log.fits(size)
+                and not self._upkeep.mustWait(log)
+                and not log.rollDue(self._upkeep.nowMs())
+            ):
                 try:
                     log.append(sets, size, count)
                 except PartitionFailedError as error:
@@ -135,11 +153,20 @@ class Broker:
         counters.messageCount += count
         counters.producedSize += size
 
-    def _refuse(self, topic: str, error: PylogbrokerError, unproven: Unproven, refused: Refused) -> None:
+    def _refuse(
+        self, topic: str, error: PylogbrokerError, unproven: Unproven, refused: Refused
+    ) -> None:
         self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
         refused(unproven, error)
 
-    async def _produceEach(self, topic: str, partition: int, sets: Sequence[bytes], unproven: Unproven, refused: Refused) -> None:
+    async def _produceEach(
+        self,
+        topic: str,
+        partition: int,
+        sets: Sequence[bytes],
+        unproven: Unproven,
+        refused: Refused,
+    ) -> None:
         for data in sets:
             try:
                 await self._produceOne(topic, partition, data)
@@ -151,9 +178,17 @@ class Broker:
             partition = self._random.randrange(self._directory.partitionCount(topic))
         log = self._find(topic, partition) or await self._create(TopicPartition(topic, partition))
         checked = await self._check(data)
-        while log.failure is None and not log.closed and (log.rolling or log.rollDue(self._upkeep.nowMs()) or self._upkeep.mustWait(log)):
-            await (self._upkeep.relief(log) if self._upkeep.mustWait(log) else self._upkeep.roll(log))
-        log.append((data[: checked.size],) if checked.size else (), checked.size, checked.messageCount)
+        while (
+            log.failure is None
+            and not log.closed
+            and (log.rolling or log.rollDue(self._upkeep.nowMs()) or self._upkeep.mustWait(log))
+        ):
+            await (
+                self._upkeep.relief(log) if self._upkeep.mustWait(log) else self._upkeep.roll(log)
+            )
+        log.append(
+            (data[: checked.size],) if checked.size else (), checked.size, checked.messageCount
+        )
         self._count(topic, len(data), checked.messageCount)
         self._upkeep.appended(log, checked.size)
 
@@ -165,7 +200,9 @@ class Broker:
             pass  # more than is good for the reactor, or than is allowed at all
         granted: Deferred[None] = Deferred()
         size = DECOMPRESSION_COPY_COUNT * self._limits.decompressedSizeMax
-        grant = self._decompression.ask(min(size, self._decompression.sizeMax), lambda: granted.callback(None))
+        grant = self._decompression.ask(
+            min(size, self._decompression.sizeMax), lambda: granted.callback(None)
+        )
         try:
             if not grant.granted:
                 await granted
@@ -190,7 +227,9 @@ class Broker:
         self._directory.validateTopic(topic)
         count = self._directory.partitionCount(topic)
         if not 0 <= partition < count:
-            raise PartitionOutOfRangeError(f"{topic} has partitions 0 to {count - 1}, not {partition}")
+            raise PartitionOutOfRangeError(
+                f"{topic} has partitions 0 to {count - 1}, not {partition}"
+            )
         log = self._directory.get(topic, partition)
         if log is not None:
             self._reachable[topic, partition] = log
@@ -202,12 +241,18 @@ class Broker:
         queue = self._creations.setdefault(topicPartition, [])
         queue.append(waiting)
         if len(queue) == 1:
-            Deferred.fromCoroutine(self._createOne(topicPartition)).addBoth(self._created, topicPartition)
+            Deferred.fromCoroutine(self._createOne(topicPartition)).addBoth(
+                self._created, topicPartition
+            )
         return waiting
 
     async def _createOne(self, topicPartition: TopicPartition) -> PartitionLog:
         if len(self._directory.logs) + len(self._creations) > self._partitionCountMax:
-            raise StorageError(self._directory.path, f"create {topicPartition} in", f"there are {self._partitionCountMax} partitions already (max.partitions)")
+            raise StorageError(
+                self._directory.path,
+                f"create {topicPartition} in",
+                f"there are {self._partitionCountMax} partitions already (max.partitions)",
+            )
         job = self._directory.beginCreate(*topicPartition)
         log = self._directory.finishCreate(job, await self._upkeep.perform(job))
         self._log.info("Created {topicPartition}", topicPartition=topicPartition)
@@ -220,7 +265,9 @@ class Broker:
 
     # -- fetching
 
-    def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Slice | Deferred[Slice]:
+    def fetch(
+        self, topic: str, partition: int, offset: int, sizeMax: int
+    ) -> Slice | Deferred[Slice]:
         """
         Find what a fetch asks for (spec-0.7 wire-protocol §7.1).
 
@@ -276,7 +323,9 @@ class Broker:
         """How many partitions have gone out of service so far; for L{Unproven.add}."""
         return self._upkeep.lostCount()
 
-    async def offsets(self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None) -> list[int]:
+    async def offsets(
+        self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None
+    ) -> list[int]:
         """
         Offsets before a time (spec-0.7 wire-protocol §10). To producers, an answer proves that what they sent before has been taken: it survives the
         broker's death (not the machine's, which takes a flush).

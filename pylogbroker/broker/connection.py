@@ -158,7 +158,9 @@ class BrokerConnection(TwistedProtocol):
         self.factory.lingering.pop(self, None)
         if reason is not None and isTlsFailure(reason):
             self.factory.counters.malformedCount += 1
-            self.factory.quietLog.warn("{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason))
+            self.factory.quietLog.warn(
+                "{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason)
+            )
         if self._outgoing is not None:
             self._sent()
         elif not self.busy:
@@ -227,7 +229,9 @@ class BrokerConnection(TwistedProtocol):
             if self.transport.sendPieces(pieces, self.factory.flow, self._sent):
                 self._sent()
         else:
-            self._outgoing = transfer = ReadingTransfer(self.transport, pieces, self.factory.flow, self._sent)
+            self._outgoing = transfer = ReadingTransfer(
+                self.transport, pieces, self.factory.flow, self._sent
+            )
             transfer.start()
 
     def _sent(self) -> None:
@@ -266,7 +270,9 @@ class BrokerConnection(TwistedProtocol):
 
     def _ask(self) -> None:
         """A large frame has begun: memory for it, or a pause."""
-        self._grant = self.factory.admission.ask(self._decoder.frameSize, self._resume, self._cutOverdue)
+        self._grant = self.factory.admission.ask(
+            self._decoder.frameSize, self._resume, self._cutOverdue
+        )
         if self._grant.granted:
             self._resume()
         else:
@@ -294,7 +300,11 @@ class BrokerConnection(TwistedProtocol):
         if failure.check(PylogbrokerError):
             self._refuse(failure.value)  # type: ignore[arg-type]
         else:
-            self._log.failure("A request of {peer} failed in a way that nobody foresaw", failure, peer=self._peer())
+            self._log.failure(
+                "A request of {peer} failed in a way that nobody foresaw",
+                failure,
+                peer=self._peer(),
+            )
             self.drop()
 
     def _refuse(self, error: PylogbrokerError) -> None:
@@ -304,18 +314,27 @@ class BrokerConnection(TwistedProtocol):
         if isinstance(error, NotAllowedError):  # who has refused it has said so, once
             self.drop()
             return
-        stranger = guess(self._greeting) if self._greeting and isinstance(error, WireError) else None
+        stranger = (
+            guess(self._greeting) if self._greeting and isinstance(error, WireError) else None
+        )
         if stranger is None:
-            quietLog.warn("Closed the connection of {peer}: {error}", peer=self._peer(), error=error)
+            quietLog.warn(
+                "Closed the connection of {peer}: {error}", peer=self._peer(), error=error
+            )
         else:
             counters.foreignCount += 1
-            sentence = "{peer} seems to speak {stranger}, not the protocol of Kafka 0.7: closed ({error})"
+            sentence = (
+                "{peer} seems to speak {stranger}, not the protocol of Kafka 0.7: closed ({error})"
+            )
             quietLog.warn(sentence, peer=self._peer(), stranger=stranger, error=error)
         self.drop()
 
     def _cutOverdue(self) -> None:
         self.factory.counters.slowCount += 1
-        self.factory.quietLog.warn("{peer} was too slow with a large request, and others wait for its memory: cut off", peer=self._peer())
+        self.factory.quietLog.warn(
+            "{peer} was too slow with a large request, and others wait for its memory: cut off",
+            peer=self._peer(),
+        )
         self.drop()
 
     def finish(self) -> None:
@@ -363,7 +382,13 @@ class BrokerFactory(ServerFactory):
     noisy = False
 
     def __init__(
-        self, dialect: IDialect, admission: Admission, flow: IFlow, counters: ConnectionCounters, quietLog: QuietLog, connectionCountMax: int = 0
+        self,
+        dialect: IDialect,
+        admission: Admission,
+        flow: IFlow,
+        counters: ConnectionCounters,
+        quietLog: QuietLog,
+        connectionCountMax: int = 0,
     ) -> None:
         """
         @param connectionCountMax: one more is cut at once; 0 for no limit.
@@ -379,13 +404,19 @@ class BrokerFactory(ServerFactory):
         self.unheard: dict[BrokerConnection, None] = {}
         self.unshaken: dict[BrokerConnection, bool] = {}
         self.lingering: dict[BrokerConnection, bool] = {}
-        admission.measure = lambda: sum(connection.unaskedSize for connection in (*self.connections, *self.unheard))
+        admission.measure = lambda: sum(
+            connection.unaskedSize for connection in (*self.connections, *self.unheard)
+        )
 
     def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
         """L{None}, which closes it, when there are too many."""
         if self.connectionCountMax and len(self.connections) >= self.connectionCountMax:
             self.counters.refusedCount += 1
-            self.quietLog.warn("There are {count} connections already: {address} was turned away", count=self.connectionCountMax, address=addr)
+            self.quietLog.warn(
+                "There are {count} connections already: {address} was turned away",
+                count=self.connectionCountMax,
+                address=addr,
+            )
             return None
         return BrokerConnection(self)
 
@@ -404,14 +435,18 @@ class BrokerFactory(ServerFactory):
         Cut off who takes nothing of its answer, since it keeps deleted segments on the disk; and who does not come to the end of its TLS handshake, since
         strangers must not hold places for ever. Called by the clock; two calls in which nothing moved are enough.
         """
-        self._cutSeen(self.unshaken, "{peer} does not come to the end of its TLS handshake: cut off")
+        self._cutSeen(
+            self.unshaken, "{peer} does not come to the end of its TLS handshake: cut off"
+        )
         for connection in list(self.connections):
             if connection.isStalled():
                 self._cut(connection, "{peer} takes nothing of its answer: cut off")
 
     def cutLingering(self) -> None:
         """Cut off who was closed and does not end, since it keeps its place among all connections. Called by the clock; two calls are enough."""
-        self._cutSeen(self.lingering, "{peer} does not end its side of a connection that was closed: cut off")
+        self._cutSeen(
+            self.lingering, "{peer} does not end its side of a connection that was closed: cut off"
+        )
 
     def _cutSeen(self, found: dict[BrokerConnection, bool], sentence: str) -> None:
         for connection, wasSeen in list(found.items()):

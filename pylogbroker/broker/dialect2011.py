@@ -35,7 +35,15 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.model import TopicPartition
-from pylogbroker.wire.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, RequestDecoder
+from pylogbroker.wire.requests import (
+    Fetch,
+    MultiFetch,
+    MultiProduce,
+    Offsets,
+    Produce,
+    Request,
+    RequestDecoder,
+)
 from pylogbroker.wire.responses import SET_SIZE_MAX, encodeOffsets, fetchHeader, multiFetchHeader
 
 Answer = list[Piece] | None
@@ -63,7 +71,14 @@ class Dialect2011:
     @ivar report: called with (sentence, error) for what clients are not told: drops, and failures behind code -1.
     """
 
-    def __init__(self, broker: Broker, requestSizeMax: int, counters: BrokerCounters, report: Any, seconds: Callable[[], float] = float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        requestSizeMax: int,
+        counters: BrokerCounters,
+        report: Any,
+        seconds: Callable[[], float] = float,
+    ) -> None:
         """
         @param seconds: a clock, to see how long requests take.
         """
@@ -79,7 +94,9 @@ class Dialect2011:
         """For one connection."""
         return RequestDecoder(self._requestSizeMax, self._runs)
 
-    def carryOut(self, request: Request, unproven: Unproven) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
+    def carryOut(
+        self, request: Request, unproven: Unproven
+    ) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
         """
         Carry out a request.
 
@@ -92,10 +109,14 @@ class Dialect2011:
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
             unproven.add(request.topic, request.partition, self._lostCount)
-            later = self._broker.produce(request.topic, request.partition, request.sets, unproven, self._refused)
+            later = self._broker.produce(
+                request.topic, request.partition, request.sets, unproven, self._refused
+            )
             if later is not None:
                 return self._timed(later, begun, counters.produced)
-            took = self._seconds() - begun  # as C{produced} does, without another call: the commonest request of all
+            took = (
+                self._seconds() - begun
+            )  # as C{produced} does, without another call: the commonest request of all
             counters.produceSeconds += took
             if took > counters.longestProduceSeconds:
                 counters.longestProduceSeconds = took
@@ -105,10 +126,16 @@ class Dialect2011:
             return self._timed(self._fetch(*_thatFits(request)), begun, counters.fetched)
         if isinstance(request, MultiFetch):
             counters.fetchCount += 1
-            return self._timed(Deferred.fromCoroutine(self._multiFetch(request)), begun, counters.fetched)
+            return self._timed(
+                Deferred.fromCoroutine(self._multiFetch(request)), begun, counters.fetched
+            )
         if isinstance(request, MultiProduce):
             counters.produceCount += 1
-            return self._timed(Deferred.fromCoroutine(self._multiProduce(request, unproven)), begun, counters.produced)
+            return self._timed(
+                Deferred.fromCoroutine(self._multiProduce(request, unproven)),
+                begun,
+                counters.produced,
+            )
         assert isinstance(request, Offsets)
         counters.offsetsCount += 1
         return Deferred.fromCoroutine(self._offsets(request, unproven))
@@ -132,10 +159,18 @@ class Dialect2011:
         @return: C{"produce"}, C{"fetch"} or C{"offsets"}, and its partition; of a request for several, the first.
         """
         if isinstance(request, MultiProduce | MultiFetch):
-            parts: Sequence[Produce | Fetch] = request.produces if isinstance(request, MultiProduce) else request.fetches
+            parts: Sequence[Produce | Fetch] = (
+                request.produces if isinstance(request, MultiProduce) else request.fetches
+            )
             kind = "produce" if isinstance(request, MultiProduce) else "fetch"
             return kind, TopicPartition(parts[0].topic, parts[0].partition) if parts else None
-        kind = "produce" if isinstance(request, Produce) else "fetch" if isinstance(request, Fetch) else "offsets"
+        kind = (
+            "produce"
+            if isinstance(request, Produce)
+            else "fetch"
+            if isinstance(request, Fetch)
+            else "offsets"
+        )
         return kind, TopicPartition(request.topic, request.partition)
 
     # -- producing
@@ -144,7 +179,9 @@ class Dialect2011:
         if not isinstance(error, MessageTooLargeError):
             raise error
         unproven.drop(str(error))
-        self._report("A produce request was dropped, as 0.7 does without telling the producer", error)
+        self._report(
+            "A produce request was dropped, as 0.7 does without telling the producer", error
+        )
 
     async def _multiProduce(self, request: MultiProduce, unproven: Unproven) -> None:
         for produce in request.produces:
@@ -155,13 +192,17 @@ class Dialect2011:
 
     # -- fetching
 
-    def _fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Answer | Deferred[Answer]:
+    def _fetch(
+        self, topic: str, partition: int, offset: int, sizeMax: int
+    ) -> Answer | Deferred[Answer]:
         try:
             found = self._broker.fetch(topic, partition, offset, sizeMax)
         except PylogbrokerError as error:
             return self._fetchAnswer(*self._refuse(topic, error))
         if isinstance(found, Deferred):
-            answer = found.addCallbacks(self._found, self._notFound, callbackArgs=(topic,), errbackArgs=(topic,))
+            answer = found.addCallbacks(
+                self._found, self._notFound, callbackArgs=(topic,), errbackArgs=(topic,)
+            )
             return answer.addCallback(lambda both: self._fetchAnswer(*both))
         return self._fetchAnswer(*self._found(found, topic))
 
@@ -219,7 +260,9 @@ class Dialect2011:
 
     async def _offsets(self, request: Offsets, unproven: Unproven) -> list[Piece]:
         if unproven.dropped is not None:
-            raise MessageTooLargeError(f"it asked for proof of what it had sent, and some of that was dropped: {unproven.dropped}")
+            raise MessageTooLargeError(
+                f"it asked for proof of what it had sent, and some of that was dropped: {unproven.dropped}"
+            )
         offsets = await self._broker.offsets(*request, unproven)
         unproven.clear()
         return [encodeOffsets(offsets)]

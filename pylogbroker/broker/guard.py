@@ -43,7 +43,13 @@ class Guard:
 
     _log = Logger()
 
-    def __init__(self, broker: Broker, allowList: AllowList, makeDialect: Callable[[Any], IDialect], quietLog: QuietLog) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        allowList: AllowList,
+        makeDialect: Callable[[Any], IDialect],
+        quietLog: QuietLog,
+    ) -> None:
         """
         @param makeDialect: makes a dialect over a broker.
         @param quietLog: for refusals beyond those that are logged one by one.
@@ -66,12 +72,16 @@ class Guard:
                 self._dialects[name] = dialect
         return dialect
 
-    def refusal(self, name: str | None, right: str, topic: str, orElse: str = "") -> NotAllowedError | None:
+    def refusal(
+        self, name: str | None, right: str, topic: str, orElse: str = ""
+    ) -> NotAllowedError | None:
         """
         @param orElse: another right that will do.
         @return: L{None} when it is allowed.
         """
-        if self._allowList.allows(name, right, topic) or (orElse and self._allowList.allows(name, orElse, topic)):
+        if self._allowList.allows(name, right, topic) or (
+            orElse and self._allowList.allows(name, orElse, topic)
+        ):
             return None
         self.refusedCount += 1
         client = "a client without a certificate" if name is None else repr(name[:NAME_LENGTH_MAX])
@@ -100,7 +110,14 @@ class GuardedBroker:
         """All else is the broker's."""
         return getattr(self._broker, name)
 
-    def produce(self, topic: str, partition: int, sets: Sequence[bytes], unproven: Unproven, refused: Refused) -> Deferred[None] | None:
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        sets: Sequence[bytes],
+        unproven: Unproven,
+        refused: Refused,
+    ) -> Deferred[None] | None:
         """See L{Broker.produce}."""
         refusal: PylogbrokerError | None = self._guard.refusal(self._name, PRODUCE, topic)
         if refusal is not None:
@@ -108,14 +125,18 @@ class GuardedBroker:
             return None
         return self._broker.produce(topic, partition, sets, unproven, refused)
 
-    def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Slice | Deferred[Slice]:
+    def fetch(
+        self, topic: str, partition: int, offset: int, sizeMax: int
+    ) -> Slice | Deferred[Slice]:
         """See L{Broker.fetch}."""
         refusal = self._guard.refusal(self._name, FETCH, topic)
         if refusal is not None:
             raise refusal
         return self._broker.fetch(topic, partition, offset, sizeMax)
 
-    async def offsets(self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None) -> list[int]:
+    async def offsets(
+        self, topic: str, partition: int, time: int, countMax: int, unproven: Unproven | None = None
+    ) -> list[int]:
         """See L{Broker.offsets}. Who may produce may ask, too: that is how a producer finds out whether the broker has taken what it sent."""
         refusal = self._guard.refusal(self._name, FETCH, topic, PRODUCE)
         if refusal is not None:

@@ -22,7 +22,9 @@ class _Connection(SSL.Connection):
         try:
             super().do_handshake()
         except SSL.ZeroReturnError as error:
-            raise SSL.Error([("SSL routines", "", "closed before the end of the handshake")]) from error
+            raise SSL.Error(
+                [("SSL routines", "", "closed before the end of the handshake")]
+            ) from error
 
 
 @implementer(IOpenSSLServerConnectionCreator)

@@ -34,7 +34,13 @@ def serverEndpoint(reactor: Any, description: str) -> Any:
     if not description.startswith("tls:"):
         return serverFromString(reactor, description)
     port, options = _parse(description)
-    return SSL4ServerEndpoint(reactor, port, _connections(options), int(options.get("backlog", BACKLOG)), options.get("interface", ""))
+    return SSL4ServerEndpoint(
+        reactor,
+        port,
+        _connections(options),
+        int(options.get("backlog", BACKLOG)),
+        options.get("interface", ""),
+    )
 
 
 def _parse(description: str) -> tuple[int, dict[str, str]]:
@@ -43,7 +49,9 @@ def _parse(description: str) -> tuple[int, dict[str, str]]:
     for piece in pieces[1:]:
         key, equals, value = piece.partition("=")
         if not equals or key not in _KEYS:
-            raise ConfigurationError(f"{piece!r} is none of {', '.join(f'{key}=' for key in sorted(_KEYS))}")
+            raise ConfigurationError(
+                f"{piece!r} is none of {', '.join(f'{key}=' for key in sorted(_KEYS))}"
+            )
         options[key] = value
     port = pieces[0] if pieces else ""
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
@@ -81,15 +89,26 @@ def _certificates(path: str) -> list[Any]:
 def _connections(options: dict[str, str]) -> Any:
     try:
         from OpenSSL import SSL, crypto
-        from twisted.internet.ssl import CertificateOptions, KeyPair, TLSVersion, trustRootFromCertificates
+        from twisted.internet.ssl import (
+            CertificateOptions,
+            KeyPair,
+            TLSVersion,
+            trustRootFromCertificates,
+        )
 
         from pylogbroker.broker.handshakes import ServerConnections
     except ImportError as error:
-        raise ConfigurationError(f"TLS needs the extra tls: pip install 'pylogbroker[tls]' ({error})") from error
+        raise ConfigurationError(
+            f"TLS needs the extra tls: pip install 'pylogbroker[tls]' ({error})"
+        ) from error
     try:
         own = _certificates(options.get("certKey", options["privateKey"]))
         key = KeyPair.load(_read(options["privateKey"]), crypto.FILETYPE_PEM)
-        trustRoot = trustRootFromCertificates(_certificates(options["clientCAs"])) if "clientCAs" in options else None
+        trustRoot = (
+            trustRootFromCertificates(_certificates(options["clientCAs"]))
+            if "clientCAs" in options
+            else None
+        )
         made = CertificateOptions(
             privateKey=key.original,
             certificate=own[0].original,
@@ -97,7 +116,9 @@ def _connections(options: dict[str, str]) -> Any:
             trustRoot=trustRoot,
             raiseMinimumTo=TLSVersion.TLSv1_2,
         )
-        return ServerConnections(made.getContext())  # made now, or what does not fit together would only be found by the first client
+        return ServerConnections(
+            made.getContext()
+        )  # made now, or what does not fit together would only be found by the first client
     except (SSL.Error, crypto.Error, ValueError) as error:
         raise ConfigurationError(f"TLS cannot be used: {error}") from error
 

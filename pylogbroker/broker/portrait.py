@@ -35,7 +35,13 @@ class Portrait:
     """
 
     def __init__(
-        self, settings: BrokerSettings, counters: BrokerCounters, directory: LogDirectory, upkeep: Upkeep, admission: Admission, factory: BrokerFactory
+        self,
+        settings: BrokerSettings,
+        counters: BrokerCounters,
+        directory: LogDirectory,
+        upkeep: Upkeep,
+        admission: Admission,
+        factory: BrokerFactory,
     ) -> None:
         self._settings = settings
         self._counters = counters
@@ -67,7 +73,9 @@ class Portrait:
             counters=self._counters.snapshot(),
             partitions=tuple(_partition(logs[key]) for key in sorted(logs)[:PARTITION_COUNT_MAX]),
             partitionCount=len(logs),
-            failures={str(name): str(error) for name, error in dict(self._directory.failures).items()},  # it may be loading, on a worker
+            failures={
+                str(name): str(error) for name, error in dict(self._directory.failures).items()
+            },  # it may be loading, on a worker
             unflushedSize=self._upkeep.unflushedSize,
             unflushedSizeMax=self._settings.unflushedSizeMax,
             requestMemorySize=self._admission.grantedSize,
@@ -84,7 +92,14 @@ class Portrait:
         for log, reason, count in self._upkeep.waits():
             where = None if log is None else log.topicPartition
             reasons[where] = reason
-            found.append(Holding("" if where is None else where.topic, -1 if where is None else where.partition, reason, count))
+            found.append(
+                Holding(
+                    "" if where is None else where.topic,
+                    -1 if where is None else where.partition,
+                    reason,
+                    count,
+                )
+            )
         return found, reasons
 
     def _lookRound(self) -> Iterable[tuple[str, str, TopicPartition | None]]:
@@ -94,7 +109,9 @@ class Portrait:
                 yield found
 
     @staticmethod
-    def _waiting(found: tuple[str, str, TopicPartition | None], reasons: dict[TopicPartition | None, str]) -> Waiting:
+    def _waiting(
+        found: tuple[str, str, TopicPartition | None], reasons: dict[TopicPartition | None, str]
+    ) -> Waiting:
         peer, what, where = found
         topic, partition = where or ("", -1)
         if what in ("memory", "reader"):
@@ -102,8 +119,13 @@ class Portrait:
         reason = "work"
         if what == "produce":
             if partition == RANDOM_PARTITION:  # whichever it was to be
-                reason = next((why for key, why in reasons.items() if key is not None and key.topic == topic), reason)
-            reason = reasons.get(where) or (reasons.get(None, reason) if reason == "work" else reason)
+                reason = next(
+                    (why for key, why in reasons.items() if key is not None and key.topic == topic),
+                    reason,
+                )
+            reason = reasons.get(where) or (
+                reasons.get(None, reason) if reason == "work" else reason
+            )
         return Waiting(peer, what, topic, partition, reason)
 
 

@@ -84,7 +84,9 @@ class Registration:
             raise ConfigurationError(f"hostname={host}: {error}") from error
 
     def _value(self) -> bytes:
-        return BrokerRegistration(creatorId(self._host, int(self._clock.seconds() * 1000)), self._host, self._port).encode()
+        return BrokerRegistration(
+            creatorId(self._host, int(self._clock.seconds() * 1000)), self._host, self._port
+        ).encode()
 
     @property
     def isRegistered(self) -> bool:
@@ -119,16 +121,27 @@ class Registration:
 
         def wait(conflict: ConflictError) -> None:
             place = _place(path, conflict.data)
-            self._log.info("{path} is taken by a broker at {place}: waiting {ms} ms for its session to end", path=path, place=place, ms=patienceMs)
+            self._log.info(
+                "{path} is taken by a broker at {place}: waiting {ms} ms for its session to end",
+                path=path,
+                place=place,
+                ms=patienceMs,
+            )
 
         try:
             while not isOurs:  # it may have gone again, with its session or otherwise
                 patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
                 try:
-                    await claimPatiently(self._clock, self._zookeeper, path, self._value(), patienceMs, wait)
+                    await claimPatiently(
+                        self._clock, self._zookeeper, path, self._value(), patienceMs, wait
+                    )
                 except ConflictError as conflict:
                     triesLeft -= 1
-                    if not triesLeft or not conflict.session or _place(path, conflict.data) != self._own:
+                    if (
+                        not triesLeft
+                        or not conflict.session
+                        or _place(path, conflict.data) != self._own
+                    ):
                         raise
                 else:
                     isOurs = await self._watchSelf(path)
@@ -140,7 +153,9 @@ class Registration:
         """Whether the entry is there, and ours."""
         looking, watch = self._zookeeper.exists_and_watch(path)
         self._watch.cancel()
-        self._watch = watch.addCallbacks(self._touched, lambda _failure: None)  # it ends with the session, which is told to us, or with our stop
+        self._watch = watch.addCallbacks(
+            self._touched, lambda _failure: None
+        )  # it ends with the session, which is told to us, or with our stop
         stat = await looking
         if stat is not None and stat.ephemeralOwner == self._zookeeper.session_id:
             return True
@@ -149,7 +164,10 @@ class Registration:
 
     def _touched(self, event: WatchEvent) -> None:
         self._log.warn(
-            "{path} was {kind}, and not by this broker: registering broker {brokerId} again", path=event.path, kind=event.kind, brokerId=self._brokerId
+            "{path} was {kind}, and not by this broker: registering broker {brokerId} again",
+            path=event.path,
+            kind=event.kind,
+            brokerId=self._brokerId,
         )
         self._allMissing()
         self._beginLater()
@@ -187,7 +205,10 @@ class Registration:
 
     def _sessionChanged(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
-            self._log.warn("The session with ZooKeeper has expired: registering broker {brokerId} again", brokerId=self._brokerId)
+            self._log.warn(
+                "The session with ZooKeeper has expired: registering broker {brokerId} again",
+                brokerId=self._brokerId,
+            )
             self._allMissing()
         elif event is SessionEvent.CONNECTED:
             self._begin()
@@ -209,22 +230,40 @@ class Registration:
         for topic in list(self._missing):
             session = self._zookeeper.session_id
             try:
-                await claim(self._zookeeper, paths.topicBroker(topic, self._brokerId), encodeNumber(self._partitionCount(topic)))
+                await claim(
+                    self._zookeeper,
+                    paths.topicBroker(topic, self._brokerId),
+                    encodeNumber(self._partitionCount(topic)),
+                )
             except InvalidNameError as error:
-                self._log.error("Topic {topic} cannot be registered: {error}", topic=topic, error=error)
+                self._log.error(
+                    "Topic {topic} cannot be registered: {error}", topic=topic, error=error
+                )
             except ConflictError as conflict:  # which is no reason to leave out the others
-                self._log.warn("Topic {topic} is not registered yet: {error}", topic=topic, error=conflict)
+                self._log.warn(
+                    "Topic {topic} is not registered yet: {error}", topic=topic, error=conflict
+                )
                 continue
-            if session == self._zookeeper.session_id:  # or else it has gone with its session, and is missing again
+            if (
+                session == self._zookeeper.session_id
+            ):  # or else it has gone with its session, and is missing again
                 self._missing.pop(topic, None)
 
     def _roundFailed(self, failure: Failure) -> None:
         if self._stopped:
             return
         if failure.check(ZookeeperError, ConfigurationError):
-            self._log.warn("Registering broker {brokerId} did not work: {error}. It is tried again", brokerId=self._brokerId, error=failure.value)
+            self._log.warn(
+                "Registering broker {brokerId} did not work: {error}. It is tried again",
+                brokerId=self._brokerId,
+                error=failure.value,
+            )
         else:
-            self._log.failure("Registering broker {brokerId} failed in a way that nobody foresaw", failure, brokerId=self._brokerId)
+            self._log.failure(
+                "Registering broker {brokerId} failed in a way that nobody foresaw",
+                failure,
+                brokerId=self._brokerId,
+            )
 
     def _roundOver(self, _result: object) -> None:
         self._round = None

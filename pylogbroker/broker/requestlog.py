@@ -34,18 +34,40 @@ class RequestLog:
 
     def carryOut(self, request: Any, unproven: Unproven) -> Any:
         """Log it, whatever becomes of it, and carry it out."""
-        parts = request.produces if isinstance(request, MultiProduce) else request.fetches if isinstance(request, MultiFetch) else (request,)
+        parts = (
+            request.produces
+            if isinstance(request, MultiProduce)
+            else request.fetches
+            if isinstance(request, MultiFetch)
+            else (request,)
+        )
         for part in parts:
             self._tell(part, len(parts))
         return self._dialect.carryOut(request, unproven)
 
     def _tell(self, part: Any, partCount: int) -> None:
-        where: dict[str, Any] = {"topic": part.topic, "partition": part.partition, "partCount": partCount}
+        where: dict[str, Any] = {
+            "topic": part.topic,
+            "partition": part.partition,
+            "partCount": partCount,
+        }
         if isinstance(part, Produce):
             sentence = "PRODUCE {topic!r} {partition}: {requestCount} requests, {size} bytes"
-            self._log.info(sentence, requestCount=len(part.sets), size=sum(map(len, part.sets)), **where)
+            self._log.info(
+                sentence, requestCount=len(part.sets), size=sum(map(len, part.sets)), **where
+            )
         elif isinstance(part, Fetch):
-            self._log.info("FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes", offset=part.offset, sizeMax=part.sizeMax, **where)
+            self._log.info(
+                "FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes",
+                offset=part.offset,
+                sizeMax=part.sizeMax,
+                **where,
+            )
         else:
             assert isinstance(part, Offsets)
-            self._log.info("OFFSETS {topic!r} {partition} before {time}: at most {countMax}", time=part.time, countMax=part.countMax, **where)
+            self._log.info(
+                "OFFSETS {topic!r} {partition} before {time}: at most {countMax}",
+                time=part.time,
+                countMax=part.countMax,
+                **where,
+            )

@@ -47,7 +47,14 @@ from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.commitlog.logdirectory import LogDirectory, LogSettings
 from pylogbroker.config.allowlist import readAllowList
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, NotAllowedError, PylogbrokerError, StorageError, ZookeeperError
+from pylogbroker.errors import (
+    ClosedError,
+    ConfigurationError,
+    NotAllowedError,
+    PylogbrokerError,
+    StorageError,
+    ZookeeperError,
+)
 from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
@@ -155,22 +162,52 @@ class BrokerService(Service):
         quietLog = QuietLog(reactor, self._log)
         form = Format2011()
         self.upkeep = Upkeep(reactor, self._flushWorker, settings, warmth, self.counters.flushes)
-        self.directory = LogDirectory(settings.logDirectory, form, fileSystem or RealFileSystem(), logSettings(settings), self.upkeep.nowMs)
+        self.directory = LogDirectory(
+            settings.logDirectory,
+            form,
+            fileSystem or RealFileSystem(),
+            logSettings(settings),
+            self.upkeep.nowMs,
+        )
         chance = random or SystemRandom()
-        broker = Broker(reactor, self.directory, form, settings, self.upkeep, warmth, self._coldWorker, chance, self.counters, self._topicCreated)
+        broker = Broker(
+            reactor,
+            self.directory,
+            form,
+            settings,
+            self.upkeep,
+            warmth,
+            self._coldWorker,
+            chance,
+            self.counters,
+            self._topicCreated,
+        )
         self._broker = broker
         report = self._report(quietLog)
 
         def makeDialect(over: Any) -> IDialect:
-            dialect = Dialect2011(over, settings.requestSizeMax, self.counters, report, reactor.seconds)
+            dialect = Dialect2011(
+                over, settings.requestSizeMax, self.counters, report, reactor.seconds
+            )
             return RequestLog(dialect) if settings.logRequests else dialect
 
-        self._admission = Admission(reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs)
-        self.factory = BrokerFactory(makeDialect(broker), self._admission, broker, self.counters.connections, quietLog, settings.connectionCountMax)
+        self._admission = Admission(
+            reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs
+        )
+        self.factory = BrokerFactory(
+            makeDialect(broker),
+            self._admission,
+            broker,
+            self.counters.connections,
+            quietLog,
+            settings.connectionCountMax,
+        )
         if settings.allowFile:
             guard = Guard(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
             self.factory.dialectFor = guard.dialectFor
-        self._portrait = Portrait(settings, self.counters, self.directory, self.upkeep, self._admission, self.factory)
+        self._portrait = Portrait(
+            settings, self.counters, self.directory, self.upkeep, self._admission, self.factory
+        )
         self._figuresLook = LoopingCall(self._logFigures)
         self._figuresLook.clock = reactor
         self._stalledLook = LoopingCall(self.factory.cutStalled)
@@ -223,7 +260,9 @@ class BrokerService(Service):
         finally:
             file.unpin()
 
-    def offsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> Deferred[list[int]]:
+    def offsetsBefore(
+        self, topic: str, partition: int, time: int, countMax: int
+    ) -> Deferred[list[int]]:
         """What an offsets request would be answered, not counted, for whoever looks."""
         return Deferred.fromCoroutine(self._broker.offsets(topic, partition, time, countMax))
 
@@ -261,12 +300,16 @@ class BrokerService(Service):
         @raise StorageError: the directory cannot be used.
         @raise ZookeeperError: ZooKeeper cannot be reached, or refuses.
         """
-        room, self.directory.cache.descriptorCountMax = shareDescriptors(raiseDescriptorLimit(), self._settings.openSegmentCountMax)
+        room, self.directory.cache.descriptorCountMax = shareDescriptors(
+            raiseDescriptorLimit(), self._settings.openSegmentCountMax
+        )
         self.factory.connectionCountMax = min(self.factory.connectionCountMax or room, room)
         outcomes: list[Any] = []
         self._listen().addBoth(outcomes.append)
         if not outcomes:
-            raise ConfigurationError("an endpoint in listeners needs a running reactor before it listens; twistd cannot wait for it")
+            raise ConfigurationError(
+                "an endpoint in listeners needs a running reactor before it listens; twistd cannot wait for it"
+            )
         if isinstance(outcomes[0], Failure):
             outcomes[0].raiseException()
         try:
@@ -332,7 +375,9 @@ class BrokerService(Service):
         self._flushWorker.start()
         try:
             await self._flushWorker.do(lambda: self.directory.open(self.upkeep.report))
-        except Exception:  # a start that is thrown away with all else (GeneratorExit) must not wait for anything
+        except (
+            Exception
+        ):  # a start that is thrown away with all else (GeneratorExit) must not wait for anything
             self._flushWorker.stop()
             self.directory.close()  # whoever cancels does not keep the worker from opening it
             await self._closePorts()
@@ -350,7 +395,11 @@ class BrokerService(Service):
     def _client(self) -> IZookeeper:
         settings = self._settings
         return ZookeeperClient(
-            self._reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl
+            self._reactor,
+            settings.zookeeperServers,
+            settings.zookeeperSessionTimeoutMs,
+            digest=settings.zookeeperDigest,
+            acl=settings.zookeeperAcl,
         )
 
     async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
@@ -374,20 +423,43 @@ class BrokerService(Service):
         """All that can be wrong with the settings is found before anybody is asked."""
         settings = self._settings
         port = self._advertisedPort()
-        host = await advertisedHost(settings, self._listeningHosts(port), lambda sentence: self._log.warn("{sentence}", sentence=sentence), resolve)
+        host = await advertisedHost(
+            settings,
+            self._listeningHosts(port),
+            lambda sentence: self._log.warn("{sentence}", sentence=sentence),
+            resolve,
+        )
         if self._wasInterrupted:
             return
         self._zookeeper = zookeeper = self._makeZookeeper()
-        registration = Registration(self._reactor, zookeeper, settings.brokerId, host, port, self.directory.partitionCount)
+        registration = Registration(
+            self._reactor, zookeeper, settings.brokerId, host, port, self.directory.partitionCount
+        )
         await zookeeper.connect(settings.zookeeperConnectionTimeoutMs)
         self.registration = registration
-        await registration.start(sorted({topicPartition.topic for topicPartition in (*self.directory.logs, *self.directory.failures)}))
-        self._log.info("Broker {brokerId} is registered as {host}:{port}", brokerId=settings.brokerId, host=host, port=port)
+        await registration.start(
+            sorted(
+                {
+                    topicPartition.topic
+                    for topicPartition in (*self.directory.logs, *self.directory.failures)
+                }
+            )
+        )
+        self._log.info(
+            "Broker {brokerId} is registered as {host}:{port}",
+            brokerId=settings.brokerId,
+            host=host,
+            port=port,
+        )
 
     def _listeningHosts(self, port: int) -> list[str]:
         """Those of the port that others are told first."""
         addresses = [each.getHost() for each in self.ports]
-        return [address.host for address in sorted(addresses, key=lambda each: getattr(each, "port", None) != port) if hasattr(address, "host")]
+        return [
+            address.host
+            for address in sorted(addresses, key=lambda each: getattr(each, "port", None) != port)
+            if hasattr(address, "host")
+        ]
 
     def _address(self, name: str) -> Deferred[str]:
         """The system is asked, which may take its time."""
@@ -397,7 +469,9 @@ class BrokerService(Service):
         """C{port}; or what the system has chosen, if that was left to it."""
         port = self._settings.port or getattr(self.ports[0].getHost(), "port", 0)
         if not port:
-            raise ConfigurationError("port=0: others must be told a port, and the first of listeners has none: set port")
+            raise ConfigurationError(
+                "port=0: others must be told a port, and the first of listeners has none: set port"
+            )
         return int(port)
 
     def _topicCreated(self, topic: str) -> None:
@@ -421,7 +495,9 @@ class BrokerService(Service):
 
     async def _listenAll(self) -> None:
         if self._wasStopped:
-            raise RuntimeError("a broker that was stopped cannot be started again: make another one")
+            raise RuntimeError(
+                "a broker that was stopped cannot be started again: make another one"
+            )
         for description in self._settings.listeners:
             try:
                 endpoint = serverEndpoint(self._reactor, description)
@@ -446,7 +522,10 @@ class BrokerService(Service):
 
     def _sizeBuffers(self, listening: Any) -> None:
         """Connections inherit these from the socket that they are accepted on."""
-        for option, size in ((socket.SO_SNDBUF, self._settings.socketSendBufferSize), (socket.SO_RCVBUF, self._settings.socketReceiveBufferSize)):
+        for option, size in (
+            (socket.SO_SNDBUF, self._settings.socketSendBufferSize),
+            (socket.SO_RCVBUF, self._settings.socketReceiveBufferSize),
+        ):
             if size:
                 listening.setsockopt(socket.SOL_SOCKET, option, size)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -456,12 +535,26 @@ class BrokerService(Service):
         self._coldWorker.start()
         self.upkeep.start(lambda: list(self.directory.logs.values()))
         looking = self._stalledLook.start(self._settings.readerIdleMs / 1000, now=False)
-        looking.addErrback(lambda failure: self._log.failure("Looking for stalled readers has stopped: this is a bug", failure))
-        closing = self._lingeringLook.start(min(LINGER_MS, self._settings.readerIdleMs) / 1000, now=False)
-        closing.addErrback(lambda failure: self._log.failure("Looking for clients that do not close has stopped: this is a bug", failure))
+        looking.addErrback(
+            lambda failure: self._log.failure(
+                "Looking for stalled readers has stopped: this is a bug", failure
+            )
+        )
+        closing = self._lingeringLook.start(
+            min(LINGER_MS, self._settings.readerIdleMs) / 1000, now=False
+        )
+        closing.addErrback(
+            lambda failure: self._log.failure(
+                "Looking for clients that do not close has stopped: this is a bug", failure
+            )
+        )
         if self._settings.metricsLogIntervalMs:
             logging = self._figuresLook.start(self._settings.metricsLogIntervalMs / 1000, now=False)
-            logging.addErrback(lambda failure: self._log.failure("Logging of figures has stopped: this is a bug", failure))
+            logging.addErrback(
+                lambda failure: self._log.failure(
+                    "Logging of figures has stopped: this is a bug", failure
+                )
+            )
         self._portrait.startedMs = self.upkeep.nowMs()
         for port in self.ports:
             if isinstance(port, Port):
@@ -504,9 +597,17 @@ class BrokerService(Service):
         try:
             marked = await self._flushWorker.do(self._closeDirectory)
             if not marked:
-                self._log.warn("No clean-shutdown mark was written, since a partition had failed: the next start checks the last segments")
-        except (StorageError, ValueError) as error:  # ValueError: a partition came into being so late that it was not closed
-            self._log.error("The clean-shutdown mark could not be written: {error}. The next start checks the last segments", error=error)
+                self._log.warn(
+                    "No clean-shutdown mark was written, since a partition had failed: the next start checks the last segments"
+                )
+        except (
+            StorageError,
+            ValueError,
+        ) as error:  # ValueError: a partition came into being so late that it was not closed
+            self._log.error(
+                "The clean-shutdown mark could not be written: {error}. The next start checks the last segments",
+                error=error,
+            )
         self._admission.close()
         self._flushWorker.stop()
         self._coldWorker.stop()
@@ -528,7 +629,10 @@ class BrokerService(Service):
         await self.upkeep.drain()  # which lets go who was held back
         await self._ended()
         if self.factory.unheard:
-            self._log.critical("The last requests of {count} clients could not be carried out in time: they are lost", count=len(self.factory.unheard))
+            self._log.critical(
+                "The last requests of {count} clients could not be carried out in time: they are lost",
+                count=len(self.factory.unheard),
+            )
 
     async def _ended(self) -> None:
         for _look in range(STOP_GRACE_MS // _STOP_LOOK_MS):

@@ -15,7 +15,10 @@ _CORRELATION_MAX = 1 << 24
 _OUR_KEY_MAX = 4
 
 _FIRST_WORDS = (
-    ((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT "), "HTTP"),
+    (
+        (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT "),
+        "HTTP",
+    ),
     ((b"PRI * HTTP/2",), "HTTP/2"),
     ((b"\x16\x03",), "TLS"),
     ((b"SSH-",), "SSH"),

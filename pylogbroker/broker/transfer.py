@@ -77,10 +77,14 @@ class SliceServer(tcp.Server):
     _flow: IFlow
     _warming = False
     _broken = False  # nothing more can be sent
-    _warmed: tuple[ISegmentFile, int] | None = None  # what a worker has just read in for this connection: the file, and up to where
+    _warmed: tuple[ISegmentFile, int] | None = (
+        None  # what a worker has just read in for this connection: the file, and up to where
+    )
     sentSize = 0
 
-    def __init__(self, sock: Any, protocol: Any, client: Any, server: Any, sessionno: Any, reactor: Any) -> None:
+    def __init__(
+        self, sock: Any, protocol: Any, client: Any, server: Any, sessionno: Any, reactor: Any
+    ) -> None:
         # As in BrokerConnection: what is set from the beginning costs an idle connection least.
         self._queue = self._sent = self._warmed = None
         self._flow = None  # type: ignore[assignment] # until there is something to send
@@ -159,13 +163,17 @@ class SliceServer(tcp.Server):
             sent()
             if self._queue or not self.disconnecting:
                 return None
-        return super().doWrite()  # with its empty buffer: it stops writing, and ends the connection if that was asked
+        return (
+            super().doWrite()
+        )  # with its empty buffer: it stops writing, and ends the connection if that was asked
 
     def _pump(self) -> Any:
         """Send until the queue is empty, the socket full, the turn's budget spent or the data cold. What it returns ends the connection."""
         queue = self._queue
         assert queue is not None
-        if self._broken:  # at the first attempt; the reactor has been waited for to end the connection
+        if (
+            self._broken
+        ):  # at the first attempt; the reactor has been waited for to end the connection
             return main.CONNECTION_LOST
         flow: IFlow | None = self._flow
         left = TURN_SIZE_MAX
@@ -208,7 +216,9 @@ class SliceServer(tcp.Server):
         position = piece.position + done
         size = min(piece.size - done, PIECE_SIZE - position % PIECE_SIZE)
         fileno, warmth = file.fileno(), self._flow.warmth
-        if self._warmed != (file, position + size) and not warmth.isWarm(file.path, fileno, position, size):
+        if self._warmed != (file, position + size) and not warmth.isWarm(
+            file.path, fileno, position, size
+        ):
             self._readIn(file, position, size)
             return None
         try:
@@ -216,10 +226,17 @@ class SliceServer(tcp.Server):
         except OSError as error:
             if error.errno in (EAGAIN, EINTR):
                 return None
-            self._log.info("Sending {path} to {peer} broke: {error}", path=file.path, peer=self.repstr, error=error)
+            self._log.info(
+                "Sending {path} to {peer} broke: {error}",
+                path=file.path,
+                peer=self.repstr,
+                error=error,
+            )
             return -1
         if sent == 0:
-            sentence = "{path} ends before byte {position}, which was promised to {peer}: cutting it off"
+            sentence = (
+                "{path} ends before byte {position}, which was promised to {peer}: cutting it off"
+            )
             self._log.error(sentence, path=file.path, position=position, peer=self.repstr)
             return -1
         return sent
@@ -238,7 +255,12 @@ class SliceServer(tcp.Server):
         file.unpin()
         self._warming = False
         if isinstance(result, Failure):
-            self._log.error("Reading {path} at {position} failed: {reason}", path=file.path, position=position, reason=result.getErrorMessage())
+            self._log.error(
+                "Reading {path} at {position} failed: {reason}",
+                path=file.path,
+                position=position,
+                reason=result.getErrorMessage(),
+            )
             self.abortConnection()
         else:
             self._warmed = file, position + size
@@ -265,7 +287,9 @@ class ReadingTransfer:
 
     _log = Logger()
 
-    def __init__(self, transport: Any, pieces: Sequence[Piece], flow: IFlow, sent: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: Any, pieces: Sequence[Piece], flow: IFlow, sent: Callable[[], None]
+    ) -> None:
         """
         @param pieces: their slices are pinned; they are unpinned in any case, however this ends.
         @param sent: called when all was given to the transport and it would take more; never when the connection is lost before that.
@@ -325,7 +349,9 @@ class ReadingTransfer:
         size = min(READ_SIZE, piece.size - self._position)
         self._reading = True
         file.pin()  # the piece's own pin goes when the connection is lost, and the read must not meet a descriptor that was closed
-        self._flow.coldWorker.do(lambda: os.pread(fileno, size, position)).addBoth(self._readDone, piece, file)
+        self._flow.coldWorker.do(lambda: os.pread(fileno, size, position)).addBoth(
+            self._readDone, piece, file
+        )
 
     def _readDone(self, data: bytes | Failure, piece: Slice, file: ISegmentFile) -> None:
         self._reading = False
@@ -334,7 +360,9 @@ class ReadingTransfer:
             return
         if isinstance(data, Failure) or not data:
             reason = data.getErrorMessage() if isinstance(data, Failure) else "it ends too soon"
-            self._log.error("Reading {path} for a client failed: {reason}", path=file.path, reason=reason)
+            self._log.error(
+                "Reading {path} for a client failed: {reason}", path=file.path, reason=reason
+            )
             self._transport.abortConnection()
             return
         self._position += len(data)

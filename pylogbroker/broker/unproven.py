@@ -37,7 +37,9 @@ class Unproven:
     __slots__ = ("_places", "dropped", "lostBefore")
 
     def __init__(self) -> None:
-        self._places: set[tuple[str, int]] | None = None  # most connections produce nothing, and there are thousands of them
+        self._places: set[tuple[str, int]] | None = (
+            None  # most connections produce nothing, and there are thousands of them
+        )
         self.lostBefore = 0
         self.dropped: str | None = None
 
@@ -64,7 +66,11 @@ class Unproven:
         places = self._places
         if places is None:
             return False
-        return len(places) >= PLACE_COUNT_MAX or where in places or (where.topic, RANDOM_PARTITION) in places
+        return (
+            len(places) >= PLACE_COUNT_MAX
+            or where in places
+            or (where.topic, RANDOM_PARTITION) in places
+        )
 
     def clear(self) -> None:
         """All of it has been taken, and an answer says so."""

@@ -50,7 +50,14 @@ class Upkeep:
 
     _log = Logger()
 
-    def __init__(self, clock: Any, worker: IWorker, settings: BrokerSettings, warmth: Warmth, counters: FlushCounters) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        worker: IWorker,
+        settings: BrokerSettings,
+        warmth: Warmth,
+        counters: FlushCounters,
+    ) -> None:
         """
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param worker: for flushes, rolls and deletions.
@@ -92,7 +99,9 @@ class Upkeep:
         """
         self._logs = logs
         self._tick(self._settings.flushSchedulerIntervalMs, self._flushByTime)
-        self._firstRetention = self._clock.callLater(RETENTION_DELAY_MS / 1000, self._beginRetention)
+        self._firstRetention = self._clock.callLater(
+            RETENTION_DELAY_MS / 1000, self._beginRetention
+        )
 
     def _tick(self, intervalMs: int, act: Callable[[], object], now: bool = False) -> None:
         call = LoopingCall(act)
@@ -190,7 +199,9 @@ class Upkeep:
             sentence = "{topicPartition} waits for room on the disk: {reason}. Its producers wait, nothing is lost"
             self._log.error(sentence, topicPartition=log.topicPartition, reason=reason)
         if self._retry is None:
-            self._retry = self._clock.callLater(self._settings.diskFullRetryMs / 1000, self._tryAgain)
+            self._retry = self._clock.callLater(
+                self._settings.diskFullRetryMs / 1000, self._tryAgain
+            )
 
     def _tryAgain(self) -> None:
         self._retry = None
@@ -200,13 +211,19 @@ class Upkeep:
             if not log.pendingSize and self._heldUp.pop(log, 0) is None:
                 self._log.info("{topicPartition} is tried again", topicPartition=log.topicPartition)
                 self._relieve(log)
-                if log in self._relief:  # more than half of the limit was held up: relief comes when that is flushed
+                if (
+                    log in self._relief
+                ):  # more than half of the limit was held up: relief comes when that is flushed
                     self._flush(log)
 
     def _failed(self, log: PartitionLog) -> None:
         if log not in self._lost:  # a write and the job that ends behind it may both find out
             self._lost[log] = None
-            self._log.critical("{topicPartition} is out of service: {reason}", topicPartition=log.topicPartition, reason=log.failure)
+            self._log.critical(
+                "{topicPartition} is out of service: {reason}",
+                topicPartition=log.topicPartition,
+                reason=log.failure,
+            )
         self._heldUp.pop(log, None)
         self._account(log)
         self._relieve(log)
@@ -215,7 +232,11 @@ class Upkeep:
 
     def mustWait(self, log: PartitionLog) -> bool:
         """Whether the next append to a partition has to wait."""
-        return log.unflushedSize > self._partitionSizeMax or self.unflushedSize > self._sizeMax or log in self._heldUp
+        return (
+            log.unflushedSize > self._partitionSizeMax
+            or self.unflushedSize > self._sizeMax
+            or log in self._heldUp
+        )
 
     def relief(self, log: PartitionLog) -> Deferred[None]:
         """
@@ -238,7 +259,9 @@ class Upkeep:
                 queue.remove(waiting)
 
     def _relieve(self, log: PartitionLog) -> None:
-        if log.failure is not None or (log.unflushedSize <= self._partitionSizeMax // 2 and log not in self._heldUp):
+        if log.failure is not None or (
+            log.unflushedSize <= self._partitionSizeMax // 2 and log not in self._heldUp
+        ):
             _fire(self._relief.pop(log, ()))
         if self.unflushedSize <= self._sizeMax // 2:
             queue, self._processRelief = self._processRelief, []
@@ -260,7 +283,9 @@ class Upkeep:
         if self._processRelief:
             found.append((None, "flush", len(self._processRelief)))
         for log in {**self._heldUp, **self._relief}:
-            found.append((log, "disk" if log in self._heldUp else "flush", len(self._relief.get(log, ()))))
+            found.append(
+                (log, "disk" if log in self._heldUp else "flush", len(self._relief.get(log, ())))
+            )
         found += [(log, "roll", len(queue)) for log, queue in self._rolls.items()]
         return found
 
@@ -293,7 +318,9 @@ class Upkeep:
 
         self._run(log, job, finish)
 
-    def _run(self, log: PartitionLog, job: Job, finish: Callable[[StorageError | None], None]) -> None:
+    def _run(
+        self, log: PartitionLog, job: Job, finish: Callable[[StorageError | None], None]
+    ) -> None:
         """Carry out a log's job; one at a time for each log, and then what has waited for it."""
         self._busy[log] = []
 
@@ -310,7 +337,9 @@ class Upkeep:
 
     def report(self, report: Report) -> None:
         """Log what the log has to say."""
-        self._log.emit(LogLevel.warn if report.isWarning else LogLevel.info, report.format, **vars(report))
+        self._log.emit(
+            LogLevel.warn if report.isWarning else LogLevel.info, report.format, **vars(report)
+        )
 
     def _errorIn(self, result: object) -> StorageError | None:
         if not isinstance(result, Failure):
@@ -327,7 +356,11 @@ class Upkeep:
             return
         self._account(log)
         isWaitedFor = bool(self._processRelief) or log in self._relief
-        if log.dueOffset > log.visibleOffset or log.unflushedSize > self._partitionSizeMax or (isWaitedFor and log.unflushedSize):
+        if (
+            log.dueOffset > log.visibleOffset
+            or log.unflushedSize > self._partitionSizeMax
+            or (isWaitedFor and log.unflushedSize)
+        ):
             self._flush(log)
         self._relieve(log)
 
@@ -369,7 +402,11 @@ class Upkeep:
         def finish(error: StorageError | None) -> None:
             log.finishRoll(job, error, self.nowMs())
             if error is None:
-                self._log.info("Rolled {topicPartition} at {baseOffset}", topicPartition=log.topicPartition, baseOffset=job.offset)
+                self._log.info(
+                    "Rolled {topicPartition} at {baseOffset}",
+                    topicPartition=log.topicPartition,
+                    baseOffset=job.offset,
+                )
             elif log.blocked is not None:
                 self._holdUp(log, log.blocked)
             _fire(self._rolls.pop(log))
@@ -410,10 +447,21 @@ class Upkeep:
     def _retired(self, log: PartitionLog, job: RetireJob, error: StorageError | None) -> None:
         log.finishRetire(job, error)
         if job.segments:
-            sentence = "Deleted {count} segments of {topicPartition}, which begins at {startOffset} now"
-            self._log.info(sentence, count=len(job.renamed), topicPartition=log.topicPartition, startOffset=log.startOffset)
+            sentence = (
+                "Deleted {count} segments of {topicPartition}, which begins at {startOffset} now"
+            )
+            self._log.info(
+                sentence,
+                count=len(job.renamed),
+                topicPartition=log.topicPartition,
+                startOffset=log.startOffset,
+            )
         if error is not None:
-            self._log.error("Deleting segments of {topicPartition} did not work: {error}. It is tried again", topicPartition=log.topicPartition, error=error)
+            self._log.error(
+                "Deleting segments of {topicPartition} did not work: {error}. It is tried again",
+                topicPartition=log.topicPartition,
+                error=error,
+            )
 
     # -- the end
 
@@ -448,7 +496,12 @@ class Upkeep:
         elif log.failure is not None:
             if pendingSize:
                 sentence = "{topicPartition} is closed with {size} bytes that could not be written: they are lost ({reason})"
-                self._log.critical(sentence, topicPartition=log.topicPartition, size=pendingSize, reason=log.failure)
+                self._log.critical(
+                    sentence,
+                    topicPartition=log.topicPartition,
+                    size=pendingSize,
+                    reason=log.failure,
+                )
             self._relieve(log)
 
     async def _jobsDone(self, log: PartitionLog) -> None:

@@ -49,7 +49,9 @@ class Warmth:
 
         @param size: at most L{PIECE_SIZE}, and the piece lies between two multiples of it.
         """
-        return (path, position // PIECE_SIZE) in self._recent or self._isCached(fileno, position, size)
+        return (path, position // PIECE_SIZE) in self._recent or self._isCached(
+            fileno, position, size
+        )
 
     def _isCached(self, fileno: int, position: int, size: int) -> bool:
         if self._blind and os.fstat(fileno).st_dev in self._blind:
@@ -76,6 +78,8 @@ class Warmth:
         A file that ends before the piece does was cut; who sends finds out.
         """
         end = position + size
-        os.posix_fadvise(fileno, position, size, os.POSIX_FADV_WILLNEED)  # all of it at once; each step below then waits for its part of it
+        os.posix_fadvise(
+            fileno, position, size, os.POSIX_FADV_WILLNEED
+        )  # all of it at once; each step below then waits for its part of it
         for at in (*range(position, end, PROBE_STEP_SIZE), end - 1):
             os.pread(fileno, 1, at)

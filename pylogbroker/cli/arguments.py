@@ -15,7 +15,14 @@ from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, wh
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.commitlog.topics import validateTopic
 from pylogbroker.config.accesssettings import ACCESS_ROWS, AccessSettings
-from pylogbroker.errors import ConfigurationError, FormatError, InvalidNameError, InvalidPatternError, InvalidTopicError, ZnodeError
+from pylogbroker.errors import (
+    ConfigurationError,
+    FormatError,
+    InvalidNameError,
+    InvalidPatternError,
+    InvalidTopicError,
+    ZnodeError,
+)
 from pylogbroker.formats.compression import codecByName
 from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
 
@@ -98,9 +105,15 @@ def time(text: str) -> int:
     if text in words:
         return words[text]
     try:
-        return int(text) if text.isascii() and text.isdigit() else int(datetime.fromisoformat(text).timestamp() * 1000)
+        return (
+            int(text)
+            if text.isascii() and text.isdigit()
+            else int(datetime.fromisoformat(text).timestamp() * 1000)
+        )
     except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of latest, earliest, milliseconds since 1970, a date like 2026-01-31T12:00") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is none of latest, earliest, milliseconds since 1970, a date like 2026-01-31T12:00"
+        ) from None
 
 
 def addBroker(parser: argparse.ArgumentParser, hasCluster: bool = False) -> None:
@@ -116,7 +129,14 @@ def addBroker(parser: argparse.ArgumentParser, hasCluster: bool = False) -> None
     )  # fmt: skip
     if hasCluster:
         addZookeeper(place, False, "; all brokers are found there")
-    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for connecting and for each answer (%(default)s)")
+    parser.add_argument(
+        "--timeout-ms",
+        dest="timeoutMs",
+        metavar="MS",
+        type=positive,
+        default=30_000,
+        help="for connecting and for each answer (%(default)s)",
+    )
     addAccess(parser)
 
 
@@ -134,10 +154,18 @@ def addTopic(parser: argparse._ActionsContainer, isRequired: bool = True) -> Non
 
 def addPartition(parser: argparse.ArgumentParser, default: int | None = 0, more: str = "") -> None:
     """Which partition of a broker."""
-    parser.add_argument("--partition", metavar="N", type=whole(-1 if more else 0, INT_MAX), default=default, help=f"the partition of the topic (0{more})")
+    parser.add_argument(
+        "--partition",
+        metavar="N",
+        type=whole(-1 if more else 0, INT_MAX),
+        default=default,
+        help=f"the partition of the topic (0{more})",
+    )
 
 
-def notWith(parser: argparse.ArgumentParser, options: argparse.Namespace, words: dict[str, str], reason: str) -> None:
+def notWith(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, words: dict[str, str], reason: str
+) -> None:
     """
     Exit when options were given that mean nothing now.
 
@@ -150,14 +178,35 @@ def notWith(parser: argparse.ArgumentParser, options: argparse.Namespace, words:
 
 def addBatching(parser: argparse.ArgumentParser) -> None:
     """How messages are sent."""
-    parser.add_argument("--batch-size", dest="batchCount", metavar="N", type=positive, default=200, help="messages in one request (%(default)s)")
-    parser.add_argument("--compression", dest="codec", metavar="none|gzip|snappy", type=codec, default=0, help="how each batch is compressed (none)")
+    parser.add_argument(
+        "--batch-size",
+        dest="batchCount",
+        metavar="N",
+        type=positive,
+        default=200,
+        help="messages in one request (%(default)s)",
+    )
+    parser.add_argument(
+        "--compression",
+        dest="codec",
+        metavar="none|gzip|snappy",
+        type=codec,
+        default=0,
+        help="how each batch is compressed (none)",
+    )
 
 
 def addRegistry(parser: argparse.ArgumentParser) -> None:
     """Where ZooKeeper is, and how long to wait for it and for the brokers."""
     addZookeeper(parser, True)
-    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for ZooKeeper and for each answer (%(default)s)")
+    parser.add_argument(
+        "--timeout-ms",
+        dest="timeoutMs",
+        metavar="MS",
+        type=positive,
+        default=30_000,
+        help="for ZooKeeper and for each answer (%(default)s)",
+    )
     addAccess(parser)
 
 
@@ -183,7 +232,12 @@ def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> 
     @param word: that the argument begins with.
     @param cluster: which it is, for people.
     """
-    parser.add_argument(f"--{word}-config", dest="otherAccessFile", metavar="FILE", help=f"as --config, of {cluster}; without, the same for both")
+    parser.add_argument(
+        f"--{word}-config",
+        dest="otherAccessFile",
+        metavar="FILE",
+        help=f"as --config, of {cluster}; without, the same for both",
+    )
 
 
 def judgeAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -201,10 +255,14 @@ def judgeAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 def endpointOf(options: argparse.Namespace) -> str:
     """Where C{--broker} is, by C{broker.endpoint} if that was given."""
     template: str = options.access.brokerEndpoint
-    return brokerEndpoint(template, options.broker) if template else str(options.broker)  # what somebody typed may be a mistake: tcp:9092 is no host
+    return (
+        brokerEndpoint(template, options.broker) if template else str(options.broker)
+    )  # what somebody typed may be a mistake: tcp:9092 is no host
 
 
-def addJson(parser: argparse.ArgumentParser, what: str = "one JSON document instead of a table") -> None:
+def addJson(
+    parser: argparse.ArgumentParser, what: str = "one JSON document instead of a table"
+) -> None:
     """For machines."""
     parser.add_argument("--json", dest="isJson", action="store_true", help=what)
 

@@ -32,15 +32,38 @@ not be found out, or not for certain. For cron: --brief prints holes and totals 
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("--config", metavar="FILE", help="a property file such as etc/auditor.properties")
-    parser.add_argument("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="a property over the file's; can be repeated")
+    parser.add_argument(
+        "--config", metavar="FILE", help="a property file such as etc/auditor.properties"
+    )
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a property over the file's; can be repeated",
+    )
     parser.add_argument(
         "--tier", dest="tiers", metavar="NAME=SERVERS", action="append", default=[],
         help="a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by pylogbroker load; can be repeated, and is instead of the file's",
     )  # fmt: skip
-    parser.add_argument("--topic", dest="topics", metavar="TOPIC", action="append", default=[], help="audit only this topic; can be repeated")
-    parser.add_argument("--json", dest="isJson", action="store_true", help="one JSON document instead of the table")
-    parser.add_argument("--brief", dest="isBrief", action="store_true", help="leave out windows in which nothing is missing")
+    parser.add_argument(
+        "--topic",
+        dest="topics",
+        metavar="TOPIC",
+        action="append",
+        default=[],
+        help="audit only this topic; can be repeated",
+    )
+    parser.add_argument(
+        "--json", dest="isJson", action="store_true", help="one JSON document instead of the table"
+    )
+    parser.add_argument(
+        "--brief",
+        dest="isBrief",
+        action="store_true",
+        help="leave out windows in which nothing is missing",
+    )
 
 
 def settingsOf(options: argparse.Namespace, streams: Streams) -> AuditorSettings:
@@ -54,7 +77,9 @@ def settingsOf(options: argparse.Namespace, streams: Streams) -> AuditorSettings
 
     if options.config is None and not options.tiers:
         raise CommandError("there is nothing to audit: give --tier NAME=SERVERS, or --config FILE")
-    properties = parseProperties("") if options.config is None else readProperties(options.config, warn)
+    properties = (
+        parseProperties("") if options.config is None else readProperties(options.config, warn)
+    )
     changes = list(options.changes)
     if options.tiers:
         changes.append("tiers=" + "|".join(options.tiers))
@@ -82,6 +107,8 @@ async def audit(reactor: Any, options: argparse.Namespace, streams: Streams) -> 
     if not comparison.isComplete:
         return MISSING_CODE
     if not comparison.isCertain:
-        streams.say("pylogbroker: nothing is known to be missing, but not everything could be counted")
+        streams.say(
+            "pylogbroker: nothing is known to be missing, but not everything could be counted"
+        )
         return 1
     return 0

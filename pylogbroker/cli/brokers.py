@@ -39,7 +39,9 @@ async def brokers(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code: 1 when one of them does not answer.
     @raise PylogbrokerError: ZooKeeper cannot be read.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         found = await cluster.registries.brokers()
         partitions = await cluster.registries.partitions(await cluster.registries.topics())
         answers: dict[int, bool] = {}
@@ -48,12 +50,26 @@ async def brokers(reactor: Any, options: argparse.Namespace, streams: Streams) -
     for number, broker in found.items():
         own = [topic for topic, partition in partitions if partition.broker == number]
         place: dict[str, Any] = {"broker": number, "host": broker.host, "port": broker.port}
-        reports.append({**place, "topicCount": len(set(own)), "partitionCount": len(own), "answers": answers[number]})
+        reports.append(
+            {
+                **place,
+                "topicCount": len(set(own)),
+                "partitionCount": len(own),
+                "answers": answers[number],
+            }
+        )
     if options.isJson:
         text = asJson({"brokers": reports, "problems": cluster.problems})
     else:
-        rows = [[*list(report.values())[:-1], "yes" if report["answers"] else "no"] for report in reports]
-        text = table(("BROKER", "HOST", "PORT", "TOPICS", "PARTITIONS", "ANSWERS"), rows) if rows else ""
+        rows = [
+            [*list(report.values())[:-1], "yes" if report["answers"] else "no"]
+            for report in reports
+        ]
+        text = (
+            table(("BROKER", "HOST", "PORT", "TOPICS", "PARTITIONS", "ANSWERS"), rows)
+            if rows
+            else ""
+        )
         for problem in cluster.problems:
             streams.say(f"pylogbroker: {problem}")
         if not rows:
@@ -62,11 +78,15 @@ async def brokers(reactor: Any, options: argparse.Namespace, streams: Streams) -
     return 0 if all(answers.values()) else 1
 
 
-async def _ask(cluster: ClusterReading, number: int, broker: BrokerRegistration, answers: dict[int, bool]) -> None:
+async def _ask(
+    cluster: ClusterReading, number: int, broker: BrokerRegistration, answers: dict[int, bool]
+) -> None:
     """With a request for nothing, of which a broker has no work."""
     answers[number] = False
     try:
         await (await cluster.ends.consumer(number)).multifetch([])
         answers[number] = True
     except PylogbrokerError as error:
-        cluster.problems.append(f"broker {number} at {broker.host}:{broker.port} does not answer: {error}")
+        cluster.problems.append(
+            f"broker {number} at {broker.host}:{broker.port} does not answer: {error}"
+        )

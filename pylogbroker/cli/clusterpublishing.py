@@ -142,7 +142,11 @@ class ClusterPublisher:
     def _failed(self, failure: Failure) -> None:
         """The first counts; the producer has counted them all."""
         if self._error is None:
-            self._error = failure.value if isinstance(failure.value, PylogbrokerError) else PylogbrokerError(repr(failure.value))
+            self._error = (
+                failure.value
+                if isinstance(failure.value, PylogbrokerError)
+                else PylogbrokerError(repr(failure.value))
+            )
 
     async def _check(self) -> None:
         """When something went wrong: let what is under way come to its end, so that it can be told, and raise."""
@@ -173,4 +177,6 @@ class ClusterPublisher:
         """
         counters = self._producer.counters
         told = f"{counters.writtenCount:,} were surely taken, {counters.failedCount:,} were not sent, {counters.unknownCount:,} may have been taken or not"
-        return CommandError(f"{error}\nof {self.sentCount:,} {what} {told}" if self.sentCount else str(error))
+        return CommandError(
+            f"{error}\nof {self.sentCount:,} {what} {told}" if self.sentCount else str(error)
+        )

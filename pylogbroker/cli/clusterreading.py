@@ -30,13 +30,17 @@ class ClusterReading:
     @ivar problems: for people: what could not be read.
     """
 
-    def __init__(self, reactor: Any, servers: str, timeoutMs: int, access: AccessSettings = PLAIN) -> None:
+    def __init__(
+        self, reactor: Any, servers: str, timeoutMs: int, access: AccessSettings = PLAIN
+    ) -> None:
         """
         @param servers: C{host:port[,host:port…][/chroot]}.
         @param timeoutMs: for ZooKeeper, and for each answer of a broker.
         @param access: how to get at both.
         """
-        self.zookeeper: IZookeeper = ZookeeperClient(reactor, servers, digest=access.zookeeperDigest, acl=access.zookeeperAcl)
+        self.zookeeper: IZookeeper = ZookeeperClient(
+            reactor, servers, digest=access.zookeeperDigest, acl=access.zookeeperAcl
+        )
         self.problems: list[str] = []
         self.registries = Registries(self.zookeeper, self.problems.append)
         self.ends = LogEnds(reactor, self._find, timeoutMs, template=access.brokerEndpoint)
@@ -60,7 +64,12 @@ class ClusterReading:
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         await self._leave()
 
     async def _leave(self) -> None:
@@ -92,5 +101,7 @@ class ClusterReading:
 def _known(kind: str, names: list[str], found: list[str]) -> list[str]:
     missing = [name for name in names if name not in found]
     if missing:
-        raise CommandError(f"there is no {kind} {', '.join(missing)}; there are: {', '.join(found) or 'none'}")
+        raise CommandError(
+            f"there is no {kind} {', '.join(missing)}; there are: {', '.join(found) or 'none'}"
+        )
     return names or found

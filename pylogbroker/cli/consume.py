@@ -14,7 +14,18 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addTopic, endpointOf, group, notWith, topicsThatDoNot, topicsThatMatch, whole
+from pylogbroker.cli.arguments import (
+    LONG_MAX,
+    addBroker,
+    addPartition,
+    addTopic,
+    endpointOf,
+    group,
+    notWith,
+    topicsThatDoNot,
+    topicsThatMatch,
+    whole,
+)
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.groupconsume import consumeInGroup
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat
@@ -49,7 +60,12 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         "--whitelist", metavar="PATTERN", type=topicsThatMatch,
         help="with --zookeeper: the topics whose whole names match a regular expression, those that come later too; a comma means or",
     )  # fmt: skip
-    which.add_argument("--blacklist", metavar="PATTERN", type=topicsThatDoNot, help="with --zookeeper: the topics whose names do not")
+    which.add_argument(
+        "--blacklist",
+        metavar="PATTERN",
+        type=topicsThatDoNot,
+        help="with --zookeeper: the topics whose names do not",
+    )
     addPartition(parser, None, "; not with --zookeeper")
     parser.add_argument(
         "--group", metavar="NAME", type=group,
@@ -60,9 +76,26 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         "--from-beginning", dest="isFromBeginning", action="store_true",
         help="start with the oldest message that there is; a group that has been there goes on where it was",
     )  # fmt: skip
-    start.add_argument("--offset", metavar="N", type=whole(0), help="start at an offset; without either, at the end")
-    parser.add_argument("--max-messages", dest="countMax", metavar="N", type=whole(0), default=LONG_MAX, help="stop after so many messages")
-    parser.add_argument("--follow", dest="isFollowing", action="store_true", help="do not stop at the end; wait for new messages")
+    start.add_argument(
+        "--offset",
+        metavar="N",
+        type=whole(0),
+        help="start at an offset; without either, at the end",
+    )
+    parser.add_argument(
+        "--max-messages",
+        dest="countMax",
+        metavar="N",
+        type=whole(0),
+        default=LONG_MAX,
+        help="stop after so many messages",
+    )
+    parser.add_argument(
+        "--follow",
+        dest="isFollowing",
+        action="store_true",
+        help="do not stop at the end; wait for new messages",
+    )
     addMessageFormat(parser)
     parser.add_argument(
         "--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, RESPONSE_SIZE_MAX - CODE_SIZE), default=1 << 20,
@@ -73,14 +106,29 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Judge what belongs together; what would print nothing is a mistake."""
     if options.zookeeper is None:
-        notWith(parser, options, {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"}, "needs --zookeeper")
+        notWith(
+            parser,
+            options,
+            {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"},
+            "needs --zookeeper",
+        )
         options.partition = options.partition or 0
     else:
         words = {"partition": "--partition", "offset": "--offset"}
-        notWith(parser, options, words, "not with --zookeeper: a group shares all partitions, and knows where it was")
-    if not (options.isFromBeginning or options.isFollowing or options.group) and options.offset is None:
+        notWith(
+            parser,
+            options,
+            words,
+            "not with --zookeeper: a group shares all partitions, and knows where it was",
+        )
+    if (
+        not (options.isFromBeginning or options.isFollowing or options.group)
+        and options.offset is None
+    ):
         other = "or --offset N" if options.zookeeper is None else "or the --group that was there"
-        parser.error(f"behind the last message there is nothing to read: give --from-beginning {other}, or --follow to wait for new messages")
+        parser.error(
+            f"behind the last message there is nothing to read: give --from-beginning {other}, or --follow to wait for new messages"
+        )
 
 
 async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -92,7 +140,12 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
     """
     if options.zookeeper is not None:
         return await consumeInGroup(reactor, options, streams)
-    consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    consumer = SimpleConsumer(
+        reactor,
+        endpointOf(options),
+        timeoutMs=options.timeoutMs,
+        connectTimeoutMs=options.timeoutMs,
+    )
     reading = _Reading(reactor, consumer, options, streams)
     try:
         await checkPartition(consumer, options.topic, options.partition)
@@ -115,7 +168,9 @@ class _Reading:
     @ivar isUnderWay: whether the broker has let us read from there.
     """
 
-    def __init__(self, reactor: Any, consumer: SimpleConsumer, options: argparse.Namespace, streams: Streams) -> None:
+    def __init__(
+        self, reactor: Any, consumer: SimpleConsumer, options: argparse.Namespace, streams: Streams
+    ) -> None:
         self._reactor = reactor
         self._consumer = consumer
         self._options = options
@@ -130,7 +185,9 @@ class _Reading:
         if self.offset is None:
             self.offset = await self._bound(EARLIEST if options.isFromBeginning else LATEST)
         while self.count < options.countMax:
-            fetched = await self._consumer.fetch(options.topic, options.partition, self.offset, options.fetchSize)
+            fetched = await self._consumer.fetch(
+                options.topic, options.partition, self.offset, options.fetchSize
+            )
             try:
                 count = self.count
                 self.isUnderWay |= fetched.error is None
@@ -144,24 +201,36 @@ class _Reading:
                         await deferLater(self._reactor, POLL_SECONDS)
             except OffsetOutOfRangeError as error:
                 low, high = await self._bound(EARLIEST), await self._bound(LATEST)
-                raise CommandError(f"there is nothing at offset {self.offset}; {options.topic}-{options.partition} holds {low} to {high}") from error
+                raise CommandError(
+                    f"there is nothing at offset {self.offset}; {options.topic}-{options.partition} holds {low} to {high}"
+                ) from error
             except InvalidMessageSizeError as error:
                 raise CommandError(
                     f"at offset {self.offset} stands a message that is larger than {options.fetchSize} bytes (then give a larger --fetch-size), "
                     f"or none begins there: {error.reason}"
                 ) from error
             except FormatError as error:
-                raise CommandError(f"at offset {self.offset} stands no valid message: {error.reason}") from error
+                raise CommandError(
+                    f"at offset {self.offset} stands no valid message: {error.reason}"
+                ) from error
 
     async def _bound(self, time: int) -> int:
-        return edgeOf(await self._consumer.getOffsetsBefore(self._options.topic, self._options.partition, time, 1))
+        return edgeOf(
+            await self._consumer.getOffsetsBefore(
+                self._options.topic, self._options.partition, time, 1
+            )
+        )
 
     async def _print(self, payloads: Iterator[tuple[bytes, int]]) -> None:
         """Write messages; C{count} and C{offset} tell how far it came, also when it breaks off, by Ctrl-C or at a bad message."""
         pieces: list[bytes] = []
         offset = self.offset
         countMax = min(WRITE_COUNT, self._options.countMax - self.count)
-        shape, topic, partition = MESSAGE_FORMATS[self._options.format], self._options.topic, self._options.partition
+        shape, topic, partition = (
+            MESSAGE_FORMATS[self._options.format],
+            self._options.topic,
+            self._options.partition,
+        )
         try:
             for payload, offset in payloads:
                 pieces.append(shape(payload, topic, partition, offset))

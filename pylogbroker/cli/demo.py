@@ -45,7 +45,18 @@ POLL_SECONDS = 0.02
 FETCH_SIZE = 4 << 20
 
 LOG_DIRECTORY = "/var/log"
-LOG_NAMES = ("dpkg.log", "apt/history.log", "apt/term.log", "alternatives.log", "bootstrap.log", "syslog", "messages", "kern.log", "dnf.log", "pacman.log")
+LOG_NAMES = (
+    "dpkg.log",
+    "apt/history.log",
+    "apt/term.log",
+    "alternatives.log",
+    "bootstrap.log",
+    "syslog",
+    "messages",
+    "kern.log",
+    "dnf.log",
+    "pacman.log",
+)
 
 _EXAMPLES = """\
 examples:
@@ -57,10 +68,32 @@ examples:
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("file", metavar="FILE", nargs="?", help="the file to publish; without, a log file of this machine")
-    parser.add_argument("--config", metavar="FILE", help="the broker's property file; without, the one that comes with pylogbroker (etc/broker.properties)")
-    parser.add_argument("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="a property that overrides the file's; can be repeated")
-    parser.add_argument("--port", metavar="N", type=whole(0, 65535), default=0, help="the port to listen on, of the loopback interface; without, a free one")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="the file to publish; without, a log file of this machine",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the broker's property file; without, the one that comes with pylogbroker (etc/broker.properties)",
+    )
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a property that overrides the file's; can be repeated",
+    )
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        type=whole(0, 65535),
+        default=0,
+        help="the port to listen on, of the loopback interface; without, a free one",
+    )
     addBatching(parser)
 
 
@@ -72,7 +105,9 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
     @raise PylogbrokerError: something of it did not work.
     """
     config = options.config or str(samplePath())
-    lasting = readProperties(config, lambda sentence: streams.say(f"pylogbroker: {sentence}")).overlaid(options.changes)
+    lasting = readProperties(
+        config, lambda sentence: streams.say(f"pylogbroker: {sentence}")
+    ).overlaid(options.changes)
     path = options.file or findLog()
     data, isWhole = readFile(path)
     try:
@@ -82,15 +117,27 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
     try:
         # The port and the directory are the demo's own: it must neither meet a broker that runs, nor leave anything behind.
         properties = lasting.overlaid(
-            [f"port={options.port}", "listeners=", "listen.interface=127.0.0.1", f"log.dir={directory}", "enable.zookeeper=false"]
+            [
+                f"port={options.port}",
+                "listeners=",
+                "listen.interface=127.0.0.1",
+                f"log.dir={directory}",
+                "enable.zookeeper=false",
+            ]
         )
         broker = EmbeddedBroker(reactor, properties)
         await broker.start()
         try:
             show = _Show(reactor, broker, options, streams)
             await show.say(f"pylogbroker {__version__}\n")
-            await show.row("broker", f"{broker.endpoint}, configured by {config}, data in {directory}")
-            await show.row("file", f"{path}: {amount(len(data))}" + ("" if isWhole else f", the first of more than {amount(SIZE_MAX)}"))
+            await show.row(
+                "broker", f"{broker.endpoint}, configured by {config}, data in {directory}"
+            )
+            await show.row(
+                "file",
+                f"{path}: {amount(len(data))}"
+                + ("" if isWhole else f", the first of more than {amount(SIZE_MAX)}"),
+            )
             await show.run(path, data)
         finally:
             await closed(broker.stop())
@@ -98,14 +145,18 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
         shutil.rmtree(directory, ignore_errors=True)
     await show.row("broker", "stopped, data removed\n")
     lines = goOn(path, data.endswith(b"\n"), config, lasting, options.changes)
-    await show.say("Go on from here, with a broker that stays:\n\n" + "".join(f"  {line}\n" for line in lines))
+    await show.say(
+        "Go on from here, with a broker that stays:\n\n" + "".join(f"  {line}\n" for line in lines)
+    )
     return 0
 
 
 class _Show:
     """The acts, each of which prints its row."""
 
-    def __init__(self, reactor: Any, broker: EmbeddedBroker, options: argparse.Namespace, streams: Streams) -> None:
+    def __init__(
+        self, reactor: Any, broker: EmbeddedBroker, options: argparse.Namespace, streams: Streams
+    ) -> None:
         self._reactor = reactor
         self._broker = broker
         self._options = options
@@ -113,7 +164,9 @@ class _Show:
 
     async def say(self, text: str) -> None:
         """A line on standard output."""
-        await write(self._reactor, self._streams.output, f"{text}\n".encode("utf-8", "surrogateescape"))
+        await write(
+            self._reactor, self._streams.output, f"{text}\n".encode("utf-8", "surrogateescape")
+        )
 
     async def row(self, name: str, text: str) -> None:
         """What was done, and how it went."""
@@ -125,9 +178,18 @@ class _Show:
         found = await self._readBack(len(messages))
         back = b"\n".join(found) + (b"\n" if data.endswith(b"\n") else b"")
         if back != data:
-            place = next((index for index, (one, other) in enumerate(zip(back, data, strict=False)) if one != other), min(len(back), len(data)))
+            place = next(
+                (
+                    index
+                    for index, (one, other) in enumerate(zip(back, data, strict=False))
+                    if one != other
+                ),
+                min(len(back), len(data)),
+            )
             raise CommandError(f"what came back differs from {path} at byte {place}")
-        await self.row("compared", f"{len(back):,} bytes: what came back is the file, byte for byte")
+        await self.row(
+            "compared", f"{len(back):,} bytes: what came back is the file, byte for byte"
+        )
 
     async def _publish(self, path: str, data: bytes) -> list[bytes]:
         sizeMax = self._broker.settings.payloadSizeMax
@@ -145,7 +207,10 @@ class _Show:
                 await publisher.flush()
                 await publisher.confirm()
                 seconds = self._reactor.seconds() - begin
-                await self.row("published", f"{rates(len(messages), publisher.sentSize, seconds)}, in {publisher.batchCount:,} requests")
+                await self.row(
+                    "published",
+                    f"{rates(len(messages), publisher.sentSize, seconds)}, in {publisher.batchCount:,} requests",
+                )
         except MessageTooLargeError as error:
             overlong, reason = publisher.sentCount + 1, error.reason
         except PylogbrokerError as error:
@@ -153,13 +218,19 @@ class _Show:
         finally:
             await publisher.close()
         if overlong is not None:
-            raise CommandError(f"line {overlong:,} of {path} is too long for a message of {sizeMax:,} bytes: {reason}; try another file")
+            raise CommandError(
+                f"line {overlong:,} of {path} is too long for a message of {sizeMax:,} bytes: {reason}; try another file"
+            )
         return messages
 
     async def _readBack(self, count: int) -> list[bytes]:
         """What is not flushed cannot be seen; waiting for that is not counted as reading."""
         consumer = SimpleConsumer(self._reactor, self._broker.endpoint, timeoutMs=TIMEOUT_MS)
-        waitedMax = (self._broker.settings.flushIntervalMs + self._broker.settings.flushSchedulerIntervalMs + FLUSH_MS_MAX) / 1000
+        waitedMax = (
+            self._broker.settings.flushIntervalMs
+            + self._broker.settings.flushSchedulerIntervalMs
+            + FLUSH_MS_MAX
+        ) / 1000
         found: list[bytes] = []
         offset = size = 0
         seconds = waited = 0.0
@@ -172,14 +243,19 @@ class _Show:
                     size += len(payload)
                 if len(found) == before:
                     if waited > waitedMax:
-                        raise CommandError(f"after {waited:.0f} s only {before:,} of {count:,} messages are visible")
+                        raise CommandError(
+                            f"after {waited:.0f} s only {before:,} of {count:,} messages are visible"
+                        )
                     await deferLater(self._reactor, POLL_SECONDS)
                     waited += self._reactor.seconds() - begin
                 else:
                     seconds += self._reactor.seconds() - begin
         finally:
             await closed(consumer.close())
-        await self.row("read back", f"{rates(len(found), size, seconds)}, after {waited:.2f} s of waiting for the flush")
+        await self.row(
+            "read back",
+            f"{rates(len(found), size, seconds)}, after {waited:.2f} s of waiting for the flush",
+        )
         return found
 
 
@@ -199,7 +275,9 @@ def findLog(directory: str = LOG_DIRECTORY) -> str:
         found = [(size, path) for path in paths if (size := _readableSize(path)) > 0]
         if found:
             return max(found)[1]
-    raise CommandError(f"no log file was found under {directory} that can be read: give one as an argument")
+    raise CommandError(
+        f"no log file was found under {directory} that can be read: give one as an argument"
+    )
 
 
 def _logsUnder(directory: str) -> Iterable[str]:
@@ -232,7 +310,9 @@ def readFile(path: str, sizeMax: int = SIZE_MAX) -> tuple[bytes, bool]:
                 raise CommandError(f"{path} is not a regular file")
             data = file.read(sizeMax + 1)
     except (OSError, ValueError) as error:
-        raise CommandError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from error
+        raise CommandError(
+            f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if not data:
         raise CommandError(f"{path} is empty: give another file")
     if len(data) <= sizeMax:
@@ -240,7 +320,9 @@ def readFile(path: str, sizeMax: int = SIZE_MAX) -> tuple[bytes, bool]:
     return data[: data.rfind(b"\n", 0, sizeMax) + 1] or data[:sizeMax], False
 
 
-def goOn(path: str, isEnded: bool, config: str, properties: Properties, changes: Iterable[str] = ()) -> list[str]:
+def goOn(
+    path: str, isEnded: bool, config: str, properties: Properties, changes: Iterable[str] = ()
+) -> list[str]:
     """
     Commands to go on with.
 

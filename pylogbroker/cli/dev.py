@@ -39,12 +39,34 @@ The second keeps its data, and takes free ports. It needs Java and ZooKeeper; if
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("--data", metavar="DIR", help="the directory of all data, which stays; without, a temporary one, which does not")
-    parser.add_argument("--port", metavar="N", type=whole(0, 65535), default=BROKER_PORT, help="the broker's port; 0 takes a free one (%(default)s)")
     parser.add_argument(
-        "--zookeeper-port", dest="zookeeperPort", metavar="N", type=whole(0, 65535), default=PORT, help="ZooKeeper's port; 0 takes a free one (%(default)s)"
+        "--data",
+        metavar="DIR",
+        help="the directory of all data, which stays; without, a temporary one, which does not",
     )
-    parser.add_argument("--set", dest="changes", metavar="KEY=VALUE", action="append", default=[], help="a property of the broker; can be repeated")
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        type=whole(0, 65535),
+        default=BROKER_PORT,
+        help="the broker's port; 0 takes a free one (%(default)s)",
+    )
+    parser.add_argument(
+        "--zookeeper-port",
+        dest="zookeeperPort",
+        metavar="N",
+        type=whole(0, 65535),
+        default=PORT,
+        help="ZooKeeper's port; 0 takes a free one (%(default)s)",
+    )
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a property of the broker; can be repeated",
+    )
     parser.set_defaults(isFollowing=True)  # it is never done: ending it is no failure
 
 
@@ -62,13 +84,32 @@ async def dev(reactor: Any, options: argparse.Namespace, streams: Streams) -> in
     server = ZookeeperServer(reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort)
     try:
         await server.start()
-        config = readProperties(str(samplePath()), lambda sentence: streams.say(f"pylogbroker: {sentence}"))
-        own = ["log.flush.interval=1", *options.changes, f"port={options.port}", f"listen.interface={HOST}", f"hostname={HOST}", "listeners="]
-        place = [f"log.dir={os.path.join(directory, 'log')}", "enable.zookeeper=true", f"zk.connect={server.servers}"]
+        config = readProperties(
+            str(samplePath()), lambda sentence: streams.say(f"pylogbroker: {sentence}")
+        )
+        own = [
+            "log.flush.interval=1",
+            *options.changes,
+            f"port={options.port}",
+            f"listen.interface={HOST}",
+            f"hostname={HOST}",
+            "listeners=",
+        ]
+        place = [
+            f"log.dir={os.path.join(directory, 'log')}",
+            "enable.zookeeper=true",
+            f"zk.connect={server.servers}",
+        ]
         broker = EmbeddedBroker(reactor, config.overlaid([*own, *place]))
         try:
             await broker.start()
-            text = page(server.servers, f"{HOST}:{broker.port}", broker.settings.brokerId, directory, options.data is not None)
+            text = page(
+                server.servers,
+                f"{HOST}:{broker.port}",
+                broker.settings.brokerId,
+                directory,
+                options.data is not None,
+            )
             await write(reactor, streams.output, text.encode("utf-8", "surrogateescape"))
             await server.whenEnded()
         finally:

@@ -21,7 +21,13 @@ from pylogbroker.cli.messageformats import payloadAsJson
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJsonLine
 from pylogbroker.errors import FormatError
-from pylogbroker.formats.messageset import HEADER_SIZE_0, HEADER_SIZE_1, SIZE_FIELD_SIZE, MessageSet, readEntry
+from pylogbroker.formats.messageset import (
+    HEADER_SIZE_0,
+    HEADER_SIZE_1,
+    SIZE_FIELD_SIZE,
+    MessageSet,
+    readEntry,
+)
 from pylogbroker.model import Message
 
 READ_SIZE = 1 << 20
@@ -39,10 +45,28 @@ examples:
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a segment file; its name is the offset at which it begins")
-    parser.add_argument("--no-print", "-noprint", dest="isPrinted", action="store_false", help="leave the payloads out")
-    parser.add_argument("--open", dest="isOpened", action="store_true", help="open compressed entries and show the messages inside, indented")
-    addJson(parser, "each entry as a JSON object in a line; those inside, with --open, as its messages")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a segment file; its name is the offset at which it begins",
+    )
+    parser.add_argument(
+        "--no-print",
+        "-noprint",
+        dest="isPrinted",
+        action="store_false",
+        help="leave the payloads out",
+    )
+    parser.add_argument(
+        "--open",
+        dest="isOpened",
+        action="store_true",
+        help="open compressed entries and show the messages inside, indented",
+    )
+    addJson(
+        parser, "each entry as a JSON object in a line; those inside, with --open, as its messages"
+    )
 
 
 def dump(options: argparse.Namespace, streams: Streams) -> int:
@@ -57,7 +81,9 @@ def dump(options: argparse.Namespace, streams: Streams) -> int:
     for path in options.files:
         try:
             with open(path, "rb", READ_SIZE) as file:
-                fault = _dumpFile(path, file, options, lambda data: writeAtOnce(streams.output, data), streams.say)
+                fault = _dumpFile(
+                    path, file, options, lambda data: writeAtOnce(streams.output, data), streams.say
+                )
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -89,7 +115,9 @@ class _Found(NamedTuple):
     @property
     def payloadStart(self) -> int:
         """Where in C{data}; at its end for an entry that is too short for its header."""
-        return min(SIZE_FIELD_SIZE + (HEADER_SIZE_0 if self.magic == 0 else HEADER_SIZE_1), len(self.data))
+        return min(
+            SIZE_FIELD_SIZE + (HEADER_SIZE_0 if self.magic == 0 else HEADER_SIZE_1), len(self.data)
+        )
 
     @property
     def codec(self) -> int:
@@ -122,7 +150,13 @@ def _entries(file: BinaryIO, fileSize: int) -> Iterator[_Found | str]:
         position += len(data)
 
 
-def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Callable[[bytes], None], say: Callable[[str], None]) -> str | None:
+def _dumpFile(
+    path: str,
+    file: BinaryIO,
+    options: argparse.Namespace,
+    write: Callable[[bytes], None],
+    say: Callable[[str], None],
+) -> str | None:
     """
     @return: where and why the file stops being valid; L{None} when it does not.
     """
@@ -130,13 +164,20 @@ def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Cal
     base = int(stem.group()) if stem else 0
     if stem is None:
         say(f"pylogbroker: {path}: the name does not begin with an offset; counting from 0")
-    pieces = [] if options.isJson else [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
+    pieces = (
+        []
+        if options.isJson
+        else [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
+    )
     offset, gathered = base, 0
     fault: str | None = None
 
     def found(position: int, reason: str) -> None:
         nonlocal fault
-        fault = fault or f"valid up to offset {base + position} (byte {position}), and no further: {reason}"
+        fault = (
+            fault
+            or f"valid up to offset {base + position} (byte {position}), and no further: {reason}"
+        )
 
     for entry in _entries(file, os.fstat(file.fileno()).st_size):
         if isinstance(entry, str):
@@ -147,10 +188,17 @@ def _dumpFile(path: str, file: BinaryIO, options: argparse.Namespace, write: Cal
         inside: list[Message] = []
         if options.isOpened and entry.error is None and entry.codec:
             try:
-                inside = [message for message, _nextOffset in MessageSet(entry.data, base + entry.position)]
+                inside = [
+                    message
+                    for message, _nextOffset in MessageSet(entry.data, base + entry.position)
+                ]
             except FormatError as error:
                 found(entry.position, error.reason)
-        text = _asJson(entry, inside, path, base, options) if options.isJson else _asText(entry, inside, base, options.isPrinted)
+        text = (
+            _asJson(entry, inside, path, base, options)
+            if options.isJson
+            else _asText(entry, inside, base, options.isPrinted)
+        )
         pieces.append(text)
         gathered += len(text)
         offset = base + entry.position + len(entry.data)
@@ -179,9 +227,16 @@ def _asText(entry: _Found, inside: Iterable[Message], base: int, isPrinted: bool
     return b"".join(pieces)
 
 
-def _asJson(entry: _Found, inside: Iterable[Message], path: str, base: int, options: argparse.Namespace) -> bytes:
+def _asJson(
+    entry: _Found, inside: Iterable[Message], path: str, base: int, options: argparse.Namespace
+) -> bytes:
     payload = entry.data[entry.payloadStart :]
-    document: dict[str, Any] = {"file": path, "offset": base + entry.position, "isValid": entry.error is None, "payloadSize": len(payload)}
+    document: dict[str, Any] = {
+        "file": path,
+        "offset": base + entry.position,
+        "isValid": entry.error is None,
+        "payloadSize": len(payload),
+    }
     document.update({"magic": entry.magic, "codec": entry.codec})
     if options.isPrinted:
         document.update(payloadAsJson(payload))
@@ -194,5 +249,3 @@ def _asJson(entry: _Found, inside: Iterable[Message], path: str, base: int, opti
 
 def _payload(payload: bytes) -> bytes:
     return b"payload:\t" + payload.decode("utf-8", "replace").encode() + b"\n"
-
-

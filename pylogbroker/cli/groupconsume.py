@@ -78,7 +78,14 @@ class _GroupReading:
     @ivar isUnderWay: whether this member has joined.
     """
 
-    def __init__(self, reactor: Any, consumer: ConsumerConnector, ends: LogEnds, options: argparse.Namespace, streams: Streams) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        consumer: ConsumerConnector,
+        ends: LogEnds,
+        options: argparse.Namespace,
+        streams: Streams,
+    ) -> None:
         self._reactor = reactor
         self._consumer = consumer
         self._options = options
@@ -131,7 +138,9 @@ class _GroupReading:
 
     async def _print(self, messages: Sequence[ConsumedMessage]) -> None:
         shape = MESSAGE_FORMATS[self._options.format]
-        lines = [shape(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
+        lines = [
+            shape(each.value, each.topic, each.partition, each.nextOffset) for each in messages
+        ]
         await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
         self.count += len(messages)
 
@@ -158,5 +167,7 @@ class _GroupReading:
             except PylogbrokerError as error:
                 reason = str(error)
         if idleMs > self._options.timeoutMs:
-            raise CommandError(f"nothing has come for {idleMs:,} ms, and that is not the end: {reason}")
+            raise CommandError(
+                f"nothing has come for {idleMs:,} ms, and that is not the end: {reason}"
+            )
         return False

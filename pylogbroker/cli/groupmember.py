@@ -26,7 +26,15 @@ class GroupMember:
     @ivar consumer: not connected.
     """
 
-    def __init__(self, reactor: Any, options: argparse.Namespace, streams: Streams, prefix: str, pollMs: int, changes: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        options: argparse.Namespace,
+        streams: Streams,
+        prefix: str,
+        pollMs: int,
+        changes: Mapping[str, str],
+    ) -> None:
         """
         @param options: C{zookeeper}, C{access}, C{timeoutMs}, C{fetchSize} and C{group}, which is L{None} for one of its own.
         @param prefix: of the name of that.
@@ -47,7 +55,13 @@ class GroupMember:
             **changes,
         }
         settings = ConsumerSettings.fromProperties(properties, streams.say)
-        self.zookeeper = ZookeeperClient(reactor, settings.zkConnect, settings.zkSessionTimeoutMs, digest=settings.zkDigest, acl=settings.zkAcl)
+        self.zookeeper = ZookeeperClient(
+            reactor,
+            settings.zkConnect,
+            settings.zkSessionTimeoutMs,
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
+        )
         self.consumer = ConsumerConnector(reactor, settings, self.zookeeper)
 
     async def leave(self) -> None:

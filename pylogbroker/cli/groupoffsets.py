@@ -15,7 +15,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addJson, addRegistry, brokerPartition, group, time, topic, whole
+from pylogbroker.cli.arguments import (
+    addJson,
+    addRegistry,
+    brokerPartition,
+    group,
+    time,
+    topic,
+    whole,
+)
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.streams import Streams, openInput
 from pylogbroker.cli.tables import asJson, show, table
@@ -59,8 +67,12 @@ that was not written to any more after that time, or to the earliest message, so
 def addExportArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXPORT_EXAMPLES
-    parser.add_argument("groups", metavar="GROUP", nargs="*", type=group, help="the groups to export; without, all")
-    parser.add_argument("--output", metavar="FILE", help="a new file to write to; without, standard output")
+    parser.add_argument(
+        "groups", metavar="GROUP", nargs="*", type=group, help="the groups to export; without, all"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="a new file to write to; without, standard output"
+    )
     addRegistry(parser)
     addJson(parser, "one JSON document instead of lines")
 
@@ -68,7 +80,9 @@ def addExportArguments(parser: argparse.ArgumentParser) -> None:
 def addImportArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _IMPORT_EXAMPLES
-    parser.add_argument("file", metavar="FILE", help="what groups export has written; - is standard input")
+    parser.add_argument(
+        "file", metavar="FILE", help="what groups export has written; - is standard input"
+    )
     addChange(parser)
 
 
@@ -77,11 +91,27 @@ def addResetArguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _RESET_EXAMPLES
     parser.add_argument("group", metavar="GROUP", type=group, help="the group")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", metavar="TIME", type=time, help="earliest, latest, milliseconds since 1970, or a date like 2026-01-31T12:00")
-    where.add_argument("--to-offset", dest="toOffset", metavar="N", type=whole(0), help="an offset at which a message begins, or the log ends")
+    where.add_argument(
+        "--to",
+        metavar="TIME",
+        type=time,
+        help="earliest, latest, milliseconds since 1970, or a date like 2026-01-31T12:00",
+    )
+    where.add_argument(
+        "--to-offset",
+        dest="toOffset",
+        metavar="N",
+        type=whole(0),
+        help="an offset at which a message begins, or the log ends",
+    )
     addTopics(parser)
     parser.add_argument(
-        "--partition", dest="partitions", metavar="BROKER-PARTITION", type=brokerPartition, action="append", help="a partition; can be repeated; without, all"
+        "--partition",
+        dest="partitions",
+        metavar="BROKER-PARTITION",
+        type=brokerPartition,
+        action="append",
+        help="a partition; can be repeated; without, all",
     )
     addChange(parser)
 
@@ -96,7 +126,12 @@ def addTopics(parser: argparse.ArgumentParser) -> None:
 
 def addChange(parser: argparse.ArgumentParser) -> None:
     """Arguments of what may change something: where, whether really, and how to show it."""
-    parser.add_argument("--execute", dest="isExecuted", action="store_true", help="do it; without, what would be done is only shown")
+    parser.add_argument(
+        "--execute",
+        dest="isExecuted",
+        action="store_true",
+        help="do it; without, what would be done is only shown",
+    )
     parser.add_argument(
         "--force", dest="isForced", action="store_true",
         help="do it even where it is refused: while the group has members, or to a number at which no message begins",
@@ -115,11 +150,21 @@ async def exportOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     @return: the exit code: 1 when one of them could not be read.
     @raise PylogbrokerError: ZooKeeper cannot be read, there is no such group, or the file cannot be written.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         names = await cluster.knownGroups(options.groups)
         found = [each for name in names for each in await readOffsets(cluster, name)]
     if options.isJson:
-        documents = [{"group": each.group, "topic": each.topic, **each.partition._asdict(), "offset": each.offset} for each in found]
+        documents = [
+            {
+                "group": each.group,
+                "topic": each.topic,
+                **each.partition._asdict(),
+                "offset": each.offset,
+            }
+            for each in found
+        ]
         text = asJson({"offsets": documents, "problems": cluster.problems})
     else:
         text = "".join(f"{each.encode()}\n" for each in found)
@@ -129,7 +174,9 @@ async def exportOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
         _writeFile(options.output, text)
     for problem in cluster.problems:
         streams.say(f"pylogbroker: {problem}")
-    streams.say(f"exported {len(found):,} offsets of {len({each.group for each in found}):,} groups")
+    streams.say(
+        f"exported {len(found):,} offsets of {len({each.group for each in found}):,} groups"
+    )
     return 1 if cluster.problems else 0
 
 
@@ -147,7 +194,9 @@ def _writeFile(path: str, text: str) -> None:
 async def readOffsets(cluster: ClusterReading, name: str) -> list[GroupOffset]:
     """Of a group, sorted; without what cannot be read."""
     found = await cluster.registries.offsets(paths.GroupPaths(name))
-    return [GroupOffset(name, topic, partition, offset) for (topic, partition), offset in found.items()]
+    return [
+        GroupOffset(name, topic, partition, offset) for (topic, partition), offset in found.items()
+    ]
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -170,7 +219,9 @@ async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     @raise PylogbrokerError: the file is none, ZooKeeper cannot be reached, or it is refused.
     """
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         if not options.isForced:
             await _checkAll(cluster, wanted)
         await change(reactor, cluster, wanted, options, streams)
@@ -200,9 +251,13 @@ def _readFile(path: str, streams: Streams) -> str:
         with open(descriptor, "rb", closefd=descriptor != streams.input) as file:
             data = file.read(FILE_SIZE_MAX + 1)
     except (OSError, ValueError) as error:
-        raise CommandError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from error
+        raise CommandError(
+            f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if len(data) > FILE_SIZE_MAX:
-        raise CommandError(f"{name} has more than {FILE_SIZE_MAX:,} bytes: that is no export of offsets")
+        raise CommandError(
+            f"{name} has more than {FILE_SIZE_MAX:,} bytes: that is no export of offsets"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -216,14 +271,21 @@ async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Strea
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper or a broker cannot be asked, there is nothing to reset, or it is refused.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         places = await _places(cluster, options)
-        wanted = [GroupOffset(options.group, *place, await _target(cluster, *place, options)) for place in places]
+        wanted = [
+            GroupOffset(options.group, *place, await _target(cluster, *place, options))
+            for place in places
+        ]
         await change(reactor, cluster, wanted, options, streams)
     return 0
 
 
-async def _places(cluster: ClusterReading, options: argparse.Namespace) -> list[tuple[str, BrokerPartition]]:
+async def _places(
+    cluster: ClusterReading, options: argparse.Namespace
+) -> list[tuple[str, BrokerPartition]]:
     """What is to be reset."""
     if options.topics:
         topics = await cluster.knownTopics(sorted(set(options.topics)))
@@ -243,7 +305,9 @@ async def _places(cluster: ClusterReading, options: argparse.Namespace) -> list[
     return places
 
 
-async def _target(cluster: ClusterReading, name: str, partition: BrokerPartition, options: argparse.Namespace) -> int:
+async def _target(
+    cluster: ClusterReading, name: str, partition: BrokerPartition, options: argparse.Namespace
+) -> int:
     """Where to go in a partition."""
     if options.toOffset is None:
         found = await cluster.ends.before(name, partition, options.to, 1)
@@ -254,7 +318,9 @@ async def _target(cluster: ClusterReading, name: str, partition: BrokerPartition
     return offset
 
 
-async def _check(cluster: ClusterReading, name: str, partition: BrokerPartition, offset: int) -> None:
+async def _check(
+    cluster: ClusterReading, name: str, partition: BrokerPartition, offset: int
+) -> None:
     """
     Whether a message begins there, or the log ends.
 
@@ -267,18 +333,35 @@ async def _check(cluster: ClusterReading, name: str, partition: BrokerPartition,
         return
     consumer = await cluster.ends.consumer(partition.broker)
     try:
-        next(iter((await consumer.fetch(name, partition.partition, offset, CHECK_SIZE)).shallow()), None)
+        next(
+            iter((await consumer.fetch(name, partition.partition, offset, CHECK_SIZE)).shallow()),
+            None,
+        )
     except FormatError as error:
         raise CommandError(
             f"at offset {offset} of {name} {partition} no message begins, or one of more than {CHECK_SIZE:,} bytes: {error.reason}"
         ) from error
 
 
-async def change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOffset], options: argparse.Namespace, streams: Streams) -> None:
+async def change(
+    reactor: Any,
+    cluster: ClusterReading,
+    wanted: Sequence[GroupOffset],
+    options: argparse.Namespace,
+    streams: Streams,
+) -> None:
     """Show what is to be changed, and change it if it was said so."""
     changes = [Change(each, await _old(cluster, each)) for each in wanted]
-    running = [name for name in sorted({each.group for each in wanted}) if await cluster.registries.children(paths.GroupPaths(name).ids)]
-    refusal = f"there are members in {', '.join(running)}: they would write their own positions over these; end them first" if running else None
+    running = [
+        name
+        for name in sorted({each.group for each in wanted})
+        if await cluster.registries.children(paths.GroupPaths(name).ids)
+    ]
+    refusal = (
+        f"there are members in {', '.join(running)}: they would write their own positions over these; end them first"
+        if running
+        else None
+    )
     isDone = options.isExecuted and (refusal is None or options.isForced)
     if isDone:
         for each in wanted:
@@ -290,7 +373,9 @@ async def change(reactor: Any, cluster: ClusterReading, wanted: Sequence[GroupOf
         if options.isExecuted and not isDone:
             raise CommandError(f"nothing was changed: {refusal}")
         streams.say(f"pylogbroker: {refusal}")
-    streams.say(f"set {len(changes):,} offsets" if isDone else "nothing was changed; --execute does it")
+    streams.say(
+        f"set {len(changes):,} offsets" if isDone else "nothing was changed; --execute does it"
+    )
 
 
 async def _old(cluster: ClusterReading, each: GroupOffset) -> int | None:
@@ -308,5 +393,15 @@ def _asJson(changes: Iterable[Change], isDone: bool) -> str:
 
 
 def _asTable(changes: Iterable[Change]) -> str:
-    rows = [(each.group, each.topic, str(each.partition), old, each.offset, None if old is None else each.offset - old) for each, old in changes]
+    rows = [
+        (
+            each.group,
+            each.topic,
+            str(each.partition),
+            old,
+            each.offset,
+            None if old is None else each.offset - old,
+        )
+        for each, old in changes
+    ]
     return table(("GROUP", "TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"), rows)

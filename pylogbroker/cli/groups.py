@@ -37,7 +37,9 @@ to: 5m-2h is at least 5 minutes and at most 2 hours, >5m at least 5 minutes, and
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("groups", metavar="GROUP", nargs="*", type=group, help="the groups to show; without, all")
+    parser.add_argument(
+        "groups", metavar="GROUP", nargs="*", type=group, help="the groups to show; without, all"
+    )
     addRegistry(parser)
     addJson(parser, "one JSON document instead of tables; times are milliseconds")
 
@@ -67,7 +69,15 @@ class PartitionReport:
     def asJson(self) -> dict[str, Any]:
         """As C{--json} has it."""
         broker, partition = self.partition
-        found = {"topic": self.topic, "broker": broker, "partition": partition, "owner": self.owner, "offset": self.offset, "end": self.end, "lag": self.lag}
+        found = {
+            "topic": self.topic,
+            "broker": broker,
+            "partition": partition,
+            "owner": self.owner,
+            "offset": self.offset,
+            "end": self.end,
+            "lag": self.lag,
+        }
         return {**found, "behindMsMin": self.ages.least, "behindMsMax": self.ages.most}
 
 
@@ -86,7 +96,12 @@ class GroupReport:
     def asJson(self) -> dict[str, Any]:
         """As C{--json} has it."""
         members = [{"id": name, "subscription": wanted} for name, wanted in self.members.items()]
-        return {"group": self.group, "members": members, "partitions": [each.asJson() for each in self.partitions], "problems": self.problems}
+        return {
+            "group": self.group,
+            "members": members,
+            "partitions": [each.asJson() for each in self.partitions],
+            "problems": self.problems,
+        }
 
 
 async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -96,7 +111,9 @@ async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         names = await cluster.knownGroups(options.groups)
         reports = [await GroupReading(cluster, name).read() for name in names]
     if options.isJson:
@@ -126,10 +143,19 @@ class GroupReading:
         """
         report, registries = self._report, self._registries
         topics = await self._readMembers()
-        owners, offsets = await registries.owners(self._paths), await registries.offsets(self._paths)
-        topics |= {*await registries.children(self._paths.owners), *await registries.children(self._paths.offsets)}
+        owners, offsets = (
+            await registries.owners(self._paths),
+            await registries.offsets(self._paths),
+        )
+        topics |= {
+            *await registries.children(self._paths.owners),
+            *await registries.children(self._paths.offsets),
+        }
         places = {*await registries.partitions(sorted(topics)), *owners, *offsets}
-        report.partitions = [PartitionReport(*place, owners.get(place), offsets.get(place)) for place in sorted(places)]
+        report.partitions = [
+            PartitionReport(*place, owners.get(place), offsets.get(place))
+            for place in sorted(places)
+        ]
         self._checkOwners()
         byBroker: dict[int, list[PartitionReport]] = {}
         for each in report.partitions:
@@ -154,7 +180,9 @@ class GroupReading:
         for each in self._report.partitions:
             if each.owner is not None and each.owner.rpartition("-")[0] not in self._report.members:
                 where = self._paths.owner(each.topic, each.partition)
-                self._report.problems.append(f"{where}: the owner, {each.owner!r}, is no thread of a member")
+                self._report.problems.append(
+                    f"{where}: the owner, {each.owner!r}, is no thread of a member"
+                )
 
     async def _askBroker(self, number: int, partitions: list[PartitionReport]) -> None:
         """One that does not answer is asked no more."""
@@ -178,7 +206,10 @@ _HEADINGS = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "BEHIND", "OWNER")
 def asTable(report: GroupReport) -> str:
     """A group for people."""
     lines = [f"group {printable(report.group)}"]
-    lines += [f"  member {printable(name)}  {printable(wanted)}" for name, wanted in report.members.items()] or ["  no members"]
+    lines += [
+        f"  member {printable(name)}  {printable(wanted)}"
+        for name, wanted in report.members.items()
+    ] or ["  no members"]
     if report.partitions:
         rows = [
             (each.topic, str(each.partition), each.offset, each.end, each.lag, shownAges(each.ages), each.owner) for each in report.partitions
@@ -200,7 +231,12 @@ def shownAges(ages: Ages) -> str:
 
 
 def _duration(durationMs: int, isUp: bool = False) -> str:
-    for sizeMs, limitMs, letter in ((1_000, 120_000, "s"), (60_000, 7_200_000, "m"), (3_600_000, 172_800_000, "h"), (86_400_000, 2**63, "d")):
+    for sizeMs, limitMs, letter in (
+        (1_000, 120_000, "s"),
+        (60_000, 7_200_000, "m"),
+        (3_600_000, 172_800_000, "h"),
+        (86_400_000, 2**63, "d"),
+    ):
         if durationMs < limitMs:
             break
     return f"{-(-durationMs // sizeMs) if isUp else durationMs // sizeMs}{letter}"

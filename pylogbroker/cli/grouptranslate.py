@@ -39,8 +39,21 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         help="ZooKeeper's servers of the cluster that was mirrored; --zookeeper has those of the mirror's target",
     )  # fmt: skip
     addOtherAccess(parser, "from", "the cluster that was mirrored")
-    parser.add_argument("--mirror-group", dest="mirrorGroup", metavar="GROUP", type=group, required=True, help="the groupid of the mirror, in that cluster")
-    parser.add_argument("--to-group", dest="toGroup", metavar="GROUP", type=group, help="how the group is called in the target; without, the same")
+    parser.add_argument(
+        "--mirror-group",
+        dest="mirrorGroup",
+        metavar="GROUP",
+        type=group,
+        required=True,
+        help="the groupid of the mirror, in that cluster",
+    )
+    parser.add_argument(
+        "--to-group",
+        dest="toGroup",
+        metavar="GROUP",
+        type=group,
+        help="how the group is called in the target; without, the same",
+    )
     addTopics(parser)
     addChange(parser)
 
@@ -52,23 +65,44 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
     @return: the exit code.
     @raise PylogbrokerError: one of the clusters cannot be reached, the group has no positions, nothing was mirrored, or it is refused.
     """
-    async with ClusterReading(reactor, options.source, options.timeoutMs, options.otherAccess) as source:
-        found = [each for each in await readOffsets(source, options.group) if not options.topics or each.topic in options.topics]
+    async with ClusterReading(
+        reactor, options.source, options.timeoutMs, options.otherAccess
+    ) as source:
+        found = [
+            each
+            for each in await readOffsets(source, options.group)
+            if not options.topics or each.topic in options.topics
+        ]
         if not found:
             raise CommandError(f"the group {options.group} has no positions at {options.source}")
         positions = {Place(each.topic, each.partition): each.offset for each in found}
-        tables = await readTables(source.zookeeper, options.mirrorGroup, sorted({place.topic for place in positions}))
+        tables = await readTables(
+            source.zookeeper, options.mirrorGroup, sorted({place.topic for place in positions})
+        )
         problems = source.problems
     if not tables:
-        raise CommandError(f"no mirror of the group {options.mirrorGroup} has written down offsets of these topics")
-    problems += [f"{place} was not mirrored: what came of it begins at the beginning" for place in positions if place not in tables]
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as target:
+        raise CommandError(
+            f"no mirror of the group {options.mirrorGroup} has written down offsets of these topics"
+        )
+    problems += [
+        f"{place} was not mirrored: what came of it begins at the beginning"
+        for place in positions
+        if place not in tables
+    ]
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as target:
         target.problems += problems
         partitions: dict[str, list[BrokerPartition]] = {place.topic: [] for place in positions}
         for name, partition in await target.registries.partitions(partitions):
             partitions[name].append(partition)
         wanted = [
-            GroupOffset(options.toGroup or options.group, place.topic, place.partition, await _there(target, place, offset))
+            GroupOffset(
+                options.toGroup or options.group,
+                place.topic,
+                place.partition,
+                await _there(target, place, offset),
+            )
             for place, offset in sorted(translate(positions, tables, partitions).items())
         ]
         await change(reactor, target, wanted, options, streams)
@@ -79,6 +113,8 @@ async def _there(target: ClusterReading, place: Place, offset: int) -> int:
     """An offset that there is: what has been deleted cannot be gone back to."""
     start, end = await target.ends.start(*place), await target.ends.end(*place)
     if offset > end:
-        target.problems.append(f"{place} of the target ends at {end}, and had reached {offset} before: its data were lost. The group begins at the beginning")
+        target.problems.append(
+            f"{place} of the target ends at {end}, and had reached {offset} before: its data were lost. The group begins at the beginning"
+        )
         return start
     return max(offset, start)

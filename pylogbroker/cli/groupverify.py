@@ -30,7 +30,13 @@ and go this is so for a moment.
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("groups", metavar="GROUP", nargs="*", type=group, help="the groups to look at; without, all that have members")
+    parser.add_argument(
+        "groups",
+        metavar="GROUP",
+        nargs="*",
+        type=group,
+        help="the groups to look at; without, all that have members",
+    )
     addRegistry(parser)
     addJson(parser)
 
@@ -42,9 +48,13 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
     @return: the exit code: 1 when something is.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         names = await cluster.knownGroups(options.groups)
-        chosen = options.groups or [name for name in names if await cluster.registries.children(paths.GroupPaths(name).ids)]
+        chosen = options.groups or [
+            name for name in names if await cluster.registries.children(paths.GroupPaths(name).ids)
+        ]
         results = {name: await _verify(cluster, name) for name in chosen}
     isGood = not cluster.problems and not any(faults for _count, faults in results.values())
     if options.isJson:
@@ -61,12 +71,19 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
         for problem in cluster.problems:
             streams.say(f"pylogbroker: {problem}")
     await show(reactor, streams, text)
-    streams.say(f"looked at {sum(count for count, _faults in results.values()):,} partitions of {len(results):,} groups")
+    streams.say(
+        f"looked at {sum(count for count, _faults in results.values()):,} partitions of {len(results):,} groups"
+    )
     return 0 if isGood else 1
 
 
 def _document(fault: OwnershipFault) -> dict[str, Any]:
-    return {"topic": fault.topic, **fault.partition._asdict(), "owner": fault.owner, "reason": fault.reason}
+    return {
+        "topic": fault.topic,
+        **fault.partition._asdict(),
+        "owner": fault.owner,
+        "reason": fault.reason,
+    }
 
 
 async def _verify(cluster: ClusterReading, name: str) -> tuple[int, list[OwnershipFault]]:
@@ -74,7 +91,10 @@ async def _verify(cluster: ClusterReading, name: str) -> tuple[int, list[Ownersh
     @return: how many partitions the group should read; what is wrong with them.
     """
     group = paths.GroupPaths(name)
-    subscriptions = {member: node.subscription for member, node in (await cluster.registries.members(group)).items()}
+    subscriptions = {
+        member: node.subscription
+        for member, node in (await cluster.registries.members(group)).items()
+    }
     try:
         threadCounts = threadCountsByTopic(subscriptions, await cluster.registries.topics())
     except InvalidPatternError as error:

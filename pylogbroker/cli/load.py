@@ -38,8 +38,15 @@ _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
 
 def addTable(parser: argparse.ArgumentParser) -> None:
     """Which table, and how its files are written."""
-    parser.add_argument("path", metavar="FOLDER", help="the table's folder, on a local or mounted file system")
-    parser.add_argument("--compression", metavar="NAME", default="zstd", help="of the files: zstd, snappy, gzip, lz4, none (%(default)s)")
+    parser.add_argument(
+        "path", metavar="FOLDER", help="the table's folder, on a local or mounted file system"
+    )
+    parser.add_argument(
+        "--compression",
+        metavar="NAME",
+        default="zstd",
+        help="of the files: zstd, snappy, gzip, lz4, none (%(default)s)",
+    )
 
 
 def addArguments(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +55,18 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addTable(parser)
     cluster = parser.add_mutually_exclusive_group(required=True)
     addZookeeper(cluster, False)
-    cluster.add_argument("--brokers", metavar="ID:HOST:PORT,…", help="the brokers of a cluster without ZooKeeper")
+    cluster.add_argument(
+        "--brokers", metavar="ID:HOST:PORT,…", help="the brokers of a cluster without ZooKeeper"
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--topic", dest="topics", metavar="TOPIC", type=topic, action="append", help="load this topic; can be repeated")
+    what.add_argument(
+        "--topic",
+        dest="topics",
+        metavar="TOPIC",
+        type=topic,
+        action="append",
+        help="load this topic; can be repeated",
+    )
     what.add_argument("--whitelist", metavar="PATTERN", help="load all topics whose names match")
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
@@ -58,15 +74,33 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         help='begin here, and replace what the table has from there on: earliest, latest, or {"TOPIC": {"BROKER-PARTITION": OFFSET}}',
     )  # fmt: skip
     begin.add_argument(
-        "--offsets-in", dest="offsetsIn", metavar="FILE", help="begin at the offsets of these lines: uri, topic, partition and offset, with tabs between"
+        "--offsets-in",
+        dest="offsetsIn",
+        metavar="FILE",
+        help="begin at the offsets of these lines: uri, topic, partition and offset, with tabs between",
     )
-    parser.add_argument("--offsets-out", dest="offsetsOut", metavar="FILE", help="write such lines of where the table ends, for the next run of such a tool")
     parser.add_argument(
-        "--event-time", dest="eventTime", metavar="EXPRESSION", help="in SQL, when a message was made (the audit envelope's time, else that of the run)"
+        "--offsets-out",
+        dest="offsetsOut",
+        metavar="FILE",
+        help="write such lines of where the table ends, for the next run of such a tool",
     )
-    parser.add_argument("--transform", metavar="MODULE.FUNCTION", help="adds columns: a function of a DataFrame to one that has a row for each row")
     parser.add_argument(
-        "--skip-lost", dest="isLossSkipped", action="store_true", help="go on where messages were deleted before they were loaded; without, that is an error"
+        "--event-time",
+        dest="eventTime",
+        metavar="EXPRESSION",
+        help="in SQL, when a message was made (the audit envelope's time, else that of the run)",
+    )
+    parser.add_argument(
+        "--transform",
+        metavar="MODULE.FUNCTION",
+        help="adds columns: a function of a DataFrame to one that has a row for each row",
+    )
+    parser.add_argument(
+        "--skip-lost",
+        dest="isLossSkipped",
+        action="store_true",
+        help="go on where messages were deleted before they were loaded; without, that is an error",
     )
     addAccess(parser)
     addSpark(parser)
@@ -86,14 +120,20 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
-    localPath(options.path)  # what is wrong with it, and with the lines, is said before Spark has started
+    localPath(
+        options.path
+    )  # what is wrong with it, and with the lines, is said before Spark has started
     lines = _givenLines(options)
     with session(options, "pylogbroker load") as spark:
         from pylogbroker.spark import loading
 
         beginnings, topics = _beginnings(options, lines)
         source = _source(options, topics)
-        transform = None if options.transform is None else classes.load("transform", options.transform, {}, "transform")
+        transform = (
+            None
+            if options.transform is None
+            else classes.load("transform", options.transform, {}, "transform")
+        )
         with jobProgress(streams) as report:
             result = loading.load(
                 spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
@@ -121,13 +161,19 @@ def _behindCommit(manifest: Any, problem: str) -> Iterator[None]:
     except PylogbrokerError as error:
         if manifest is None:
             raise
-        raise CommittedError(f"committed as run {manifest.number}, but {problem}: {error}") from error
+        raise CommittedError(
+            f"committed as run {manifest.number}, but {problem}: {error}"
+        ) from error
 
 
 def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
     """The data source's options."""
     source = _cluster(options)
-    source |= {"subscribePattern": options.whitelist} if options.whitelist else {"subscribe": ",".join(topics)}
+    source |= (
+        {"subscribePattern": options.whitelist}
+        if options.whitelist
+        else {"subscribe": ",".join(topics)}
+    )
     return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
 
 
@@ -156,7 +202,9 @@ def _givenLines(options: argparse.Namespace) -> list[str]:
         with open(options.offsetsIn, encoding="utf-8") as file:
             return file.read().split("\n")
     except UnicodeDecodeError as error:
-        raise LoadError(f"{options.offsetsIn}: it is no text in UTF-8 ({error}); nothing was loaded. 0.7's sequence files have to become text first") from error
+        raise LoadError(
+            f"{options.offsetsIn}: it is no text in UTF-8 ({error}); nothing was loaded. 0.7's sequence files have to become text first"
+        ) from error
     except OSError as error:
         raise storageError(options.offsetsIn, "read", error) from error
 
@@ -195,9 +243,16 @@ def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) 
 def _tell(options: argparse.Namespace, streams: Streams, result: Any) -> None:
     manifest = result.manifest
     if options.isJson:
-        text = asJson({"notes": list(result.notes), "run": None if manifest is None else manifest.asDocument()})
+        text = asJson(
+            {
+                "notes": list(result.notes),
+                "run": None if manifest is None else manifest.asDocument(),
+            }
+        )
     elif manifest is not None:
-        text = table(_HEADINGS, [(each.topic, each.partition, *each[2:]) for each in manifest.ranges])
+        text = table(
+            _HEADINGS, [(each.topic, each.partition, *each[2:]) for each in manifest.ranges]
+        )
     else:
         text = ""
     writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
@@ -207,7 +262,9 @@ def _tell(options: argparse.Namespace, streams: Streams, result: Any) -> None:
         streams.say("nothing is new; the table is as it was")
         return
     written = f"{len(manifest.added)} files of {amount(manifest.size)}"
-    streams.say(f"run {manifest.number}: {manifest.rowCount:,} rows of {amount(manifest.logSize)} of log, in {written}")
+    streams.say(
+        f"run {manifest.number}: {manifest.rowCount:,} rows of {amount(manifest.logSize)} of log, in {written}"
+    )
     streams.say(f"event time: {manifest.eventTime}")
     for name, count in manifest.arrivals.items():
         streams.say(f"{name}: {count:,} rows have none, and stand under the time of the run")

@@ -36,7 +36,12 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addTable(parser)
     parser.add_argument("--date", type=_date, help="only this day, of UTC; without, all")
     parser.add_argument(
-        "--min-files", dest="fileCountMin", metavar="N", type=positive, default=2, help="leave days alone whose hours have fewer small files (%(default)s)"
+        "--min-files",
+        dest="fileCountMin",
+        metavar="N",
+        type=positive,
+        default=2,
+        help="leave days alone whose hours have fewer small files (%(default)s)",
     )
     addSpark(parser)
     addJson(parser)
@@ -57,6 +62,10 @@ def loadCompact(options: argparse.Namespace, streams: Streams) -> int:
             days = compact(
                 spark, options.path, date=options.date, fileCountMin=options.fileCountMin, compression=options.compression, report=report
             )  # fmt: skip
-    text = asJson({"days": [each._asdict() for each in days]}) if options.isJson else table(("TOPIC", "DATE", "BEFORE", "FILES", "ROWS", "BYTES"), days)
+    text = (
+        asJson({"days": [each._asdict() for each in days]})
+        if options.isJson
+        else table(("TOPIC", "DATE", "BEFORE", "FILES", "ROWS", "BYTES"), days)
+    )
     writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
     return 0

@@ -63,6 +63,7 @@ pylogbroker COMMAND --help has the options of a command, and examples of it. doc
 
 _Command = Callable[[Any, argparse.Namespace, Streams], Coroutine[Deferred[Any], Any, int]]
 
+
 class _Subject(NamedTuple):
     """One of several commands of a module."""
 
@@ -70,30 +71,98 @@ class _Subject(NamedTuple):
 
 
 _COMMANDS: tuple[tuple[str, Any, str], ...] = (
-    ("demo", demo, "Run a broker in this process, publish a log file to it, read it back, compare it byte for byte, and stop again."),
+    (
+        "demo",
+        demo,
+        "Run a broker in this process, publish a log file to it, read it back, compare it byte for byte, and stop again.",
+    ),
     ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
     ("consume", consume, "Print messages on standard output, one a line."),
     ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
-    ("audit", audit, "Count what is in clusters, compare it with what producers say they have sent, and tell whether anything is missing."),
-    ("groups", groups, "Print the consumer groups: who is in them, where they are, and how far they are behind."),
-    ("groups export", _Subject(groupoffsets.addExportArguments), "Write the committed offsets of consumer groups, a line each."),
-    ("groups import", _Subject(groupoffsets.addImportArguments), "Set committed offsets to what groups export has written; a dry run, unless told."),
-    ("groups reset", _Subject(groupoffsets.addResetArguments), "Set a group's offsets to earliest, latest, a time or a number; a dry run, unless told."),
-    ("groups translate", grouptranslate, "Set a group's offsets in a mirror's target to where it stands in the source; a dry run, unless told."),
-    ("groups verify", groupverify, "Say whether every partition that a group wants has an owner among its members."),
-    ("load", load, "Load what is new in topics to a table of Parquet files, so that no message is lost or there twice (needs Spark)."),
-    ("load compact", loadcompact, "Make few files of many in a table, a day at a time (needs Spark)."),
+    (
+        "audit",
+        audit,
+        "Count what is in clusters, compare it with what producers say they have sent, and tell whether anything is missing.",
+    ),
+    (
+        "groups",
+        groups,
+        "Print the consumer groups: who is in them, where they are, and how far they are behind.",
+    ),
+    (
+        "groups export",
+        _Subject(groupoffsets.addExportArguments),
+        "Write the committed offsets of consumer groups, a line each.",
+    ),
+    (
+        "groups import",
+        _Subject(groupoffsets.addImportArguments),
+        "Set committed offsets to what groups export has written; a dry run, unless told.",
+    ),
+    (
+        "groups reset",
+        _Subject(groupoffsets.addResetArguments),
+        "Set a group's offsets to earliest, latest, a time or a number; a dry run, unless told.",
+    ),
+    (
+        "groups translate",
+        grouptranslate,
+        "Set a group's offsets in a mirror's target to where it stands in the source; a dry run, unless told.",
+    ),
+    (
+        "groups verify",
+        groupverify,
+        "Say whether every partition that a group wants has an owner among its members.",
+    ),
+    (
+        "load",
+        load,
+        "Load what is new in topics to a table of Parquet files, so that no message is lost or there twice (needs Spark).",
+    ),
+    (
+        "load compact",
+        loadcompact,
+        "Make few files of many in a table, a day at a time (needs Spark).",
+    ),
     ("replay", replay, "Copy the messages of a topic into another, from the oldest on."),
-    ("topics", topics, "Print the topics of a cluster, and where the logs of their partitions begin and end."),
+    (
+        "topics",
+        topics,
+        "Print the topics of a cluster, and where the logs of their partitions begin and end.",
+    ),
     ("brokers", brokers, "Print the brokers of a cluster, and whether they answer."),
-    ("metrics", metrics, "Print the figures of a broker as rows of comma-separated values, again and again."),
-    ("dev", dev, "Run a ZooKeeper and a broker in the foreground, on this machine only, and say what to do next."),
-    ("zookeeper", zookeeper, "Run a ZooKeeper for development and tests in the foreground, on this machine only."),
+    (
+        "metrics",
+        metrics,
+        "Print the figures of a broker as rows of comma-separated values, again and again.",
+    ),
+    (
+        "dev",
+        dev,
+        "Run a ZooKeeper and a broker in the foreground, on this machine only, and say what to do next.",
+    ),
+    (
+        "zookeeper",
+        zookeeper,
+        "Run a ZooKeeper for development and tests in the foreground, on this machine only.",
+    ),
     ("dump", dump, "Print what stands in segment files, and whether they are valid to their ends."),
     ("verify", verify, "Say whether the segment files of partitions are whole and fit together."),
-    ("perf produce", perfproduce, "Publish messages and print how fast that was, with Kafka 0.7's columns."),
-    ("perf consume", _Subject(perfconsume.addGroupArguments), "Read as a consumer group and print how fast that was, with Kafka 0.7's columns."),
-    ("perf simple-consume", _Subject(perfconsume.addSimpleArguments), "Read one partition and print how fast that was, with Kafka 0.7's columns."),
+    (
+        "perf produce",
+        perfproduce,
+        "Publish messages and print how fast that was, with Kafka 0.7's columns.",
+    ),
+    (
+        "perf consume",
+        _Subject(perfconsume.addGroupArguments),
+        "Read as a consumer group and print how fast that was, with Kafka 0.7's columns.",
+    ),
+    (
+        "perf simple-consume",
+        _Subject(perfconsume.addSimpleArguments),
+        "Read one partition and print how fast that was, with Kafka 0.7's columns.",
+    ),
 )
 
 
@@ -102,7 +171,12 @@ _TWO_WORDS = frozenset(name for name, _module, _sentence in _COMMANDS if " " in 
 
 def buildParser() -> argparse.ArgumentParser:
     """The parser of all arguments."""
-    parser = argparse.ArgumentParser(prog="pylogbroker", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="pylogbroker",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"pylogbroker {__version__}")
     _addCommands(parser)
     return parser
@@ -111,7 +185,12 @@ def buildParser() -> argparse.ArgumentParser:
 def _addCommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module, sentence in _COMMANDS:
-        command = commands.add_parser(name, help=sentence, description=sentence, formatter_class=argparse.RawDescriptionHelpFormatter)
+        command = commands.add_parser(
+            name,
+            help=sentence,
+            description=sentence,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         module.addArguments(command)
         command.set_defaults(parser=command)
     return dict(commands.choices)
@@ -163,7 +242,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return buildParser().parse_args(words)
 
 
-def prepare(arguments: Sequence[str] | None, streams: Streams) -> tuple[argparse.Namespace, _Command | None]:
+def prepare(
+    arguments: Sequence[str] | None, streams: Streams
+) -> tuple[argparse.Namespace, _Command | None]:
     """
     All that is done before there is a reactor.
 
@@ -194,7 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @return: the exit code; a command that needs the reactor exits with it instead.
     """
     keepStandardDescriptors()
-    streams = Streams(0, 1, sys.stderr or io.StringIO())  # Python has none when it was started without
+    streams = Streams(
+        0, 1, sys.stderr or io.StringIO()
+    )  # Python has none when it was started without
     try:
         options, command = prepare(arguments, streams)
         if command is None:
@@ -211,7 +294,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raise AssertionError("react exits")
 
 
-async def _run(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> None:
+async def _run(
+    reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams
+) -> None:
     """Under L{react}: a command, which signals may end."""
     signals: list[tuple[int, float]] = []  # which, and when
     running: Deferred[int] = Deferred()
@@ -244,7 +329,9 @@ IMPATIENCE_SECONDS = 0.5
 """Who sends a second signal after this does not want to wait for an orderly end. (Before, it is the same one: C{timeout} and others send it twice.)"""
 
 
-async def outcome(reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams) -> int:
+async def outcome(
+    reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams
+) -> int:
     """
     Carry out a command.
 
@@ -268,7 +355,14 @@ def reporter(streams: Streams) -> ILogObserver:
         level = event.get("log_level")
         if level is not None and level >= LogLevel.warn:
             failure = event.get("log_failure")
-            streams.say(f"pylogbroker: {formatEvent(event)}" + (f"\n{failure.getTraceback()}" if failure is not None and level is LogLevel.critical else ""))
+            streams.say(
+                f"pylogbroker: {formatEvent(event)}"
+                + (
+                    f"\n{failure.getTraceback()}"
+                    if failure is not None and level is LogLevel.critical
+                    else ""
+                )
+            )
 
     directlyProvides(report, ILogObserver)
     return report  # type: ignore[return-value] # mypy does not see what zope declares

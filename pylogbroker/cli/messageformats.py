@@ -29,16 +29,28 @@ def _plain(payload: bytes, topic: str, partition: BrokerPartition | int, nextOff
     return payload
 
 
-def _checksum(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int) -> bytes:
+def _checksum(
+    payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int
+) -> bytes:
     return b"checksum:%d" % crc32(payload)
 
 
 def _json(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int) -> bytes:
-    place: dict[str, Any] = partition._asdict() if isinstance(partition, BrokerPartition) else {"partition": partition}
-    return asJsonLine({"topic": topic, **place, "nextOffset": nextOffset, **payloadAsJson(payload)}).rstrip("\n").encode("utf-8", "surrogatepass")
+    place: dict[str, Any] = (
+        partition._asdict() if isinstance(partition, BrokerPartition) else {"partition": partition}
+    )
+    return (
+        asJsonLine({"topic": topic, **place, "nextOffset": nextOffset, **payloadAsJson(payload)})
+        .rstrip("\n")
+        .encode("utf-8", "surrogatepass")
+    )
 
 
-MESSAGE_FORMATS: dict[str, MessageFormat] = {"payload": _plain, "checksum": _checksum, "json": _json}
+MESSAGE_FORMATS: dict[str, MessageFormat] = {
+    "payload": _plain,
+    "checksum": _checksum,
+    "json": _json,
+}
 
 
 def addMessageFormat(parser: argparse.ArgumentParser) -> None:
@@ -48,4 +60,10 @@ def addMessageFormat(parser: argparse.ArgumentParser) -> None:
         help="each message as it is (payload), as checksum:<its CRC-32>, or as a JSON object with topic, partition, nextOffset and payload, "
         "payloadBase64 if it is not UTF-8 (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="the same as --format json",
+    )

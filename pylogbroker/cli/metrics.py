@@ -34,7 +34,9 @@ URL = "http://127.0.0.1:8067/metrics"
 ANSWER_SIZE_MAX = 16 << 20
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss.SSS"
 
-_SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?')
+_SAMPLE = re.compile(
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?'
+)
 _EXAMPLES = """\
 examples:
   pylogbroker metrics --url http://log1:8067/metrics --count 2 --interval-ms 100
@@ -48,15 +50,52 @@ The third goes on until it is ended.
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("--url", metavar="URL", default=URL, help="where the figures are, by http.listener of a broker, for one (%(default)s)")
     parser.add_argument(
-        "--name", dest="patterns", metavar="PATTERN", action="append", help="the figures to show, labels included; * and ? match anything; without, all"
+        "--url",
+        metavar="URL",
+        default=URL,
+        help="where the figures are, by http.listener of a broker, for one (%(default)s)",
     )
-    parser.add_argument("--interval-ms", dest="intervalMs", metavar="MS", type=positive, default=5_000, help="time between two rows (%(default)s)")
-    parser.add_argument("--count", metavar="N", type=whole(1), default=LONG_MAX, help="rows to show; without, it goes on for ever")
-    parser.add_argument("--date-format", dest="dateFormat", metavar="PATTERN", default=DATE_FORMAT, help="as Java has it (%(default)s)")
-    parser.add_argument("--timeout-ms", dest="timeoutMs", metavar="MS", type=positive, default=30_000, help="for each answer (%(default)s)")
-    parser.add_argument("--json", dest="isJson", action="store_true", help="each row as a JSON object in a line")
+    parser.add_argument(
+        "--name",
+        dest="patterns",
+        metavar="PATTERN",
+        action="append",
+        help="the figures to show, labels included; * and ? match anything; without, all",
+    )
+    parser.add_argument(
+        "--interval-ms",
+        dest="intervalMs",
+        metavar="MS",
+        type=positive,
+        default=5_000,
+        help="time between two rows (%(default)s)",
+    )
+    parser.add_argument(
+        "--count",
+        metavar="N",
+        type=whole(1),
+        default=LONG_MAX,
+        help="rows to show; without, it goes on for ever",
+    )
+    parser.add_argument(
+        "--date-format",
+        dest="dateFormat",
+        metavar="PATTERN",
+        default=DATE_FORMAT,
+        help="as Java has it (%(default)s)",
+    )
+    parser.add_argument(
+        "--timeout-ms",
+        dest="timeoutMs",
+        metavar="MS",
+        type=positive,
+        default=30_000,
+        help="for each answer (%(default)s)",
+    )
+    parser.add_argument(
+        "--json", dest="isJson", action="store_true", help="each row as a JSON object in a line"
+    )
 
 
 def check(options: argparse.Namespace) -> None:
@@ -95,29 +134,53 @@ async def metrics(reactor: Any, options: argparse.Namespace, streams: Streams) -
     while True:
         found = readSamples(await _fetch(reactor, options.url, options.timeoutMs))
         nowMs = int(reactor.seconds() * 1000)
-        figures = {name: value for name, value in sorted(found.items()) if _isWanted(name, options.patterns)}
+        figures = {
+            name: value
+            for name, value in sorted(found.items())
+            if _isWanted(name, options.patterns)
+        }
         if not figures:
             raise CommandError(f"{options.url} has none of these figures among {len(found)}")
         if options.isJson:
-            text = asJsonLine({"time": dateText(options.dateFormat, nowMs), **{name: _number(value) for name, value in figures.items()}})
+            text = asJsonLine(
+                {
+                    "time": dateText(options.dateFormat, nowMs),
+                    **{name: _number(value) for name, value in figures.items()},
+                }
+            )
         else:
             isNew = not columns or not set(figures) <= set(columns)
             columns = list(figures) if isNew else columns
             text = _header(columns) if isNew else ""
-            text += SEPARATOR.join([dateText(options.dateFormat, nowMs), *[figures.get(name, "") for name in columns]]) + "\n"
+            text += (
+                SEPARATOR.join(
+                    [
+                        dateText(options.dateFormat, nowMs),
+                        *[figures.get(name, "") for name in columns],
+                    ]
+                )
+                + "\n"
+            )
         await show(reactor, streams, text)
         count += 1
         if count >= options.count:
             return 0
-        await deferLater(reactor, max(0, begin + count * options.intervalMs / 1000 - reactor.seconds()))
+        await deferLater(
+            reactor, max(0, begin + count * options.intervalMs / 1000 - reactor.seconds())
+        )
 
 
 def _isWanted(name: str, patterns: Sequence[str] | None) -> bool:
-    return not patterns or any(fnmatchcase(name, pattern) or fnmatchcase(name.partition("{")[0], pattern) for pattern in patterns)
+    return not patterns or any(
+        fnmatchcase(name, pattern) or fnmatchcase(name.partition("{")[0], pattern)
+        for pattern in patterns
+    )
 
 
 def _header(columns: Sequence[str]) -> str:
-    return SEPARATOR.join(json.dumps(name, ensure_ascii=False) for name in ("time", *columns)) + "\n"
+    return (
+        SEPARATOR.join(json.dumps(name, ensure_ascii=False) for name in ("time", *columns)) + "\n"
+    )
 
 
 def _number(text: str) -> float | int | str:
@@ -162,7 +225,9 @@ async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
         agent = Agent(reactor, connectTimeout=timeoutMs / 1000)
         response: Any = await agent.request(b"GET", url.encode())
         if response.code != 200:
-            raise CommandError(f"{url}: the answer is {response.code} {response.phrase.decode('ascii', 'replace')}")
+            raise CommandError(
+                f"{url}: the answer is {response.code} {response.phrase.decode('ascii', 'replace')}"
+            )
         done: Deferred[bytes] = Deferred()
         response.deliverBody(_Body(done))
         return await done
@@ -171,8 +236,19 @@ async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
         raise CommandError(f"{url}: no answer within {timeoutMs} ms")
 
     try:
-        return (await Deferred.fromCoroutine(ask()).addTimeout(timeoutMs / 1000, reactor, late) or b"").decode("utf-8", "replace")
-    except (ResponseFailed) as error:
-        raise CommandError(f"{url}: {'; '.join(str(reason.value) for reason in error.reasons)}") from error
-    except (OSError, ConnectError, ConnectionClosed, Error, SchemeNotSupported, ValueError) as error:
+        return (
+            await Deferred.fromCoroutine(ask()).addTimeout(timeoutMs / 1000, reactor, late) or b""
+        ).decode("utf-8", "replace")
+    except ResponseFailed as error:
+        raise CommandError(
+            f"{url}: {'; '.join(str(reason.value) for reason in error.reasons)}"
+        ) from error
+    except (
+        OSError,
+        ConnectError,
+        ConnectionClosed,
+        Error,
+        SchemeNotSupported,
+        ValueError,
+    ) as error:
         raise CommandError(f"{url}: {error}") from error

@@ -7,7 +7,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pylogbroker.cli.arguments import INT_MAX, addBroker, addJson, addPartition, addTopic, endpointOf, time, whole
+from pylogbroker.cli.arguments import (
+    INT_MAX,
+    addBroker,
+    addJson,
+    addPartition,
+    addTopic,
+    endpointOf,
+    time,
+    whole,
+)
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show
@@ -32,7 +41,13 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         help="latest: behind the last message that consumers see; earliest: the oldest message; milliseconds since 1970, or a date like "
         "2026-01-31T12:00: the segment files that were last written to before then (latest)",
     )  # fmt: skip
-    parser.add_argument("--count", metavar="N", type=whole(1, INT_MAX), default=1, help="offsets to show at most, one a line, the latest first (%(default)s)")
+    parser.add_argument(
+        "--count",
+        metavar="N",
+        type=whole(1, INT_MAX),
+        default=1,
+        help="offsets to show at most, one a line, the latest first (%(default)s)",
+    )
     addJson(parser, "one JSON document instead of lines")
 
 
@@ -43,12 +58,23 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code.
     @raise PylogbrokerError: it did not work out.
     """
-    consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    consumer = SimpleConsumer(
+        reactor,
+        endpointOf(options),
+        timeoutMs=options.timeoutMs,
+        connectTimeoutMs=options.timeoutMs,
+    )
     try:
         await checkPartition(consumer, options.topic, options.partition)
-        found = await consumer.getOffsetsBefore(options.topic, options.partition, options.time, options.count)
+        found = await consumer.getOffsetsBefore(
+            options.topic, options.partition, options.time, options.count
+        )
         document = {"topic": options.topic, "partition": options.partition, "offsets": found}
-        await show(reactor, streams, asJson(document) if options.isJson else "".join(f"{offset}\n" for offset in found))
+        await show(
+            reactor,
+            streams,
+            asJson(document) if options.isJson else "".join(f"{offset}\n" for offset in found),
+        )
     finally:
         await closed(consumer.close())
     if not found:

@@ -12,7 +12,17 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli.arguments import LONG_MAX, addBroker, addPartition, addRegistry, addTopic, endpointOf, group, positive, whole
+from pylogbroker.cli.arguments import (
+    LONG_MAX,
+    addBroker,
+    addPartition,
+    addRegistry,
+    addTopic,
+    endpointOf,
+    group,
+    positive,
+    whole,
+)
 from pylogbroker.cli.asking import checkPartition, closed
 from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
@@ -56,11 +66,28 @@ It ends at the end of the partition. MB are 2^20 bytes of payload.
 
 def _addReading(parser: argparse.ArgumentParser) -> None:
     addTopic(parser)
-    parser.add_argument("--messages", dest="countMax", metavar="N", type=whole(1), default=LONG_MAX, help="stop after so many (without, at the end)")
     parser.add_argument(
-        "--fetch-size", dest="fetchSize", metavar="BYTES", type=whole(1, FETCH_SIZE_MAX), default=1 << 20, help="bytes to ask for at a time (%(default)s)"
+        "--messages",
+        dest="countMax",
+        metavar="N",
+        type=whole(1),
+        default=LONG_MAX,
+        help="stop after so many (without, at the end)",
     )
-    parser.add_argument("--from-latest", dest="isFromLatest", action="store_true", help="begin behind the last message that is there")
+    parser.add_argument(
+        "--fetch-size",
+        dest="fetchSize",
+        metavar="BYTES",
+        type=whole(1, FETCH_SIZE_MAX),
+        default=1 << 20,
+        help="bytes to ask for at a time (%(default)s)",
+    )
+    parser.add_argument(
+        "--from-latest",
+        dest="isFromLatest",
+        action="store_true",
+        help="begin behind the last message that is there",
+    )
     addReporting(parser)
 
 
@@ -69,12 +96,27 @@ def addGroupArguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _GROUP_EXAMPLES
     addRegistry(parser)
     _addReading(parser)
-    parser.add_argument("--group", metavar="NAME", type=group, help="a group that stays, and goes on where it was; without, one that goes at the end")
     parser.add_argument(
-        "--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="streams that read beside one another (%(default)s)"
+        "--group",
+        metavar="NAME",
+        type=group,
+        help="a group that stays, and goes on where it was; without, one that goes at the end",
     )
     parser.add_argument(
-        "--idle-ms", dest="idleMs", metavar="MS", type=positive, default=IDLE_MS, help="when nothing has come for so long, it is over (%(default)s)"
+        "--threads",
+        dest="threadCount",
+        metavar="N",
+        type=whole(1, THREAD_COUNT_MAX),
+        default=1,
+        help="streams that read beside one another (%(default)s)",
+    )
+    parser.add_argument(
+        "--idle-ms",
+        dest="idleMs",
+        metavar="MS",
+        type=positive,
+        default=IDLE_MS,
+        help="when nothing has come for so long, it is over (%(default)s)",
     )
 
 
@@ -89,7 +131,13 @@ def addSimpleArguments(parser: argparse.ArgumentParser) -> None:
 class _Showing:
     """The rows of one command."""
 
-    def __init__(self, reactor: Any, options: argparse.Namespace, streams: Streams, detailedColumns: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        options: argparse.Namespace,
+        streams: Streams,
+        detailedColumns: tuple[str, ...],
+    ) -> None:
         self._reactor = reactor
         self._options = options
         self._streams = streams
@@ -112,16 +160,28 @@ class _Showing:
         """A row of what was since the last."""
         options = self._options
         if options.isDetailed:
-            values = (dateText(options.dateFormat, measuring.lastMs), *more, options.fetchSize, *measuring.sinceRow())
-            await show(self._reactor, self._streams, row(self._detailedColumns, values, 4, options.isJson))
+            values = (
+                dateText(options.dateFormat, measuring.lastMs),
+                *more,
+                options.fetchSize,
+                *measuring.sinceRow(),
+            )
+            await show(
+                self._reactor, self._streams, row(self._detailedColumns, values, 4, options.isJson)
+            )
 
     async def summary(self, measuring: Measuring) -> None:
         """The row of all."""
         options = self._options
         if not options.isDetailed:
-            times = dateText(options.dateFormat, measuring.startMs), dateText(options.dateFormat, measuring.lastMs)
+            times = (
+                dateText(options.dateFormat, measuring.startMs),
+                dateText(options.dateFormat, measuring.lastMs),
+            )
             values = (*times, options.fetchSize, *measuring.total())
-            await show(self._reactor, self._streams, row(SUMMARY_COLUMNS, values, 4, options.isJson))
+            await show(
+                self._reactor, self._streams, row(SUMMARY_COLUMNS, values, 4, options.isJson)
+            )
 
 
 async def perfConsume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -136,17 +196,27 @@ async def perfConsume(reactor: Any, options: argparse.Namespace, streams: Stream
     showing = _Showing(reactor, options, streams, GROUP_DETAILED_COLUMNS)
     try:
         await member.consumer.connect()
-        found = (await member.consumer.createMessageStreams({options.topic: options.threadCount}))[options.topic]
+        found = (await member.consumer.createMessageStreams({options.topic: options.threadCount}))[
+            options.topic
+        ]
         await showing.header()
         total = showing.measuring()
-        await allOf(_read(showing, stream, index, total, options) for index, stream in enumerate(found))
+        await allOf(
+            _read(showing, stream, index, total, options) for index, stream in enumerate(found)
+        )
         await showing.summary(total)
     finally:
         await closed(Deferred.fromCoroutine(member.leave()))
     return 0
 
 
-async def _read(showing: _Showing, stream: MessageStream, index: int, total: Measuring, options: argparse.Namespace) -> None:
+async def _read(
+    showing: _Showing,
+    stream: MessageStream,
+    index: int,
+    total: Measuring,
+    options: argparse.Namespace,
+) -> None:
     """One stream's share, until enough was read by all together, or nothing comes any more."""
     own = showing.measuring()
     while total.count < options.countMax:
@@ -175,14 +245,25 @@ async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: 
     @raise PylogbrokerError: it did not work out.
     """
     showing = _Showing(reactor, options, streams, SIMPLE_DETAILED_COLUMNS)
-    consumer = SimpleConsumer(reactor, endpointOf(options), timeoutMs=options.timeoutMs, connectTimeoutMs=options.timeoutMs)
+    consumer = SimpleConsumer(
+        reactor,
+        endpointOf(options),
+        timeoutMs=options.timeoutMs,
+        connectTimeoutMs=options.timeoutMs,
+    )
     try:
         await checkPartition(consumer, options.topic, options.partition)
-        offset = edgeOf(await consumer.getOffsetsBefore(options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1))
+        offset = edgeOf(
+            await consumer.getOffsetsBefore(
+                options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1
+            )
+        )
         await showing.header()
         total = showing.measuring()
         while total.count < options.countMax:
-            fetched = await consumer.fetch(options.topic, options.partition, offset, options.fetchSize)
+            fetched = await consumer.fetch(
+                options.topic, options.partition, offset, options.fetchSize
+            )
             count = size = 0
             for payload, _nextOffset in fetched.payloads():
                 count += 1

@@ -49,16 +49,48 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     addBroker(parser, hasCluster=True)
     addTopic(parser)
-    parser.add_argument("--messages", dest="count", metavar="N", type=whole(1), required=True, help="how many to send")
     parser.add_argument(
-        "--message-size", dest="messageSize", metavar="BYTES", type=whole(0, MESSAGE_SIZE_MAX), default=100, help="bytes of each message (%(default)s)"
+        "--messages",
+        dest="count",
+        metavar="N",
+        type=whole(1),
+        required=True,
+        help="how many to send",
     )
-    parser.add_argument("--vary-message-size", dest="isVaried", action="store_true", help="each message has a size by chance, from 1 to --message-size")
-    parser.add_argument("--async", dest="isAsync", action="store_true", help="gather messages into batches in the background; without, wait for each batch")
     parser.add_argument(
-        "--threads", dest="threadCount", metavar="N", type=whole(1, THREAD_COUNT_MAX), default=1, help="producers beside one another (%(default)s)"
+        "--message-size",
+        dest="messageSize",
+        metavar="BYTES",
+        type=whole(0, MESSAGE_SIZE_MAX),
+        default=100,
+        help="bytes of each message (%(default)s)",
     )
-    parser.add_argument("--confirm", dest="isConfirming", action="store_true", help="count only what the brokers have proven to have taken")
+    parser.add_argument(
+        "--vary-message-size",
+        dest="isVaried",
+        action="store_true",
+        help="each message has a size by chance, from 1 to --message-size",
+    )
+    parser.add_argument(
+        "--async",
+        dest="isAsync",
+        action="store_true",
+        help="gather messages into batches in the background; without, wait for each batch",
+    )
+    parser.add_argument(
+        "--threads",
+        dest="threadCount",
+        metavar="N",
+        type=whole(1, THREAD_COUNT_MAX),
+        default=1,
+        help="producers beside one another (%(default)s)",
+    )
+    parser.add_argument(
+        "--confirm",
+        dest="isConfirming",
+        action="store_true",
+        help="count only what the brokers have proven to have taken",
+    )
     addBatching(parser)
     addReporting(parser)
 
@@ -93,8 +125,14 @@ class _Pushing:
     def _settings(self) -> dict[str, str]:
         options = self._options
         if options.zookeeper is None and not _ADDRESS.fullmatch(options.broker):
-            raise CommandError(f"--broker {options.broker}: here it is a name or an IPv4 address, a colon and a port")
-        place = {"broker.list": f"0:{options.broker}"} if options.zookeeper is None else {"zk.connect": options.zookeeper}
+            raise CommandError(
+                f"--broker {options.broker}: here it is a name or an IPv4 address, a colon and a port"
+            )
+        place = (
+            {"broker.list": f"0:{options.broker}"}
+            if options.zookeeper is None
+            else {"zk.connect": options.zookeeper}
+        )
         return {
             **options.access.asProperties(),
             **place,
@@ -116,14 +154,32 @@ class _Pushing:
         """From the first message to the last."""
         options = self._options
         await allOf(self._start(producer) for producer in self._producers)
-        await show(self._reactor, self._streams, header(DETAILED_COLUMNS if options.isDetailed else SUMMARY_COLUMNS, options))
+        await show(
+            self._reactor,
+            self._streams,
+            header(DETAILED_COLUMNS if options.isDetailed else SUMMARY_COLUMNS, options),
+        )
         each, more = divmod(options.count, options.threadCount)
         whole = Measuring(self._nowMs, options.rowCount)
-        await allOf(self._push(index, producer, each + (index < more), whole) for index, producer in enumerate(self._producers))
+        await allOf(
+            self._push(index, producer, each + (index < more), whole)
+            for index, producer in enumerate(self._producers)
+        )
         if not options.isDetailed:
-            times = dateText(options.dateFormat, whole.startMs), dateText(options.dateFormat, whole.lastMs)
-            values = (*times, options.codec, options.messageSize, options.batchCount, *whole.total())
-            await show(self._reactor, self._streams, row(SUMMARY_COLUMNS, values, 2, options.isJson))
+            times = (
+                dateText(options.dateFormat, whole.startMs),
+                dateText(options.dateFormat, whole.lastMs),
+            )
+            values = (
+                *times,
+                options.codec,
+                options.messageSize,
+                options.batchCount,
+                *whole.total(),
+            )
+            await show(
+                self._reactor, self._streams, row(SUMMARY_COLUMNS, values, 2, options.isJson)
+            )
 
     @staticmethod
     async def _start(producer: Producer) -> None:
@@ -145,16 +201,29 @@ class _Pushing:
         self._check()
         whole.add(0, 0)
         if producer.counters.writtenCount != count:
-            raise CommandError(f"{producer.counters.writtenCount:,} of {count:,} messages were sent: {producer.counters}")
+            raise CommandError(
+                f"{producer.counters.writtenCount:,} of {count:,} messages were sent: {producer.counters}"
+            )
 
     async def _showDetail(self, index: int, own: Measuring) -> None:
         options = self._options
         time = dateText(options.dateFormat, own.lastMs)
-        values = (time, options.codec, index, options.messageSize, options.batchCount, *own.sinceRow())
+        values = (
+            time,
+            options.codec,
+            index,
+            options.messageSize,
+            options.batchCount,
+            *own.sinceRow(),
+        )
         await show(self._reactor, self._streams, row(DETAILED_COLUMNS, values, 2, options.isJson))
 
     def _next(self) -> bytes:
-        return self._payload[: self._random.randint(1, len(self._payload))] if self._options.isVaried and self._payload else self._payload
+        return (
+            self._payload[: self._random.randint(1, len(self._payload))]
+            if self._options.isVaried and self._payload
+            else self._payload
+        )
 
     async def _sendSync(self, producer: Producer, payloads: list[bytes]) -> None:
         await producer.send(self._options.topic, payloads)
@@ -171,7 +240,11 @@ class _Pushing:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise self._error if isinstance(self._error, PylogbrokerError) else CommandError(repr(self._error))
+            raise (
+                self._error
+                if isinstance(self._error, PylogbrokerError)
+                else CommandError(repr(self._error))
+            )
 
     async def close(self) -> None:
         """Let go of the connections. What was not sent has been told."""

@@ -28,18 +28,52 @@ def dateText(pattern: str, nowMs: int) -> str:
     @param nowMs: milliseconds since the epoch.
     """
     date = datetime.fromtimestamp(nowMs // 1000, UTC).astimezone()
-    parts = {"yyyy": f"{date.year:04}", "MM": f"{date.month:02}", "dd": f"{date.day:02}", "HH": f"{date.hour:02}", "mm": f"{date.minute:02}"}
+    parts = {
+        "yyyy": f"{date.year:04}",
+        "MM": f"{date.month:02}",
+        "dd": f"{date.day:02}",
+        "HH": f"{date.hour:02}",
+        "mm": f"{date.minute:02}",
+    }
     parts.update({"ss": f"{date.second:02}", "SSS": f"{nowMs % 1000:03}"})
     return _FIELD.sub(lambda found: parts[found.group()], pattern)
 
 
 def addReporting(parser: argparse.ArgumentParser) -> None:
     """How the outcome is shown."""
-    parser.add_argument("--show-detailed-stats", dest="isDetailed", action="store_true", help="a row each --reporting-interval messages, not one for all")
-    parser.add_argument("--reporting-interval", dest="rowCount", metavar="N", type=positive, default=5_000, help="messages between two rows (%(default)s)")
-    parser.add_argument("--date-format", dest="dateFormat", metavar="PATTERN", default=DATE_FORMAT, help="as Java has it (%(default)s)")
-    parser.add_argument("--hide-header", dest="isHeadless", action="store_true", help="leave the names of the columns out")
-    parser.add_argument("--json", dest="isJson", action="store_true", help="each row as a JSON object in a line, with the columns' names as keys")
+    parser.add_argument(
+        "--show-detailed-stats",
+        dest="isDetailed",
+        action="store_true",
+        help="a row each --reporting-interval messages, not one for all",
+    )
+    parser.add_argument(
+        "--reporting-interval",
+        dest="rowCount",
+        metavar="N",
+        type=positive,
+        default=5_000,
+        help="messages between two rows (%(default)s)",
+    )
+    parser.add_argument(
+        "--date-format",
+        dest="dateFormat",
+        metavar="PATTERN",
+        default=DATE_FORMAT,
+        help="as Java has it (%(default)s)",
+    )
+    parser.add_argument(
+        "--hide-header",
+        dest="isHeadless",
+        action="store_true",
+        help="leave the names of the columns out",
+    )
+    parser.add_argument(
+        "--json",
+        dest="isJson",
+        action="store_true",
+        help="each row as a JSON object in a line, with the columns' names as keys",
+    )
 
 
 class Measuring:
@@ -85,7 +119,12 @@ class Measuring:
 
     def _figures(self, sinceMs: int, count: int, size: int) -> tuple[float, float, int, float]:
         seconds = max(1, self.lastMs - sinceMs) / 1000
-        return self.size / MEGABYTE, (self.size - size) / MEGABYTE / seconds, self.count, (self.count - count) / seconds
+        return (
+            self.size / MEGABYTE,
+            (self.size - size) / MEGABYTE / seconds,
+            self.count,
+            (self.count - count) / seconds,
+        )
 
 
 def row(columns: Sequence[str], values: Sequence[Any], decimals: int, isJson: bool) -> str:

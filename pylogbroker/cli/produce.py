@@ -15,7 +15,16 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addBatching, addBroker, addPartition, addTopic, endpointOf, notWith, positive, separator
+from pylogbroker.cli.arguments import (
+    addBatching,
+    addBroker,
+    addPartition,
+    addTopic,
+    endpointOf,
+    notWith,
+    positive,
+    separator,
+)
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.lines import LineDecoder
 from pylogbroker.cli.progress import Progress, amount
@@ -34,7 +43,11 @@ examples:
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("file", metavar="FILE", help="its lines are the messages, without their line feeds; - is standard input")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="its lines are the messages, without their line feeds; - is standard input",
+    )
     addBroker(parser, hasCluster=True)
     addTopic(parser)
     addPartition(parser, None, "; -1: the broker chooses one for each batch; not with --zookeeper")
@@ -53,10 +66,20 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Judge what belongs together."""
     if options.zookeeper is None:
-        notWith(parser, options, {"separator": "--key-separator"}, "needs --zookeeper: at a single broker, a key chooses nothing")
+        notWith(
+            parser,
+            options,
+            {"separator": "--key-separator"},
+            "needs --zookeeper: at a single broker, a key chooses nothing",
+        )
         options.partition = options.partition or 0
     else:
-        notWith(parser, options, {"partition": "--partition"}, "not with --zookeeper: there the key, or chance, chooses the partition")
+        notWith(
+            parser,
+            options,
+            {"partition": "--partition"},
+            "not with --zookeeper: there the key, or chance, chooses the partition",
+        )
 
 
 def prepare(options: argparse.Namespace, streams: Streams) -> None:
@@ -68,7 +91,9 @@ def prepare(options: argparse.Namespace, streams: Streams) -> None:
     try:
         options.descriptor, options.name = openInput(options.file, streams.input)
     except (OSError, ValueError) as error:
-        raise CommandError(f"cannot read {options.file!r}: {getattr(error, 'strerror', None) or error}") from error
+        raise CommandError(
+            f"cannot read {options.file!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -87,18 +112,37 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
         raise
     finally:
         await publisher.close()
-    streams.say(f"sent {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) in {publisher.batchCount:,} requests to {publisher.destination}")
+    streams.say(
+        f"sent {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) in {publisher.batchCount:,} requests to {publisher.destination}"
+    )
     return 0
 
 
 def _publisher(reactor: Any, options: argparse.Namespace) -> Publisher | ClusterPublisher:
-    limits = {"codec": options.codec, "batchCountMax": options.batchCount, "payloadSizeMax": options.payloadSizeMax, "timeoutMs": options.timeoutMs}
+    limits = {
+        "codec": options.codec,
+        "batchCountMax": options.batchCount,
+        "payloadSizeMax": options.payloadSizeMax,
+        "timeoutMs": options.timeoutMs,
+    }
     if options.zookeeper is None:
         return Publisher(reactor, endpointOf(options), options.topic, options.partition, **limits)
-    return ClusterPublisher(reactor, options.zookeeper, options.topic, options.separator, access=options.access, **limits)
+    return ClusterPublisher(
+        reactor,
+        options.zookeeper,
+        options.topic,
+        options.separator,
+        access=options.access,
+        **limits,
+    )
 
 
-async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, publisher: Publisher | ClusterPublisher) -> None:
+async def _publish(
+    reactor: Any,
+    options: argparse.Namespace,
+    streams: Streams,
+    publisher: Publisher | ClusterPublisher,
+) -> None:
     size = inputSize(options.descriptor)
     progress = Progress(streams.errors, reactor.seconds, size)
     decoder = LineDecoder(options.payloadSizeMax)
@@ -124,7 +168,9 @@ async def _publish(reactor: Any, options: argparse.Namespace, streams: Streams, 
         progress.clear()
     if decoder.overlong is not None:
         before = "nothing was sent" if decoder.overlong == 1 else "the lines before it were sent"
-        raise CommandError(f"line {decoder.overlong:,} of {options.name} is too long for a message of {options.payloadSizeMax:,} bytes: {reason}; {before}")
+        raise CommandError(
+            f"line {decoder.overlong:,} of {options.name} is too long for a message of {options.payloadSizeMax:,} bytes: {reason}; {before}"
+        )
 
 
 async def _read(reactor: Any, options: argparse.Namespace) -> bytes:

@@ -27,7 +27,9 @@ class Progress:
     Messages and bytes that are done, their rate, and how much of the whole that is.
     """
 
-    def __init__(self, errors: TextIO, clock: Callable[[], float], sizeTotal: int | None = None) -> None:
+    def __init__(
+        self, errors: TextIO, clock: Callable[[], float], sizeTotal: int | None = None
+    ) -> None:
         """
         @param errors: where to show it.
         @param clock: seconds.

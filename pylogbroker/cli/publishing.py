@@ -60,8 +60,16 @@ class Publisher:
         @param timeoutMs: for connecting, and for an answer.
         """
         connectMs = min(timeoutMs, RECONNECT_MS_MAX)
-        self._producer = SyncProducer(reactor, broker, payloadSizeMax=payloadSizeMax, timeoutMs=timeoutMs, connectTimeoutMs=connectMs)
-        self._consumer = SimpleConsumer(reactor, broker, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs)
+        self._producer = SyncProducer(
+            reactor,
+            broker,
+            payloadSizeMax=payloadSizeMax,
+            timeoutMs=timeoutMs,
+            connectTimeoutMs=connectMs,
+        )
+        self._consumer = SimpleConsumer(
+            reactor, broker, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs
+        )
         self.destination = f"{topic}-{partition} of {broker}, which has taken them all"
         self._topic = topic
         self._partition = partition
@@ -103,7 +111,10 @@ class Publisher:
         payloads, self._payloads, self._size = self._payloads, [], 0
         if payloads:
             await self._send(payloads)
-        if self._unconfirmedSize > UNCONFIRMED_SIZE_MAX or self.sentCount - self.confirmedCount > UNCONFIRMED_COUNT_MAX:
+        if (
+            self._unconfirmedSize > UNCONFIRMED_SIZE_MAX
+            or self.sentCount - self.confirmedCount > UNCONFIRMED_COUNT_MAX
+        ):
             await self.confirm()
 
     async def _send(self, payloads: list[bytes]) -> None:
@@ -147,6 +158,10 @@ class Publisher:
         """
         text = str(error)
         if self.sentCount > self.confirmedCount:
-            sure = f"surely taken are the first {self.confirmedCount:,}" if self.confirmedCount else "surely taken is none"
+            sure = (
+                f"surely taken are the first {self.confirmedCount:,}"
+                if self.confirmedCount
+                else "surely taken is none"
+            )
             text += f"\nof {self.sentCount:,} {what} sent, {sure}"
         return CommandError(text)

@@ -12,7 +12,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, addBatching, addJson, addOtherAccess, addRegistry, positive, topic, whole
+from pylogbroker.cli.arguments import (
+    LONG_MAX,
+    addBatching,
+    addJson,
+    addOtherAccess,
+    addRegistry,
+    positive,
+    topic,
+    whole,
+)
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.clusterreading import ClusterReading
 from pylogbroker.cli.progress import Progress, amount
@@ -38,10 +47,29 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
     parser.add_argument("--topic", type=topic, required=True, help="the topic to copy")
-    parser.add_argument("--to-topic", dest="toTopic", metavar="TOPIC", type=topic, required=True, help="the topic to copy it to")
-    parser.add_argument("--to-zookeeper", dest="toZookeeper", metavar="HOST:PORT", help="the cluster to copy it to; without, the same")
+    parser.add_argument(
+        "--to-topic",
+        dest="toTopic",
+        metavar="TOPIC",
+        type=topic,
+        required=True,
+        help="the topic to copy it to",
+    )
+    parser.add_argument(
+        "--to-zookeeper",
+        dest="toZookeeper",
+        metavar="HOST:PORT",
+        help="the cluster to copy it to; without, the same",
+    )
     addOtherAccess(parser, "to", "the cluster to copy to")
-    parser.add_argument("--max-messages", dest="countMax", metavar="N", type=whole(0), default=LONG_MAX, help="stop after so many messages")
+    parser.add_argument(
+        "--max-messages",
+        dest="countMax",
+        metavar="N",
+        type=whole(0),
+        default=LONG_MAX,
+        help="stop after so many messages",
+    )
     parser.add_argument(
         "--max-message-size", dest="payloadSizeMax", metavar="BYTES", type=positive, default=1_000_000,
         help="a longer message is an error; set it to the target's max.message.size if that is less (%(default)s)",
@@ -65,7 +93,9 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     )  # fmt: skip
     progress = Progress(streams.errors, reactor.seconds)
     try:
-        async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+        async with ClusterReading(
+            reactor, options.zookeeper, options.timeoutMs, options.access
+        ) as cluster:
             await publisher.check()
             await cluster.knownTopics([options.topic])
             bounds = await readBounds(cluster, [options.topic])
@@ -85,9 +115,16 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
         progress.clear()
         await publisher.close()
     if options.isJson:
-        outcome = {"topic": options.topic, "toTopic": options.toTopic, "messageCount": publisher.sentCount, "payloadSize": publisher.sentSize}
+        outcome = {
+            "topic": options.topic,
+            "toTopic": options.toTopic,
+            "messageCount": publisher.sentCount,
+            "payloadSize": publisher.sentSize,
+        }
         await show(reactor, streams, asJson(outcome))
-    streams.say(f"replayed {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) of {options.topic} to {publisher.destination}")
+    streams.say(
+        f"replayed {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) of {options.topic} to {publisher.destination}"
+    )
     return 0
 
 
@@ -101,16 +138,22 @@ async def _payloads(cluster: ClusterReading, bounds: PartitionBounds) -> AsyncIt
     consumer = await cluster.ends.consumer(bounds.partition.broker)
     offset, fetchSize = bounds.start, FETCH_SIZE
     while offset < bounds.end:
-        fetched = await consumer.fetch(bounds.topic, bounds.partition.partition, offset, min(fetchSize, bounds.end - offset))
+        fetched = await consumer.fetch(
+            bounds.topic, bounds.partition.partition, offset, min(fetchSize, bounds.end - offset)
+        )
         try:
             found = list(fetched.payloads())
         except FormatError as error:
             if fetchSize < FETCH_SIZE_MAX and fetchSize < bounds.end - offset:
                 fetchSize *= 8  # perhaps a message is larger
                 continue
-            raise CommandError(f"at offset {offset + error.position} of {bounds.topic} {bounds.partition} stands no valid message: {error.reason}") from error
+            raise CommandError(
+                f"at offset {offset + error.position} of {bounds.topic} {bounds.partition} stands no valid message: {error.reason}"
+            ) from error
         if found:
             yield [payload for payload, _nextOffset in found]
         if fetched.nextOffset == offset:
-            raise CommandError(f"{bounds.topic} {bounds.partition} has ended at {offset}, before {bounds.end}")
+            raise CommandError(
+                f"{bounds.topic} {bounds.partition} has ended at {offset}, before {bounds.end}"
+            )
         offset, fetchSize = fetched.nextOffset, FETCH_SIZE

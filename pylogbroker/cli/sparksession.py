@@ -29,7 +29,12 @@ DEFAULT_MASTER = "local[*,4]"
 
 def addSpark(parser: argparse.ArgumentParser) -> None:
     """Which Spark."""
-    parser.add_argument("--master", metavar="URL", default=DEFAULT_MASTER, help="Spark's master (%(default)s: this machine, a failed task is tried again)")
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        default=DEFAULT_MASTER,
+        help="Spark's master (%(default)s: this machine, a failed task is tried again)",
+    )
     parser.add_argument(
         "--conf", dest="settings", metavar="KEY=VALUE", type=_setting, action="append", default=[],
         help="a setting of Spark, such as spark.driver.memory=4g; can be repeated",
@@ -46,7 +51,11 @@ def _setting(text: str) -> tuple[str, str]:
 def settingsOf(options: argparse.Namespace) -> dict[str, str]:
     """Of a session that a command starts: ours, unless C{--conf} says otherwise."""
     # What goes wrong is said once, by the command; Spark and PySpark would say it in a hundred lines each.
-    defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+    }
     # Ten seconds, its own limit, are too short for a worker to start on a busy machine.
     defaults["spark.python.authenticate.socketTimeout"] = "120s"
     # A time that names no zone must not depend on which machine's cron has loaded it.
@@ -70,7 +79,9 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
 
         from pylogbroker.spark.loading.failing import reason
     except ImportError as error:
-        raise CommandError(f"this needs Spark: pip install 'pylogbroker[spark]' ({error})") from error
+        raise CommandError(
+            f"this needs Spark: pip install 'pylogbroker[spark]' ({error})"
+        ) from error
     try:
         # The program's, whichever of its threads made it: what would be started beside it would be the same one, and end with the command.
         existing = SparkSession.active()
@@ -79,7 +90,9 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     else:
         yield existing
         return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would take whatever python3 they find
+    os.environ.setdefault(
+        "PYSPARK_PYTHON", sys.executable
+    )  # workers would take whatever python3 they find
     builder = SparkSession.builder.appName(name).master(options.master)
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(logger).disabled = True
@@ -104,6 +117,8 @@ def jobProgress(streams: Streams, clock: Callable[[], float] = time.monotonic) -
     """
     progress = Progress(streams.errors, clock)
     try:
-        yield lambda done: progress.update(done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks")
+        yield lambda done: progress.update(
+            done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"
+        )
     finally:
         progress.clear()

@@ -95,7 +95,9 @@ def _isSlow(descriptor: int) -> bool:
         mode = os.fstat(descriptor).st_mode
     except OSError:
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(descriptor))
+    return (
+        stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(descriptor))
+    )
 
 
 async def _ready(descriptor: int, add: Any, remove: Any) -> None:
@@ -150,7 +152,9 @@ def _write(descriptor: int, data: memoryview) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise StorageError("the output", "write", error.strerror or str(error), error.errno) from error
+        raise StorageError(
+            "the output", "write", error.strerror or str(error), error.errno
+        ) from error
 
 
 def openInput(path: str, input: int) -> tuple[int, str]:

@@ -23,13 +23,23 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     @return: lines, each with its end; with no rows none but the headings.
     """
     cells = [list(row) for row in rows]
-    columns = [[row[index] for row in cells if row[index] is not None] for index in range(len(headings))]
-    isRight = [bool(column) and all(isinstance(cell, int | float) for cell in column) for column in columns]
-    texts = [list(headings), *([NOTHING if cell is None else printable(str(cell)) for cell in row] for row in cells)]
+    columns = [
+        [row[index] for row in cells if row[index] is not None] for index in range(len(headings))
+    ]
+    isRight = [
+        bool(column) and all(isinstance(cell, int | float) for cell in column) for column in columns
+    ]
+    texts = [
+        list(headings),
+        *([NOTHING if cell is None else printable(str(cell)) for cell in row] for row in cells),
+    ]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = []
     for row in texts:
-        placed = [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, isRight, strict=True)]
+        placed = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, isRight, strict=True)
+        ]
         lines.append("  ".join(placed).rstrip() + "\n")
     return "".join(lines)
 

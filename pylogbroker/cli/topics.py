@@ -27,8 +27,18 @@ SIZE is how many bytes a consumer could read. PARTITION is <broker>-<partition>.
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="the topics to show, with their partitions; without, all")
-    parser.add_argument("--partitions", dest="isDetailed", action="store_true", help="show each partition, and where its log begins and ends")
+    parser.add_argument(
+        "topics",
+        metavar="TOPIC",
+        nargs="*",
+        help="the topics to show, with their partitions; without, all",
+    )
+    parser.add_argument(
+        "--partitions",
+        dest="isDetailed",
+        action="store_true",
+        help="show each partition, and where its log begins and ends",
+    )
     addRegistry(parser)
     addJson(parser)
 
@@ -61,12 +71,16 @@ async def readBounds(cluster: ClusterReading, topics: list[str]) -> list[Partiti
     """
     reports: list[PartitionBounds] = []
     problems: dict[int, str] = {}
-    for (topic, partition), found in (await cluster.ends.bounds(await cluster.registries.partitions(topics))).items():
+    for (topic, partition), found in (
+        await cluster.ends.bounds(await cluster.registries.partitions(topics))
+    ).items():
         if isinstance(found, Bounds):
             reports.append(PartitionBounds(topic, partition, found.start, found.end))
         else:
             reports.append(PartitionBounds(topic, partition))
-            problems.setdefault(partition.broker, f"broker {partition.broker} cannot be asked: {found}")
+            problems.setdefault(
+                partition.broker, f"broker {partition.broker} cannot be asked: {found}"
+            )
     cluster.problems += problems.values()
     return reports
 
@@ -78,14 +92,21 @@ async def topics(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such topic.
     """
-    async with ClusterReading(reactor, options.zookeeper, options.timeoutMs, options.access) as cluster:
+    async with ClusterReading(
+        reactor, options.zookeeper, options.timeoutMs, options.access
+    ) as cluster:
         names = await cluster.knownTopics(options.topics)
         bounds = await readBounds(cluster, names)
     byTopic: dict[str, list[PartitionBounds]] = {name: [] for name in names}
     for each in bounds:
         byTopic[each.topic].append(each)
     if options.isJson:
-        text = asJson({"topics": [_document(name, parts) for name, parts in byTopic.items()], "problems": cluster.problems})
+        text = asJson(
+            {
+                "topics": [_document(name, parts) for name, parts in byTopic.items()],
+                "problems": cluster.problems,
+            }
+        )
     else:
         text = _detailed(bounds) if options.isDetailed or options.topics else _summary(byTopic)
         for problem in cluster.problems:
@@ -104,13 +125,23 @@ def _size(parts: list[PartitionBounds]) -> int | None:
 
 def _document(topic: str, parts: list[PartitionBounds]) -> dict[str, Any]:
     shown = [
-        {"broker": each.partition.broker, "partition": each.partition.partition, "start": each.start, "end": each.end, "size": each.size} for each in parts
+        {
+            "broker": each.partition.broker,
+            "partition": each.partition.partition,
+            "start": each.start,
+            "end": each.end,
+            "size": each.size,
+        }
+        for each in parts
     ]
     return {"topic": topic, "size": _size(parts), "partitions": shown}
 
 
 def _summary(byTopic: dict[str, list[PartitionBounds]]) -> str:
-    rows = [(name, len({each.partition.broker for each in parts}), len(parts), _size(parts)) for name, parts in byTopic.items()]
+    rows = [
+        (name, len({each.partition.broker for each in parts}), len(parts), _size(parts))
+        for name, parts in byTopic.items()
+    ]
     return table(("TOPIC", "BROKERS", "PARTITIONS", "SIZE"), rows) if rows else ""
 
 

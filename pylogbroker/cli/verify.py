@@ -27,7 +27,12 @@ ends. The exit code is 1 when something is wrong. Of a broker that is running, t
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a log directory, the directory of a partition, or a segment file")
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a log directory, the directory of a partition, or a segment file",
+    )
     addJson(parser)
 
 
@@ -49,8 +54,22 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
     if options.isJson:
         text = asJson({"segments": [each._asdict() for each in verdicts], "problems": problems})
     else:
-        rows = [(_partition(each), each.baseOffset, each.size, each.entryCount, each.messageCount, each.fault or "good") for each in verdicts]
-        text = table(("PARTITION", "OFFSET", "SIZE", "ENTRIES", "MESSAGES", "VERDICT"), rows) if rows else ""
+        rows = [
+            (
+                _partition(each),
+                each.baseOffset,
+                each.size,
+                each.entryCount,
+                each.messageCount,
+                each.fault or "good",
+            )
+            for each in verdicts
+        ]
+        text = (
+            table(("PARTITION", "OFFSET", "SIZE", "ENTRIES", "MESSAGES", "VERDICT"), rows)
+            if rows
+            else ""
+        )
     writeAtOnce(streams.output, text.encode("utf-8", "surrogateescape"))
     for problem in problems:
         streams.say(f"pylogbroker: {problem}")
@@ -59,7 +78,13 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
         if each.fault is not None:
             streams.say(f"pylogbroker: {each.path}: {each.fault}")
     count = sum(each.messageCount for each in verdicts)
-    verdict = f"{faultCount:,} of them not good" if faultCount else "all good" if verdicts or not problems else "nothing was looked at"
+    verdict = (
+        f"{faultCount:,} of them not good"
+        if faultCount
+        else "all good"
+        if verdicts or not problems
+        else "nothing was looked at"
+    )
     streams.say(f"{len(verdicts):,} segments with {count:,} messages: {verdict}")
     return 1 if faultCount or problems else 0
 

@@ -28,9 +28,26 @@ needs three or five, installed as ZooKeeper's own documentation says.
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("--data", metavar="DIR", required=True, help="the directory of its data; made if it is missing")
-    parser.add_argument("--port", metavar="N", type=whole(0, 65535), default=PORT, help="the port to listen on; 0 takes a free one (%(default)s)")
-    parser.add_argument("--tick", metavar="MS", type=whole(50, 60_000), default=TICK_MS, help="its clock's step; sessions are at least two (%(default)s)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        required=True,
+        help="the directory of its data; made if it is missing",
+    )
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        type=whole(0, 65535),
+        default=PORT,
+        help="the port to listen on; 0 takes a free one (%(default)s)",
+    )
+    parser.add_argument(
+        "--tick",
+        metavar="MS",
+        type=whole(50, 60_000),
+        default=TICK_MS,
+        help="its clock's step; sessions are at least two (%(default)s)",
+    )
     parser.set_defaults(isFollowing=True)  # it is never done: ending it is no failure
 
 
@@ -44,7 +61,11 @@ async def zookeeper(reactor: Any, options: argparse.Namespace, streams: Streams)
     server = ZookeeperServer(reactor, options.data, options.port, tickMs=options.tick)
     try:
         await server.start()
-        await write(reactor, streams.output, f"ZooKeeper serves on {server.servers}, with its data in {options.data}; Ctrl-C ends it\n".encode())
+        await write(
+            reactor,
+            streams.output,
+            f"ZooKeeper serves on {server.servers}, with its data in {options.data}; Ctrl-C ends it\n".encode(),
+        )
         await server.whenEnded()
     finally:
         await closed(server.stop())

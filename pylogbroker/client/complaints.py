@@ -31,7 +31,9 @@ class Complaints:
         @param say: called if that has not been said.
         """
         text = str(error)
-        if self._texts.get(path) != text and (path in self._texts or len(self._texts) < COMPLAINT_COUNT_MAX):
+        if self._texts.get(path) != text and (
+            path in self._texts or len(self._texts) < COMPLAINT_COUNT_MAX
+        ):
             self._texts[path] = text
             say()
 
@@ -44,5 +46,9 @@ class Complaints:
         if not self._texts:
             return
         prefix, left = f"{path}/", set(names)
-        for each in [each for each in self._texts if each.startswith(prefix) and each[len(prefix) :].partition("/")[0] not in left]:
+        for each in [
+            each
+            for each in self._texts
+            if each.startswith(prefix) and each[len(prefix) :].partition("/")[0] not in left
+        ]:
             del self._texts[each]

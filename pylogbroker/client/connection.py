@@ -48,7 +48,16 @@ from zope.interface import implementer
 
 from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
 from pylogbroker.client.timer import Timer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, LostConnectionError, PylogbrokerError, TimedOutError, WireError, another  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    ConnectionError,
+    LostConnectionError,
+    PylogbrokerError,
+    TimedOutError,
+    WireError,
+    another,
+)  # noqa: A004
 from pylogbroker.wire.framing import FrameDecoder
 
 PIECE_SIZE = 128 << 10
@@ -181,9 +190,13 @@ class BrokerConnection(Protocol):
         self._clock = clock
         self._onEnd = onEnd
         self._decoder: FrameDecoder | None = FrameDecoder(limits.responseSizeMax)
-        self._waiting: deque[_Exchange] = deque()  # in the order of the calls; the first may be partly written
+        self._waiting: deque[_Exchange] = (
+            deque()
+        )  # in the order of the calls; the first may be partly written
         self._waitingSize = 0
-        self._leaving: deque[_Exchange] = deque()  # written without an answer to come, while the transport has not let them go
+        self._leaving: deque[_Exchange] = (
+            deque()
+        )  # written without an answer to come, while the transport has not let them go
         self._inFlight: deque[_Exchange] = deque()  # written, answer to come
         self._isFlowing = True
         self._stallTimer = Timer(clock)
@@ -209,7 +222,12 @@ class BrokerConnection(Protocol):
             L{BusyError}, when too much waits already: nothing of it was sent. Cancelling takes the frame back if none of it has left, and else
             changes nothing.
         """
-        if self._waiting or not self._isFlowing or self.refusal is not None or len(frame) > PIECE_SIZE:
+        if (
+            self._waiting
+            or not self._isFlowing
+            or self.refusal is not None
+            or len(frame) > PIECE_SIZE
+        ):
             return self._enter(_Exchange(frame, isAnswered=False)).addCallback(_nothing)
         self._sent()
         if self._write(frame):
@@ -237,14 +255,21 @@ class BrokerConnection(Protocol):
     def canTake(self, size: int) -> bool:
         """Whether a frame of so many bytes would be taken, and not refused with L{BusyError}, while the connection is open."""
         limits = self.limits
-        return not self._waiting or (len(self._waiting) < limits.waitingCountMax and self._waitingSize + size <= limits.waitingSizeMax)
+        return not self._waiting or (
+            len(self._waiting) < limits.waitingCountMax
+            and self._waitingSize + size <= limits.waitingSizeMax
+        )
 
     def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
         """Put a frame in the line, and write what can be written."""
         if self.refusal is not None:
             return fail(another(self.refusal))
         if not self.canTake(len(exchange.frame)):
-            return fail(BusyError(f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"))
+            return fail(
+                BusyError(
+                    f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"
+                )
+            )
         self._waiting.append(exchange)
         self._waitingSize += len(exchange.frame)
         waiter = self._awaited(exchange)
@@ -320,11 +345,17 @@ class BrokerConnection(Protocol):
         self._abandonedTimer.stop()
         if not self._inFlight or any(exchange.waiter is not None for exchange in self._inFlight):
             return
-        leftMs = self.limits.abandonedMs - (self._clock.seconds() - self._inFlight[0].abandonedAt) * 1000
+        leftMs = (
+            self.limits.abandonedMs - (self._clock.seconds() - self._inFlight[0].abandonedAt) * 1000
+        )
         if leftMs > 0:
             self._abandonedTimer.start(leftMs, self._judge)
         else:
-            self.drop(ConnectionError(f"{self.name} did not answer, and nobody waited for the answer any more"))
+            self.drop(
+                ConnectionError(
+                    f"{self.name} did not answer, and nobody waited for the answer any more"
+                )
+            )
 
     # -- the transport ------------------------------------------------------------------------------------------------
 
@@ -340,7 +371,10 @@ class BrokerConnection(Protocol):
 
     def _sizeBuffers(self, made: Any) -> None:
         """A socket, also under TLS; what is no network has none."""
-        for option, size in ((socket.SO_SNDBUF, self.limits.sendBufferSize), (socket.SO_RCVBUF, self.limits.receiveBufferSize)):
+        for option, size in (
+            (socket.SO_SNDBUF, self.limits.sendBufferSize),
+            (socket.SO_RCVBUF, self.limits.receiveBufferSize),
+        ):
             if size and made is not None:
                 made.setsockopt(socket.SOL_SOCKET, option, size)
 
@@ -443,7 +477,9 @@ class BrokerConnection(Protocol):
 
     def _beginClosing(self) -> None:
         closeMs = self.limits.closeMs
-        late = TimedOutError(f"the connection to {self.name} could not be closed within {closeMs:g} ms; what the broker has taken is unknown")
+        late = TimedOutError(
+            f"the connection to {self.name} could not be closed within {closeMs:g} ms; what the broker has taken is unknown"
+        )
         self._closeTimer.start(closeMs, self.drop, late)
         self._refuse(ClosedError(f"the connection to {self.name} was closed"))
         self._checkDrained()
@@ -452,7 +488,9 @@ class BrokerConnection(Protocol):
         """All is written and answered: let the broker see the end."""
         transport: Any = self.transport
         transport.unregisterProducer()
-        if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(transport):
+        if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(
+            transport
+        ):
             cast(Any, transport).loseWriteConnection()
         else:
             transport.loseConnection()
@@ -478,8 +516,12 @@ class BrokerConnection(Protocol):
 
     def _lostError(self, reason: Failure) -> LostConnectionError:
         if isinstance(reason.value, ConnectionDone):
-            return LostConnectionError(f"{self.name} closed the connection, which is also how a broker refuses a request")
-        return LostConnectionError(f"the connection to {self.name} was lost: {reason.getErrorMessage()}")
+            return LostConnectionError(
+                f"{self.name} closed the connection, which is also how a broker refuses a request"
+            )
+        return LostConnectionError(
+            f"the connection to {self.name} was lost: {reason.getErrorMessage()}"
+        )
 
     def _tellClosers(self) -> None:
         closers, self._closers = self._closers, []
@@ -499,7 +541,11 @@ def _buildLife() -> Callable[[BrokerConnection], _Life]:
     """
     builder = TypeMachineBuilder(_Life, BrokerConnection)
     new, opened, draining = builder.state("new"), builder.state("open"), builder.state("draining")
-    finishing, dropping, lost = builder.state("finishing"), builder.state("dropping"), builder.state("lost")
+    finishing, dropping, lost = (
+        builder.state("finishing"),
+        builder.state("dropping"),
+        builder.state("lost"),
+    )
 
     @new.upon(_Life.made).to(opened)
     def open_(_life: _Life, connection: BrokerConnection) -> None:

@@ -42,10 +42,14 @@ class Connections:
         @param reactor: as of L{BrokerLink}, and so are the others.
         @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
         """
-        self._make = partial(BrokerLink, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
+        self._make = partial(
+            BrokerLink, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
+        )
         self._template = template
         self._links: dict[str, BrokerLink] = {}
-        self._leaving: dict[str, BrokerLink] = {}  # forgotten, and not gone yet; others to the same broker have no connection meanwhile
+        self._leaving: dict[
+            str, BrokerLink
+        ] = {}  # forgotten, and not gone yet; others to the same broker have no connection meanwhile
         self._refusal: ClosedError | None = None
 
     def __len__(self) -> int:

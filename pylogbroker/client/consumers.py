@@ -17,13 +17,24 @@ class Consumers:
     The consumers of brokers that are known by where they are. Each is made when it is first asked for, and connects when it is first asked something.
     """
 
-    def __init__(self, reactor: Any, timeoutMs: float, connectTimeoutMs: float | None = None, template: str = "") -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        timeoutMs: float,
+        connectTimeoutMs: float | None = None,
+        template: str = "",
+    ) -> None:
         """
         @param timeoutMs: for each answer, connecting included.
         @param connectTimeoutMs: for connecting; by default the same.
         @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
         """
-        self._make = partial(SimpleConsumer, reactor, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs if connectTimeoutMs is None else connectTimeoutMs)
+        self._make = partial(
+            SimpleConsumer,
+            reactor,
+            timeoutMs=timeoutMs,
+            connectTimeoutMs=timeoutMs if connectTimeoutMs is None else connectTimeoutMs,
+        )
         self._template = template
         self._consumers: dict[str, SimpleConsumer] = {}
 

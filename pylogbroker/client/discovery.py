@@ -124,8 +124,12 @@ class StaticDiscovery:
         """
         @param addresses: (number, host, port) of each; a L{pylogbroker.config.producersettings.BrokerAddress} is one.
         """
-        self.brokers: Mapping[int, Broker] = {number: Broker(number, host, port) for number, host, port in addresses}
-        self._partitions = [BrokerPartition(number, RANDOM_PARTITION) for number in sorted(self.brokers)]
+        self.brokers: Mapping[int, Broker] = {
+            number: Broker(number, host, port) for number, host, port in addresses
+        }
+        self._partitions = [
+            BrokerPartition(number, RANDOM_PARTITION) for number in sorted(self.brokers)
+        ]
 
     def start(self) -> Deferred[None]:
         return succeed(None)
@@ -158,7 +162,15 @@ class _Followed:
     @ivar first: fires when it was read for the first time. Fails when that failed: then it is not followed any further.
     """
 
-    def __init__(self, clock: IReactorTime, path: str, begin: Begin, apply: Apply, over: Callable[[_Followed], None], backoff: Backoff) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        path: str,
+        begin: Begin,
+        apply: Apply,
+        over: Callable[[_Followed], None],
+        backoff: Backoff,
+    ) -> None:
         """
         @param over: called when it is not followed any more, unless it was stopped.
         """
@@ -222,7 +234,11 @@ class _Followed:
             except ZookeeperError as error:
                 if not self.first.called:
                     raise
-                log.warn("Reading {path} failed, it will be tried again: {error}", path=self.path, error=error)
+                log.warn(
+                    "Reading {path} failed, it will be tried again: {error}",
+                    path=self.path,
+                    error=error,
+                )
             finally:
                 if not isWatching:
                     watch.addErrback(lambda _failure: None)
@@ -231,7 +247,12 @@ class _Followed:
 
 
 async def openedDiscovery(
-    clock: Any, zookeeper: IZookeeper, connectTimeoutMs: int, *, readRetryCount: int = 3, random: Callable[[], float] = lambda: 0.5
+    clock: Any,
+    zookeeper: IZookeeper,
+    connectTimeoutMs: int,
+    *,
+    readRetryCount: int = 3,
+    random: Callable[[], float] = lambda: 0.5,
 ) -> ZookeeperDiscovery:
     """
     Connect a client, and find out who is there.
@@ -242,7 +263,9 @@ async def openedDiscovery(
     """
     try:
         await zookeeper.connect(connectTimeoutMs)
-        discovery = ZookeeperDiscovery(clock, zookeeper, readRetryCount=readRetryCount, random=random)
+        discovery = ZookeeperDiscovery(
+            clock, zookeeper, readRetryCount=readRetryCount, random=random
+        )
         await discovery.start()
     except BaseException:
         await zookeeper.close()
@@ -257,7 +280,14 @@ class ZookeeperDiscovery:
 
     isStatic = False
 
-    def __init__(self, clock: Any, zookeeper: IZookeeper, *, readRetryCount: int = 3, random: Callable[[], float] = lambda: 0.5) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        zookeeper: IZookeeper,
+        *,
+        readRetryCount: int = 3,
+        random: Callable[[], float] = lambda: 0.5,
+    ) -> None:
         """
         @param clock: for waiting before a failed read is tried again.
         @param zookeeper: connected; who made it closes it, after C{stop}.
@@ -292,8 +322,14 @@ class ZookeeperDiscovery:
         try:
             for path in (BROKER_IDS, BROKER_TOPICS):
                 await createPersistent(zookeeper, path)
-            await self._follow(BROKER_IDS, lambda: zookeeper.get_children_and_watch(BROKER_IDS), self._applyIds)
-            await self._follow(BROKER_TOPICS, lambda: zookeeper.get_children_and_watch(BROKER_TOPICS), self._applyTopics)
+            await self._follow(
+                BROKER_IDS, lambda: zookeeper.get_children_and_watch(BROKER_IDS), self._applyIds
+            )
+            await self._follow(
+                BROKER_TOPICS,
+                lambda: zookeeper.get_children_and_watch(BROKER_TOPICS),
+                self._applyTopics,
+            )
         except BaseException:
             self.stop()
             raise
@@ -310,7 +346,9 @@ class ZookeeperDiscovery:
         if path in self._followed or self._isStopped:
             return succeed(None)
         backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
-        followed = self._followed[path] = _Followed(self._clock, path, begin, apply, self._notFollowed, backoff)
+        followed = self._followed[path] = _Followed(
+            self._clock, path, begin, apply, self._notFollowed, backoff
+        )
         followed.begin()
         return followed.first
 
@@ -327,9 +365,17 @@ class ZookeeperDiscovery:
     def _numbers(self, path: str, names: list[str]) -> list[int]:
         """The brokers that children are named after."""
         self._complaints.children(path, names)
-        return brokerNumbers(path, names, lambda error: self._complain(error.path, "A node in ZooKeeper is left alone: {error}", error))
+        return brokerNumbers(
+            path,
+            names,
+            lambda error: self._complain(
+                error.path, "A node in ZooKeeper is left alone: {error}", error
+            ),
+        )
 
-    def _complain(self, path: str, sentence: str, error: PylogbrokerError, **fields: object) -> None:
+    def _complain(
+        self, path: str, sentence: str, error: PylogbrokerError, **fields: object
+    ) -> None:
         self._complaints.complain(path, error, lambda: log.warn(sentence, error=error, **fields))
 
     # -- brokers
@@ -391,7 +437,9 @@ class ZookeeperDiscovery:
             try:
                 readings.append(self._followTopic(name, topic(name)))
             except InvalidNameError as error:
-                self._complain(f"{BROKER_TOPICS}/{name}", "A topic in ZooKeeper is left alone: {error}", error)
+                self._complain(
+                    f"{BROKER_TOPICS}/{name}", "A topic in ZooKeeper is left alone: {error}", error
+                )
         await self._allOf(readings)
 
     def _followTopic(self, name: str, path: str) -> Deferred[None]:
@@ -403,7 +451,9 @@ class ZookeeperDiscovery:
     async def _readTopic(self, name: str, children: list[str], isAnew: bool) -> None:
         """Read how many partitions each broker has, all at once."""
         numbers = self._numbers(topic(name), children)
-        found: list[Any] = await outcomes([self._zookeeper.get(topicBroker(name, number)) for number in numbers])
+        found: list[Any] = await outcomes(
+            [self._zookeeper.get(topicBroker(name, number)) for number in numbers]
+        )
         counts = {}
         for number, outcome in zip(numbers, found, strict=True):
             if not isinstance(outcome, Failure):
@@ -444,7 +494,11 @@ class ZookeeperDiscovery:
             known = self._known.get(name)
             if not known:
                 return []
-            found = [BrokerPartition(number, partition) for number, count in sorted(known.items()) for partition in range(count)]
+            found = [
+                BrokerPartition(number, partition)
+                for number, count in sorted(known.items())
+                for partition in range(count)
+            ]
             self._lists[name] = found
         return found
 
@@ -474,7 +528,9 @@ class ZookeeperDiscovery:
                 read = self._refresh
         return found
 
-    async def _readFor(self, name: str, read: Callable[[], Awaitable[None]]) -> PylogbrokerError | None:
+    async def _readFor(
+        self, name: str, read: Callable[[], Awaitable[None]]
+    ) -> PylogbrokerError | None:
         """Read, so that the topic has a partition; or why it has none yet."""
         try:
             await read()

@@ -7,7 +7,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, clientFromString
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    TCP4ClientEndpoint,
+    TCP6ClientEndpoint,
+    clientFromString,
+)
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from pylogbroker.blocking.endpoints import KINDS, PLAIN, PORT_MAX
@@ -31,7 +36,9 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
         return _fromTwistedString(reactor, description)
     host, port = plain["v6"] or plain["host"], int(plain["port"])
     if host in KINDS:
-        raise ConfigurationError(f"endpoint {description!r} names no host; {host}:HOST:{port} would be one")
+        raise ConfigurationError(
+            f"endpoint {description!r} names no host; {host}:HOST:{port} would be one"
+        )
     if not 0 < port <= PORT_MAX:
         raise ConfigurationError(f"endpoint {description!r}: port {port} is not in 1..{PORT_MAX}")
     if isIPAddress(host):
@@ -47,4 +54,6 @@ def _fromTwistedString(reactor: Any, description: str) -> IStreamClientEndpoint:
     try:
         return cast(IStreamClientEndpoint, clientFromString(reactor, description))
     except (ValueError, TypeError, LookupError, OSError) as error:
-        raise ConfigurationError(f"endpoint {description!r} is neither host:port nor a client endpoint string: {error}") from error
+        raise ConfigurationError(
+            f"endpoint {description!r} is neither host:port nor a client endpoint string: {error}"
+        ) from error

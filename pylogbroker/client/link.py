@@ -42,7 +42,15 @@ from pylogbroker.blocking.pacing import Backoff
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
 from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.client.timer import Timer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, PylogbrokerError, TimedOutError, WireError, another  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    ConnectionError,
+    PylogbrokerError,
+    TimedOutError,
+    WireError,
+    another,
+)  # noqa: A004
 from pylogbroker.quietlog import QuietLog
 
 T = TypeVar("T")
@@ -195,7 +203,9 @@ class BrokerLink:
         if self._refusal is not None:
             return fail(another(self._refusal))
         if len(self._callers) >= CALLER_COUNT_MAX:
-            return fail(BusyError(f"{len(self._callers)} wait for a connection to {self.name} already"))
+            return fail(
+                BusyError(f"{len(self._callers)} wait for a connection to {self.name} already")
+            )
         waiter: Deferred[BrokerConnection] = Deferred(lambda _waiter: self._forget(caller))
         caller = _Caller(waiter, timeoutMs is None, Timer(self._clock))
         if timeoutMs is not None:
@@ -262,8 +272,12 @@ class BrokerLink:
 
     def _expire(self, caller: _Caller, timeoutMs: float) -> None:
         self._forget(caller)
-        last = f"; the attempt before failed: {self._lastError}" if self._lastError is not None else ""
-        caller.waiter.errback(TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms{last}"))
+        last = (
+            f"; the attempt before failed: {self._lastError}" if self._lastError is not None else ""
+        )
+        caller.waiter.errback(
+            TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms{last}")
+        )
 
     def _forget(self, caller: _Caller) -> None:
         """It waits no longer."""
@@ -308,7 +322,9 @@ class BrokerLink:
         attempt.addCallbacks(self._attemptMade, self._attemptFailed, errbackArgs=(attempt,))
 
     def _build(self) -> BrokerConnection:
-        return BrokerConnection(self._clock, self.name, limits=self._limits, onEnd=self._connectionEnded)
+        return BrokerConnection(
+            self._clock, self.name, limits=self._limits, onEnd=self._connectionEnded
+        )
 
     def _attemptMade(self, connection: BrokerConnection) -> None:
         self._attempt = self._lastError = None
@@ -323,7 +339,9 @@ class BrokerLink:
         self._lastError = error = self._connectError(reason)
         self._ripeAtMs = self._nowMs() + self._backoff.failed()
         self._way.failed()
-        self._failCallers([caller for caller in self._callers if caller.deadlineMs < self._ripeAtMs], error)
+        self._failCallers(
+            [caller for caller in self._callers if caller.deadlineMs < self._ripeAtMs], error
+        )
         if self._callers:
             self._pursue()
 
@@ -349,7 +367,11 @@ class BrokerLink:
         self._connection = self.current = None
         self._ripeAtMs = nowMs = self._nowMs()
         if connection.unprovenAt is not None and nowMs - connection.unprovenAt * 1000 <= DOUBT_MS:
-            self._quietLog.warn("What was written to {name} last may be lost, since nothing confirms it: {reason}", name=self.name, reason=connection.refusal)
+            self._quietLog.warn(
+                "What was written to {name} last may be lost, since nothing confirms it: {reason}",
+                name=self.name,
+                reason=connection.refusal,
+            )
         if nowMs - self._madeAtMs < STEADY_MS:
             self._ripeAtMs += self._backoff.failed()
         else:
@@ -370,7 +392,11 @@ class BrokerLink:
         self._old = connection
         self._waitFor(connection)
         self._way.replace()
-        return connection.close().addBoth(self._forgetOld, connection).addBoth(self._replaced, connection)
+        return (
+            connection.close()
+            .addBoth(self._forgetOld, connection)
+            .addBoth(self._replaced, connection)
+        )
 
     def _replaced(self, result: Any, connection: BrokerConnection) -> Any:
         if self._before is connection:
@@ -409,13 +435,21 @@ class BrokerLink:
         self._connection = self.current = self._before = None
         self._way.close()
         self._failCallers(list(self._callers), closed)
-        return succeed(None) if connection is None else connection.close(flush).addBoth(self._forgetOld, connection)
+        return (
+            succeed(None)
+            if connection is None
+            else connection.close(flush).addBoth(self._forgetOld, connection)
+        )
 
     def abort(self) -> None:
         """Close for good, without order: what is under way fails with L{ClosedError}, the connection is cut, and so is one that is still being closed."""
         self.close(flush=False).addErrback(lambda _failure: None)
         if self._old is not None:
-            self._old.drop(ClosedError(f"the connection to {self.name} was cut: there was no time to close it in order"))
+            self._old.drop(
+                ClosedError(
+                    f"the connection to {self.name} was cut: there was no time to close it in order"
+                )
+            )
 
     def _forgetOld(self, result: Any, connection: BrokerConnection) -> Any:
         if self._old is connection:
@@ -429,8 +463,16 @@ def _buildWay() -> Callable[[BrokerLink], _Way]:
     C{following} (that of somebody before is).
     """
     builder = TypeMachineBuilder(_Way, BrokerLink)
-    idle, connecting, holding = builder.state("idle"), builder.state("connecting"), builder.state("holding")
-    connected, replacing, following = builder.state("connected"), builder.state("replacing"), builder.state("following")
+    idle, connecting, holding = (
+        builder.state("idle"),
+        builder.state("connecting"),
+        builder.state("holding"),
+    )
+    connected, replacing, following = (
+        builder.state("connected"),
+        builder.state("replacing"),
+        builder.state("following"),
+    )
 
     @idle.upon(_Way.connect).to(connecting)
     @holding.upon(_Way.ripe).to(connecting)

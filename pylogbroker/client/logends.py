@@ -62,7 +62,14 @@ class LogEnds:
     All coroutines fail with a L{PylogbrokerError} when the broker is not known, or cannot be asked.
     """
 
-    def __init__(self, reactor: Any, find: Find, timeoutMs: float, connectTimeoutMs: float | None = None, template: str = "") -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        find: Find,
+        timeoutMs: float,
+        connectTimeoutMs: float | None = None,
+        template: str = "",
+    ) -> None:
         """
         @param find: called each time that something is asked, so that a broker may move.
         @param timeoutMs: for each answer, and so are the others, as of L{Consumers}.
@@ -75,7 +82,9 @@ class LogEnds:
         """The connection to a broker."""
         return self._consumers.to((await self._find(broker)).address)
 
-    async def before(self, topic: str, partition: BrokerPartition, time: int, countMax: int) -> list[int]:
+    async def before(
+        self, topic: str, partition: BrokerPartition, time: int, countMax: int
+    ) -> list[int]:
         """As L{SimpleConsumer.getOffsetsBefore}."""
         consumer = await self.consumer(partition.broker)
         return await consumer.getOffsetsBefore(topic, partition.partition, time, countMax)
@@ -101,11 +110,15 @@ class LogEnds:
         byBroker: dict[int, list[Place]] = {}
         for place in found:
             byBroker.setdefault(place[1].broker, []).append(place)
-        for answers in await allOf([self._boundsAt(number, wanted) for number, wanted in byBroker.items()]):
+        for answers in await allOf(
+            [self._boundsAt(number, wanted) for number, wanted in byBroker.items()]
+        ):
             found.update(answers)
         return found
 
-    async def _boundsAt(self, number: int, wanted: list[Place]) -> dict[Place, Bounds | PylogbrokerError]:
+    async def _boundsAt(
+        self, number: int, wanted: list[Place]
+    ) -> dict[Place, Bounds | PylogbrokerError]:
         found: dict[Place, Bounds | PylogbrokerError] = {}
         try:
             consumer = await self.consumer(number)
@@ -113,18 +126,35 @@ class LogEnds:
             return dict.fromkeys(wanted, error)
         refusedCount = 0
         for some in slices(wanted, AT_ONCE_COUNT_MAX):
-            answers = dict(zip(some, await allOf([_boundsOrError(consumer, place) for place in some]), strict=True))
+            answers = dict(
+                zip(
+                    some,
+                    await allOf([_boundsOrError(consumer, place) for place in some]),
+                    strict=True,
+                )
+            )
             refusedCount += await _askAlone(consumer, answers, REFUSED_COUNT_MAX - refusedCount)
             found.update(answers)
             last = answers[some[-1]]
-            isAlive = isinstance(last, LostConnectionError | RemoteError) and refusedCount < REFUSED_COUNT_MAX
-            if isinstance(last, PylogbrokerError) and not isAlive and not any(isinstance(answer, Bounds) for answer in answers.values()):
+            isAlive = (
+                isinstance(last, LostConnectionError | RemoteError)
+                and refusedCount < REFUSED_COUNT_MAX
+            )
+            if (
+                isinstance(last, PylogbrokerError)
+                and not isAlive
+                and not any(isinstance(answer, Bounds) for answer in answers.values())
+            ):
                 return {**dict.fromkeys(wanted, last), **found}
         return found
 
     async def ages(self, topic: str, partition: BrokerPartition, offset: int) -> Ages:
         """How long ago the message at an offset was written."""
-        return await ages(lambda time, countMax: self.before(topic, partition, time, countMax), offset, int(self._reactor.seconds() * 1000))
+        return await ages(
+            lambda time, countMax: self.before(topic, partition, time, countMax),
+            offset,
+            int(self._reactor.seconds() * 1000),
+        )
 
     async def close(self) -> None:
         """Let go of the connections. Does not fail."""
@@ -137,7 +167,9 @@ async def bounds(consumer: SimpleConsumer, topic: str, partition: int) -> Bounds
 
     @raise PylogbrokerError: it cannot be asked.
     """
-    starts, ends = await allOf([consumer.getOffsetsBefore(topic, partition, time, 1) for time in (EARLIEST, LATEST)])
+    starts, ends = await allOf(
+        [consumer.getOffsetsBefore(topic, partition, time, 1) for time in (EARLIEST, LATEST)]
+    )
     return Bounds(edgeOf(starts), edgeOf(ends))
 
 
@@ -154,7 +186,9 @@ async def _boundsOrError(consumer: SimpleConsumer, place: Place) -> Bounds | Pyl
         return error
 
 
-async def _askAlone(consumer: SimpleConsumer, answers: dict[Place, Bounds | PylogbrokerError], refusedCountMax: int) -> int:
+async def _askAlone(
+    consumer: SimpleConsumer, answers: dict[Place, Bounds | PylogbrokerError], refusedCountMax: int
+) -> int:
     """
     Ask once more for those whose connection was lost, while the broker answers at all or at least refuses.
 
@@ -162,7 +196,9 @@ async def _askAlone(consumer: SimpleConsumer, answers: dict[Place, Bounds | Pylo
     @return: how many it refused.
     """
     refusedCount = 0
-    for place in [place for place, answer in answers.items() if isinstance(answer, LostConnectionError)]:
+    for place in [
+        place for place, answer in answers.items() if isinstance(answer, LostConnectionError)
+    ]:
         if refusedCount == refusedCountMax:
             break
         answers[place] = answer = await _boundsOrError(consumer, place)

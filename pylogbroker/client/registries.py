@@ -20,7 +20,15 @@ from pylogbroker.client.waiting import inTurns
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import ISubscription, decodeSubscription
-from pylogbroker.cluster.znodes import BrokerRegistration, brokerNumbers, decodeBroker, decodeCount, decodeNumber, decodePartition, decodeText
+from pylogbroker.cluster.znodes import (
+    BrokerRegistration,
+    brokerNumbers,
+    decodeBroker,
+    decodeCount,
+    decodeNumber,
+    decodePartition,
+    decodeText,
+)
 from pylogbroker.errors import InvalidNameError, NoBrokersError, NoNodeException, ZnodeError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.model import BrokerPartition
@@ -90,9 +98,15 @@ class Registries:
 
         @param countMax: how many at most; by default all.
         """
-        numbers = sorted(brokerNumbers(paths.BROKER_IDS, await self.children(paths.BROKER_IDS), self._told))[:countMax]
+        numbers = sorted(
+            brokerNumbers(paths.BROKER_IDS, await self.children(paths.BROKER_IDS), self._told)
+        )[:countMax]
         found = await self._values([paths.brokerId(number) for number in numbers], decodeBroker)
-        return {number: broker for number, broker in zip(numbers, found, strict=True) if broker is not None}
+        return {
+            number: broker
+            for number, broker in zip(numbers, found, strict=True)
+            if broker is not None
+        }
 
     async def broker(self, number: int) -> BrokerRegistration:
         """
@@ -122,7 +136,11 @@ class Registries:
         """
         names = list(topics)
         children = await inTurns(self._topicBrokers, names)
-        wanted = [(name, number) for name, numbers in zip(names, children, strict=True) for number in numbers]
+        wanted = [
+            (name, number)
+            for name, numbers in zip(names, children, strict=True)
+            for number in numbers
+        ]
         found = await self._values([paths.topicBroker(*each) for each in wanted], decodeCount)
         counts: dict[str, dict[int, int]] = {name: {} for name in names}
         for (name, number), count in zip(wanted, found, strict=True):
@@ -141,7 +159,11 @@ class Registries:
     async def partitions(self, topics: Iterable[str]) -> list[Place]:
         """The partitions of topics, by topic as they were given, broker and number."""
         counts = await self.partitionCounts(topics)
-        return [(topic, BrokerPartition(*each)) for topic, byBroker in counts.items() for each in partitionsOf(byBroker)]
+        return [
+            (topic, BrokerPartition(*each))
+            for topic, byBroker in counts.items()
+            for each in partitionsOf(byBroker)
+        ]
 
     # -- groups
 
@@ -153,7 +175,9 @@ class Registries:
         """The members by their ids, in the order of these; without those whose registration says nothing that can be understood."""
         names = await self.children(group.ids)
         found = await self._values([f"{group.ids}/{name}" for name in names], _decodeMember)
-        return {name: member for name, member in zip(names, found, strict=True) if member is not None}
+        return {
+            name: member for name, member in zip(names, found, strict=True) if member is not None
+        }
 
     async def owners(self, group: GroupPaths, countMax: int | None = None) -> dict[Place, str]:
         """
@@ -180,7 +204,9 @@ class Registries:
                     self._complain(str(error))
         places = sorted(wanted)[:countMax]
         found = await self._values([wanted[place] for place in places], decode)
-        return {place: value for place, value in zip(places, found, strict=True) if value is not None}
+        return {
+            place: value for place, value in zip(places, found, strict=True) if value is not None
+        }
 
 
 def _decodeMember(path: str, data: bytes | None) -> MemberNode:

@@ -20,7 +20,14 @@ from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from pylogbroker.client.link import TIMEOUT_MS
-from pylogbroker.errors import BusyError, ConnectionError, PylogbrokerError, TimedOutError, WireError, reasonOf  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ConnectionError,
+    PylogbrokerError,
+    TimedOutError,
+    WireError,
+    reasonOf,
+)  # noqa: A004
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
@@ -97,7 +104,15 @@ class RegistryClient:
     L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with L{pylogbroker.errors.BusyError} when too much is asked already.
     """
 
-    def __init__(self, reactor: Any, url: str, *, timeoutMs: float = TIMEOUT_MS, agent: IAgent | None = None, schemaCountMax: int = SCHEMA_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        url: str,
+        *,
+        timeoutMs: float = TIMEOUT_MS,
+        agent: IAgent | None = None,
+        schemaCountMax: int = SCHEMA_COUNT_MAX,
+    ) -> None:
         """
         @param url: C{http://HOST:PORT} or C{https://…}.
         @param timeoutMs: for an answer, connecting included.
@@ -109,7 +124,9 @@ class RegistryClient:
         self._timeoutMs = timeoutMs
         self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
         self._texts: Remembered[int, str] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
-        self._ids: Remembered[tuple[str, str], int] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._ids: Remembered[tuple[str, str], int] = Remembered(
+            schemaCountMax, REMEMBERED_SIZE_MAX
+        )
         self._asked: dict[int, list[Deferred[str]]] = {}
         self._askedCount = 0
 
@@ -182,7 +199,9 @@ class RegistryClient:
     def ask(self, call: RegistryCall[T]) -> Deferred[T]:
         """Ask anything."""
         if self._askedCount >= ASKED_COUNT_MAX:
-            return fail(BusyError(f"{self._askedCount} questions to {self._url} are under way already"))
+            return fail(
+                BusyError(f"{self._askedCount} questions to {self._url} are under way already")
+            )
         self._askedCount += 1
         return Deferred.fromCoroutine(self._ask(call)).addBoth(self._answered)
 
@@ -192,7 +211,9 @@ class RegistryClient:
 
     async def _ask(self, call: RegistryCall[T]) -> T:
         try:
-            status, body = await Deferred.fromCoroutine(self._exchange(call)).addTimeout(self._timeoutMs / 1000, self._reactor, self._late)
+            status, body = await Deferred.fromCoroutine(self._exchange(call)).addTimeout(
+                self._timeoutMs / 1000, self._reactor, self._late
+            )
         except (PylogbrokerError, CancelledError):
             raise
         except Exception as error:  # twisted.web's and twisted.internet's, of many kinds
@@ -203,9 +224,14 @@ class RegistryClient:
         raise TimedOutError(f"{self._url} did not answer within {self._timeoutMs:.0f} ms")
 
     async def _exchange(self, call: RegistryCall[T]) -> tuple[int, bytes]:
-        headers = {b"Accept": [MEDIA_TYPE.encode()], **({b"Content-Type": [MEDIA_TYPE.encode()]} if call.body else {})}
+        headers = {
+            b"Accept": [MEDIA_TYPE.encode()],
+            **({b"Content-Type": [MEDIA_TYPE.encode()]} if call.body else {}),
+        }
         body = None if call.body is None else _Body(call.body)
-        response = await self._agent.request(call.method.encode(), (self._url + call.path).encode(), Headers(headers), body)
+        response = await self._agent.request(
+            call.method.encode(), (self._url + call.path).encode(), Headers(headers), body
+        )
         collecting = _Collecting()
         response.deliverBody(collecting)
         return response.code, await collecting.over
@@ -213,4 +239,8 @@ class RegistryClient:
 
 def _reason(error: Exception) -> str:
     """What is wrapped in twisted.web's, too."""
-    return "; ".join(reasonOf(reason.value) for reason in error.reasons) if isinstance(error, ResponseFailed) else reasonOf(error)
+    return (
+        "; ".join(reasonOf(reason.value) for reason in error.reasons)
+        if isinstance(error, ResponseFailed)
+        else reasonOf(error)
+    )

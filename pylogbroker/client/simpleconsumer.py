@@ -48,7 +48,9 @@ class SimpleConsumer:
         @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
         """
-        self._link = BrokerLink(reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
+        self._link = BrokerLink(
+            reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
+        )
         self._timeoutMs = timeoutMs
         self._responseSizeMax = limits.responseSizeMax
 
@@ -64,7 +66,9 @@ class SimpleConsumer:
         @return: fires with the set; when the broker answered with an error code, too. That is then its C{error}, and is raised when the set is iterated.
         @raise ValueError: C{sizeMax} is negative, or more than is accepted.
         """
-        return self._link.ask(fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs)
+        return self._link.ask(
+            fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs
+        )
 
     def multifetch(self, fetches: Iterable[FetchRange]) -> Deferred[list[MessageSet]]:
         """
@@ -76,7 +80,9 @@ class SimpleConsumer:
         """
         return self._link.ask(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
 
-    def getOffsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> Deferred[list[int]]:
+    def getOffsetsBefore(
+        self, topic: str, partition: int, time: int, countMax: int
+    ) -> Deferred[list[int]]:
         """
         Offsets from which can be read, by time, with the granularity of segments (spec-0.7 wire-protocol §10).
 

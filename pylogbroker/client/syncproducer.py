@@ -37,10 +37,21 @@ from pylogbroker.blocking.calls import (
     offsetsCall,
     produceFrame,
 )
-from pylogbroker.blocking.pacing import RECONNECT_INTERVAL, RECONNECT_TIME_INTERVAL_MS, ReconnectRule
+from pylogbroker.blocking.pacing import (
+    RECONNECT_INTERVAL,
+    RECONNECT_TIME_INTERVAL_MS,
+    ReconnectRule,
+)
 from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
 from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, RemoteError, WireError, another  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    ConnectionError,
+    RemoteError,
+    WireError,
+    another,
+)  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 
@@ -104,7 +115,9 @@ class SyncProducer:
         @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
         """
         random = SystemRandom().random if random is None else random
-        self._link = BrokerLink(reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random)
+        self._link = BrokerLink(
+            reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
+        )
         self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._clock = reactor
         self._payloadSizeMax = payloadSizeMax
@@ -123,12 +136,21 @@ class SyncProducer:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     @overload
-    def send(self, topic: str, partition: int, messages: Messages, *, codec: int = NONE) -> Deferred[None]: ...
+    def send(
+        self, topic: str, partition: int, messages: Messages, *, codec: int = NONE
+    ) -> Deferred[None]: ...
 
     @overload
     def send(self, topic: str, partition: Messages, /, *, codec: int = NONE) -> Deferred[None]: ...
 
-    def send(self, topic: str, partition: int | Messages, messages: Messages | None = None, *, codec: int = NONE) -> Deferred[None]:
+    def send(
+        self,
+        topic: str,
+        partition: int | Messages,
+        messages: Messages | None = None,
+        *,
+        codec: int = NONE,
+    ) -> Deferred[None]:
         """
         Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition.
 
@@ -159,7 +181,9 @@ class SyncProducer:
         @raise ValueError: there are too many.
         """
         parts = list(parts)
-        return self._send(multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None)
+        return self._send(
+            multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None
+        )
 
     def _send(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         if self._refusal is not None:
@@ -174,18 +198,30 @@ class SyncProducer:
         """There is no connection yet."""
         size = len(frame)
         if self._waitingSize and self._waitingSize + size > self._waitingSizeMax:
-            return fail(BusyError(f"{self._waitingSize} bytes wait for a connection to {self._link.name} already"))
+            return fail(
+                BusyError(
+                    f"{self._waitingSize} bytes wait for a connection to {self._link.name} already"
+                )
+            )
         self._waitingSize += size
 
         def connected(result: Any) -> Any:
             self._waitingSize -= size
-            return self._sendOver(result, frame, where) if isinstance(result, BrokerConnection) else result
+            return (
+                self._sendOver(result, frame, where)
+                if isinstance(result, BrokerConnection)
+                else result
+            )
 
         return self._link.connection().addBoth(connected)
 
-    def _sendOver(self, connection: BrokerConnection, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
+    def _sendOver(
+        self, connection: BrokerConnection, frame: bytes, where: tuple[str, int] | None
+    ) -> Deferred[None]:
         trail = self._trailOf(connection)
-        if where is not None and connection.canTake(len(frame)):  # what has no parts, or is refused, leaves nothing to prove
+        if where is not None and connection.canTake(
+            len(frame)
+        ):  # what has no parts, or is refused, leaves nothing to prove
             trail.sentCount += 1
             trail.question = where
         sending = connection.send(frame)
@@ -224,7 +260,9 @@ class SyncProducer:
             self._doubt = self._unknown(trail, trail.connection.refusal)
 
     def _unknown(self, trail: _Trail, cause: BaseException | None) -> ConnectionError:
-        unknown = ConnectionError(f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: {cause}")
+        unknown = ConnectionError(
+            f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: {cause}"
+        )
         unknown.__cause__ = cause
         return unknown
 
@@ -253,7 +291,11 @@ class SyncProducer:
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
-        return fail(another(self._refusal)) if self._refusal is not None else self._pending(Deferred.fromCoroutine(self._confirm(call)))
+        return (
+            fail(another(self._refusal))
+            if self._refusal is not None
+            else self._pending(Deferred.fromCoroutine(self._confirm(call)))
+        )
 
     async def _confirm(self, call: Call[list[int]]) -> int:
         connection = await self._link.connection()
@@ -268,7 +310,9 @@ class SyncProducer:
             if connection.refusal is None or not trail.unprovenCount:
                 raise
             unknown = self._unknown(trail, error)
-            trail.settledCount = max(trail.settledCount, count)  # what was sent after this question is for the next one to tell
+            trail.settledCount = max(
+                trail.settledCount, count
+            )  # what was sent after this question is for the next one to tell
             raise unknown from error
 
     async def _prove(self, trail: _Trail, call: Call[list[int]]) -> int:
@@ -294,7 +338,9 @@ class SyncProducer:
                 self._doubt = self._unknown(trail, reason.value)
 
         topic, partition = trail.question
-        Deferred.fromCoroutine(self._prove(trail, offsetsCall(topic, max(partition, 0), LATEST, 1))).addErrback(failed)
+        Deferred.fromCoroutine(
+            self._prove(trail, offsetsCall(topic, max(partition, 0), LATEST, 1))
+        ).addErrback(failed)
 
     def close(self) -> Deferred[None]:
         """

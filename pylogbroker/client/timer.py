@@ -31,7 +31,9 @@ class Timer:
         """Whether a call is to come."""
         return self._pending is not None
 
-    def start(self, ms: float, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def start(
+        self, ms: float, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """
         Call later, and take back what was to be called before that.
 

@@ -32,7 +32,9 @@ async def outcomes(works: Iterable[Work[T]]) -> list[T | Failure]:
 
     @return: what came of each, in order: its result, or the failure.
     """
-    waiting = [work if isinstance(work, Deferred) else Deferred.fromCoroutine(work) for work in works]
+    waiting = [
+        work if isinstance(work, Deferred) else Deferred.fromCoroutine(work) for work in works
+    ]
     results: list[tuple[bool, Any]] = await DeferredList(waiting, consumeErrors=True)
     return [result for _succeeded, result in results]
 
@@ -52,14 +54,20 @@ async def allOf(works: Iterable[Work[T]]) -> list[T]:
     return found
 
 
-async def inTurns(work: Callable[[A], Work[T]], items: Iterable[A], countMax: int = AT_ONCE_COUNT_MAX) -> list[T]:
+async def inTurns(
+    work: Callable[[A], Work[T]], items: Iterable[A], countMax: int = AT_ONCE_COUNT_MAX
+) -> list[T]:
     """
     Do the same with each of many, so many at a time.
 
     @return: the result of each, in order.
     @raise Exception: as L{allOf} of those that were begun together; the rest is not begun then.
     """
-    return [result for some in slices(items, countMax) for result in await allOf([work(item) for item in some])]
+    return [
+        result
+        for some in slices(items, countMax)
+        for result in await allOf([work(item) for item in some])
+    ]
 
 
 def slices(items: Iterable[A], countMax: int) -> Iterator[list[A]]:

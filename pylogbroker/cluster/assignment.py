@@ -22,7 +22,9 @@ def javaOrder(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def assign(partitions: Iterable[BrokerPartition], threadCounts: Mapping[str, int]) -> dict[str, list[BrokerPartition]]:
+def assign(
+    partitions: Iterable[BrokerPartition], threadCounts: Mapping[str, int]
+) -> dict[str, list[BrokerPartition]]:
     """
     Share the partitions of one topic among consumer threads.
 

@@ -44,14 +44,20 @@ def decodeEtlLines(lines: Iterable[str]) -> list[EtlOffset]:
             continue
         each = _decoded(line.strip(" \r\n"), index)
         if found.setdefault(each[:4], each) != each:
-            raise FormatError(f"line {index + 1}: {line.strip()[:200]!r}: another line has offset {found[each[:4]].offset}", index)
+            raise FormatError(
+                f"line {index + 1}: {line.strip()[:200]!r}: another line has offset {found[each[:4]].offset}",
+                index,
+            )
     return list(found.values())
 
 
 def _decoded(line: str, index: int) -> EtlOffset:
     parts = _LINE.fullmatch(line)
     if parts is None:
-        raise FormatError(f"line {index + 1}: {line[:200]!r}: a line is tcp://<host>:<port>, topic, partition and offset, with tabs between", index)
+        raise FormatError(
+            f"line {index + 1}: {line[:200]!r}: a line is tcp://<host>:<port>, topic, partition and offset, with tabs between",
+            index,
+        )
     each = EtlOffset(parts[1], int(parts[2]), parts[3], int(parts[4]), int(parts[5]))
     if each.port > 65535 or each.offset > LONG_MAX or each.partition >= 2**31:
         raise FormatError(f"line {index + 1}: {line[:200]!r}: a number is too large", index)

@@ -28,7 +28,9 @@ _OUTSIDE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_INSIDE = re.compile(rf"\\ (?: {_CHARACTER} ) | ([&|~-])(?!\1) | [^\\\[&|~-]", re.VERBOSE | re.DOTALL)
+_INSIDE = re.compile(
+    rf"\\ (?: {_CHARACTER} ) | ([&|~-])(?!\1) | [^\\\[&|~-]", re.VERBOSE | re.DOTALL
+)
 _GROUP = re.compile(r"\(\?[^:)]{0,3}")
 _REFERENCE = re.compile(r"\\[1-9]")
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9,]+\})(\+)?")
@@ -71,7 +73,9 @@ def _nestedOtherwise(groups: list[str], token: str, quantifier: re.Match[str] | 
     repeated = quantifier if token == ")" else None
     if repeated is not None and repeated[1]:
         return f"a group that is repeated and does not give back ({repeated[0]}), which Python does not always get right"
-    if (repeated is not None or _REFERENCE.match(token)) and any(each.startswith("(?<") for each in groups):
+    if (repeated is not None or _REFERENCE.match(token)) and any(
+        each.startswith("(?<") for each in groups
+    ):
         return "a reference to a group, or a group that is repeated, in a look-behind, which Java refuses"
     if token == ")":
         del groups[-1:]

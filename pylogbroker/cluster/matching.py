@@ -60,7 +60,9 @@ def matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
         program = _Program(parsed.state.flags)
         program.add(parsed)
     except (_NotRegularError, RecursionError) as error:
-        raise InvalidPatternError(f"the pattern {pattern.pattern!r} could take for ever to match: {error}") from error
+        raise InvalidPatternError(
+            f"the pattern {pattern.pattern!r} could take for ever to match: {error}"
+        ) from error
     return lambda name: len(name) <= NAME_LENGTH_MAX and program.matches(name)
 
 
@@ -105,9 +107,21 @@ def _effortOf(kind: Any, argument: Any) -> Effort:
     if kind is sre.IN:
         return Effort(1, len(argument), 1)
     inner = [effort(each) for each in _choices(kind, argument)] or [Effort(1, 0, 0)]
-    if kind in (sre.ASSERT, sre.ASSERT_NOT, sre.ATOMIC_GROUP):  # all ways are tried at the most, but re does not come back for another one
-        return Effort(1, 1 + sum(each.ways + each.steps for each in inner), 1 + max(each.length for each in inner))
-    return Effort(sum(each.ways for each in inner), 1 + sum(each.steps for each in inner), 1 + max(each.length for each in inner))
+    if kind in (
+        sre.ASSERT,
+        sre.ASSERT_NOT,
+        sre.ATOMIC_GROUP,
+    ):  # all ways are tried at the most, but re does not come back for another one
+        return Effort(
+            1,
+            1 + sum(each.ways + each.steps for each in inner),
+            1 + max(each.length for each in inner),
+        )
+    return Effort(
+        sum(each.ways for each in inner),
+        1 + sum(each.steps for each in inner),
+        1 + max(each.length for each in inner),
+    )
 
 
 def _choices(kind: Any, argument: Any) -> list[Any]:
@@ -131,7 +145,9 @@ def _effortOfRepeat(low: int, high: int, body: Any) -> Effort:
     more = min(high - low, NAME_LENGTH_MAX + 1)
     times = low + more
     ways: int = inner.ways ** min(times, _DOUBLINGS)
-    return Effort((more + 1) * ways, (times + 1) * ways * (inner.steps + 1), (times + 1) * (inner.length + 1))
+    return Effort(
+        (more + 1) * ways, (times + 1) * ways * (inner.steps + 1), (times + 1) * (inner.length + 1)
+    )
 
 
 class _NotRegularError(Exception):
@@ -161,7 +177,9 @@ class _Program:
         """
         self._partCount += 1 + len(items)
         if self._partCount > PART_COUNT_MAX:
-            raise _NotRegularError(f"it takes many steps, and has more than {PART_COUNT_MAX} parts when its repeats are written out")
+            raise _NotRegularError(
+                f"it takes many steps, and has more than {PART_COUNT_MAX} parts when its repeats are written out"
+            )
         for kind, argument in items:
             if kind is sre.BRANCH:
                 self._addBranches(argument[1])
@@ -176,7 +194,9 @@ class _Program:
 
     def _append(self, kind: str, argument: Any) -> int:
         if len(self._steps) >= PROGRAM_LENGTH_MAX:
-            raise _NotRegularError(f"it takes many steps, and is longer than {PROGRAM_LENGTH_MAX} of them when it is written out")
+            raise _NotRegularError(
+                f"it takes many steps, and is longer than {PROGRAM_LENGTH_MAX} of them when it is written out"
+            )
         self._steps.append((kind, argument))
         return len(self._steps) - 1
 
@@ -227,7 +247,13 @@ class _Program:
             if kind == "character":
                 found.append(place)
                 continue
-            onward: list[int] = argument if kind == "choice" else [place + 1] if _isAt(argument, name, position) else []
+            onward: list[int] = (
+                argument
+                if kind == "choice"
+                else [place + 1]
+                if _isAt(argument, name, position)
+                else []
+            )
             for each in onward:
                 if each not in seen:
                     seen.add(each)
@@ -246,7 +272,9 @@ def _test(kind: Any, argument: Any) -> _Test:
         isNegated = argument[0][0] is sre.NEGATE
         tests = [_testIn(*each) for each in argument[isNegated:]]
         return lambda character: any(test(character) for test in tests) != isNegated
-    raise _NotRegularError(f"it takes many steps, and has a part that can only be tried ({str(kind).lower()})")
+    raise _NotRegularError(
+        f"it takes many steps, and has a part that can only be tried ({str(kind).lower()})"
+    )
 
 
 def _testIn(kind: Any, argument: Any) -> _Test:

@@ -43,8 +43,18 @@ def decodeOffsetLine(line: str) -> GroupOffset:
     """
     path, colon, number = line.rpartition(":")
     steps = path.split("/")
-    if not colon or len(steps) != 6 or f"/{steps[1]}" != CONSUMERS or steps[0] or steps[3] != "offsets":
-        raise ZnodeError(repr(line[:200]), repr(number[:20]), "a line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>")
+    if (
+        not colon
+        or len(steps) != 6
+        or f"/{steps[1]}" != CONSUMERS
+        or steps[0]
+        or steps[3] != "offsets"
+    ):
+        raise ZnodeError(
+            repr(line[:200]),
+            repr(number[:20]),
+            "a line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>",
+        )
     offset = decodeNumber(path, number.encode("utf-8", "surrogateescape"))
     if offset < 0:
         raise ZnodeError(path, number, "an offset is not negative")
@@ -70,7 +80,9 @@ def decodeOffsetLines(lines: Iterable[str]) -> list[GroupOffset]:
         try:
             each = decodeOffsetLine(line.strip())
             if found.setdefault(each.path, each) != each:
-                raise ZnodeError(each.path, str(each.offset), f"another line has {found[each.path].offset}")
+                raise ZnodeError(
+                    each.path, str(each.offset), f"another line has {found[each.path].offset}"
+                )
         except ZnodeError as error:
             raise ZnodeError(f"line {index + 1}", repr(line.strip()[:200]), error.reason) from error
     return list(found.values())

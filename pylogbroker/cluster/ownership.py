@@ -26,7 +26,9 @@ class OwnershipFault(NamedTuple):
     reason: str
 
 
-def threadCountsByTopic(subscriptions: Mapping[str, ISubscription], topics: Iterable[str]) -> dict[str, dict[str, int]]:
+def threadCountsByTopic(
+    subscriptions: Mapping[str, ISubscription], topics: Iterable[str]
+) -> dict[str, dict[str, int]]:
     """
     With how many threads each member takes part in which topics.
 
@@ -43,7 +45,9 @@ def threadCountsByTopic(subscriptions: Mapping[str, ISubscription], topics: Iter
 
 
 def ownershipFaults(
-    threadCounts: Mapping[str, Mapping[str, int]], partitions: Mapping[str, Iterable[BrokerPartition]], owners: Mapping[tuple[str, BrokerPartition], str]
+    threadCounts: Mapping[str, Mapping[str, int]],
+    partitions: Mapping[str, Iterable[BrokerPartition]],
+    owners: Mapping[tuple[str, BrokerPartition], str],
 ) -> list[OwnershipFault]:
     """
     Partitions that nobody reads, or somebody who should not.
@@ -59,11 +63,23 @@ def ownershipFaults(
             if owner is None:
                 faults.append(OwnershipFault(topic, partition, None, "nobody owns it"))
             elif not _isThread(owner, threadCounts[topic]):
-                faults.append(OwnershipFault(topic, partition, owner, "the owner is no thread of a member that wants this topic"))
+                faults.append(
+                    OwnershipFault(
+                        topic,
+                        partition,
+                        owner,
+                        "the owner is no thread of a member that wants this topic",
+                    )
+                )
     return faults
 
 
 def _isThread(owner: str, threadCounts: Mapping[str, int]) -> bool:
     """Whether it is C{<member>-<number>}, and the number one of that member's."""
     member, _, number = owner.rpartition("-")
-    return number.isascii() and number.isdigit() and str(int(number[:_NUMBER_LENGTH_MAX])) == number and int(number) < threadCounts.get(member, 0)
+    return (
+        number.isascii()
+        and number.isdigit()
+        and str(int(number[:_NUMBER_LENGTH_MAX])) == number
+        and int(number) < threadCounts.get(member, 0)
+    )

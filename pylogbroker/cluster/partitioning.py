@@ -57,8 +57,14 @@ def javaHash(key: object) -> int:
     if isinstance(key, str):
         return _rememberedTextHash(key) if len(key) <= REMEMBERED_LENGTH_MAX else _textHash(key)
     if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
-        return key if _INT_MIN <= key < -_INT_MIN else _signed(key ^ ((key & (2**64 - 1)) >> _INT_BITS))
-    raise InvalidKeyError(f"the default partitioner knows keys of text, bytes and whole numbers of up to 64 bits, not {key!r}")
+        return (
+            key
+            if _INT_MIN <= key < -_INT_MIN
+            else _signed(key ^ ((key & (2**64 - 1)) >> _INT_BITS))
+        )
+    raise InvalidKeyError(
+        f"the default partitioner knows keys of text, bytes and whole numbers of up to 64 bits, not {key!r}"
+    )
 
 
 def defaultPartitioner(key: object, partitionCount: int) -> int:

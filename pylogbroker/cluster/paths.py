@@ -26,7 +26,13 @@ def step(kind: str, name: str) -> str:
     if name in ("", ".", ".."):
         raise InvalidNameError(f"{name!r} cannot be the name of a {kind}")
     for character in name:
-        if character == "/" or character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\uf8ff" or "\ufff0" <= character <= "\uffff":
+        if (
+            character == "/"
+            or character < " "
+            or "\x7f" <= character <= "\x9f"
+            or "\ud800" <= character <= "\uf8ff"
+            or "\ufff0" <= character <= "\uffff"
+        ):
             raise InvalidNameError(f"the name of a {kind}, {name!r}, has {character!r} in it")
     return name
 

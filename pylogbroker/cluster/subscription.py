@@ -61,7 +61,10 @@ class StaticSubscription:
 
     def encode(self) -> bytes:
         """C{{ "a": 2,"b": 1 }}; unlike 0.7 we escape names that need it (gotcha 62)."""
-        entries = ",".join(f"{json.dumps(topic, ensure_ascii=False)}: {count}" for topic, count in self.streams.items())
+        entries = ",".join(
+            f"{json.dumps(topic, ensure_ascii=False)}: {count}"
+            for topic, count in self.streams.items()
+        )
         return f"{{ {entries} }}".encode()
 
 
@@ -131,14 +134,23 @@ def compilePattern(pattern: str) -> re.Pattern[str]:
     @raise InvalidPatternError: it is none, or Python would read it otherwise.
     """
     if len(pattern) > PATTERN_SIZE_MAX:
-        raise InvalidPatternError(f"the pattern has {len(pattern)} characters; {PATTERN_SIZE_MAX} are allowed")
+        raise InvalidPatternError(
+            f"the pattern has {len(pattern)} characters; {PATTERN_SIZE_MAX} are allowed"
+        )
     otherwise = readOtherwise(pattern)
     if otherwise is not None:
         raise InvalidPatternError(f"the pattern {pattern!r} has {otherwise}")
     try:
         return re.compile(pattern, re.ASCII)
-    except (re.error, ValueError, OverflowError, RecursionError) as error:  # ValueError: flags that exclude each other
-        raise InvalidPatternError(f"the pattern {pattern!r} cannot be used: {error} (Java may know it; Python does not)") from error
+    except (
+        re.error,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:  # ValueError: flags that exclude each other
+        raise InvalidPatternError(
+            f"the pattern {pattern!r} cannot be used: {error} (Java may know it; Python does not)"
+        ) from error
 
 
 def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
@@ -150,14 +162,22 @@ def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
     text = decodeText(path, data)
     found = _WILDCARD.fullmatch(text)
     if found is not None:
-        return WildcardSubscription(found[1] == WHITE, _streamCount(path, int(found[2][:12])), found[3])
+        return WildcardSubscription(
+            found[1] == WHITE, _streamCount(path, int(found[2][:12])), found[3]
+        )
     try:
         streams = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ZnodeError(path, repr(text[:100]), f"a subscription is JSON, or *n*pattern, or !n!pattern: {error}") from error
+        raise ZnodeError(
+            path, repr(text[:100]), f"a subscription is JSON, or *n*pattern, or !n!pattern: {error}"
+        ) from error
     if not isinstance(streams, dict) or not all(type(count) is int for count in streams.values()):
-        raise ZnodeError(path, repr(text[:100]), "a subscription is an object of topics and whole numbers")
-    return StaticSubscription({topic: _streamCount(path, count) for topic, count in streams.items()})
+        raise ZnodeError(
+            path, repr(text[:100]), "a subscription is an object of topics and whole numbers"
+        )
+    return StaticSubscription(
+        {topic: _streamCount(path, count) for topic, count in streams.items()}
+    )
 
 
 def _streamCount(path: str, count: int) -> int:

@@ -42,7 +42,9 @@ class BrokerRegistration(NamedTuple):
         @raise ValueError: the host has a colon in it: 0.7's values cannot carry an IPv6 literal; or it is none.
         """
         if ":" in self.host:
-            raise ValueError(f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper cannot carry an IPv6 address")
+            raise ValueError(
+                f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper cannot carry an IPv6 address"
+            )
         if not HOST.fullmatch(self.host):
             raise ValueError(f"{self.host!r} is not a host")
         return f"{self.creatorId}:{self.host}:{self.port}".encode()
@@ -106,7 +108,9 @@ def decodeCount(path: str, data: bytes | None) -> int:
     """
     count = decodeNumber(path, data)
     if not 0 <= count <= PARTITION_COUNT_MAX:
-        raise ZnodeError(path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}")
+        raise ZnodeError(
+            path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}"
+        )
     return count
 
 
@@ -121,7 +125,9 @@ def decodeBrokerNumber(path: str, name: str) -> int:
     raise ZnodeError(path, repr(name), "it should be named with a broker's number")
 
 
-def brokerNumbers(path: str, names: Iterable[str], complain: Callable[[ZnodeError], object]) -> list[int]:
+def brokerNumbers(
+    path: str, names: Iterable[str], complain: Callable[[ZnodeError], object]
+) -> list[int]:
     """
     Which brokers the children of a node are named after.
 

@@ -106,7 +106,17 @@ class SegmentFile:
     @ivar writable: whether it is opened for writing, too.
     """
 
-    __slots__ = ("_cache", "_file", "_gone", "_openLock", "_pinCount", "_syncFailure", "_syncLock", "path", "writable")
+    __slots__ = (
+        "_cache",
+        "_file",
+        "_gone",
+        "_openLock",
+        "_pinCount",
+        "_syncFailure",
+        "_syncLock",
+        "path",
+        "writable",
+    )
 
     def __init__(self, cache: DescriptorCache, path: str, writable: bool) -> None:
         self._cache = cache

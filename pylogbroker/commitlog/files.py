@@ -137,7 +137,9 @@ class RealFileSystem:
             return None
         except OSError as error:
             raise storageError(path, "stat", error) from error
-        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode))
+        return FileStatus(
+            found.st_size, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode)
+        )
 
     def makeDirectories(self, path: str) -> None:
         """With parents; it may exist."""
@@ -208,7 +210,9 @@ class RealFileSystem:
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise DirectoryLockedError(path, "lock", "another broker has it", error.errno) from error
+                raise DirectoryLockedError(
+                    path, "lock", "another broker has it", error.errno
+                ) from error
             raise storageError(path, "lock", error) from error
         held = RealFile(path, descriptor)
         return held.close

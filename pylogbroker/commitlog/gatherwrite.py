@@ -44,9 +44,15 @@ def writeWhole(file: IFile, position: int, buffers: Sequence[bytes], size: int) 
     bufferCount = doneSize = 0
     problem: StorageError | None = None
     while problem is None and bufferCount < len(buffers):
-        batch = buffers[bufferCount : bufferCount + BUFFER_COUNT_MAX] if len(buffers) > BUFFER_COUNT_MAX or bufferCount else buffers
+        batch = (
+            buffers[bufferCount : bufferCount + BUFFER_COUNT_MAX]
+            if len(buffers) > BUFFER_COUNT_MAX or bufferCount
+            else buffers
+        )
         batchCount = len(batch)
-        batchSize = size - doneSize if bufferCount + batchCount == len(buffers) else sum(map(len, batch))
+        batchSize = (
+            size - doneSize if bufferCount + batchCount == len(buffers) else sum(map(len, batch))
+        )
         taken = 0
         try:
             taken = file.writeAt(position + doneSize, batch)
@@ -55,7 +61,12 @@ def writeWhole(file: IFile, position: int, buffers: Sequence[bytes], size: int) 
         if taken != batchSize:
             batchCount, batchSize = _wholePrefix(batch, taken)
             if problem is None and batchCount == 0:
-                problem = StorageError(file.path, "write", f"only {taken} bytes of {len(batch[0])} were taken, as on a full disk", errno.ENOSPC)
+                problem = StorageError(
+                    file.path,
+                    "write",
+                    f"only {taken} bytes of {len(batch[0])} were taken, as on a full disk",
+                    errno.ENOSPC,
+                )
             file.truncate(position + doneSize + batchSize)
         bufferCount += batchCount
         doneSize += batchSize

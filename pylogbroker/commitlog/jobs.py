@@ -74,7 +74,15 @@ class RollJob:
     @ivar file: the new file, after a successful run.
     """
 
-    def __init__(self, cache: DescriptorCache, directory: str, segment: Segment, offset: int, newPath: str, pinned: bool) -> None:
+    def __init__(
+        self,
+        cache: DescriptorCache,
+        directory: str,
+        segment: Segment,
+        offset: int,
+        newPath: str,
+        pinned: bool,
+    ) -> None:
         self.reports: list[Report] = []
         self.segment = segment
         self.position = segment.writtenSize
@@ -123,7 +131,13 @@ class RetireJob:
     """
 
     def __init__(
-        self, cache: DescriptorCache, directory: str, segments: Sequence[Segment], doomed: Sequence[Segment], touch: Segment | None, nowMs: int
+        self,
+        cache: DescriptorCache,
+        directory: str,
+        segments: Sequence[Segment],
+        doomed: Sequence[Segment],
+        touch: Segment | None,
+        nowMs: int,
     ) -> None:
         self.reports: list[Report] = []
         self.renamed: list[Segment] = list(doomed)

@@ -23,10 +23,23 @@ from dataclasses import dataclass, field
 from pylogbroker.commitlog.descriptors import DescriptorCache
 from pylogbroker.commitlog.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
 from pylogbroker.commitlog.recovery import LoadedPartition, loadPartition
-from pylogbroker.commitlog.reports import OddDirectory, PartitionLoaded, PartitionUnusable, RecoveryNeeded, Report, Reporter, StrayFile
+from pylogbroker.commitlog.reports import (
+    OddDirectory,
+    PartitionLoaded,
+    PartitionUnusable,
+    RecoveryNeeded,
+    Report,
+    Reporter,
+    StrayFile,
+)
 from pylogbroker.commitlog.retention import RetentionPolicy, both, byAge, bySize
 from pylogbroker.commitlog.segment import Segment
-from pylogbroker.commitlog.topics import TOPIC_LENGTH_MAX, directoryName, parseDirectoryName, validateTopic
+from pylogbroker.commitlog.topics import (
+    TOPIC_LENGTH_MAX,
+    directoryName,
+    parseDirectoryName,
+    validateTopic,
+)
 from pylogbroker.errors import PartitionFailedError, StorageError
 from pylogbroker.interfaces import IFileSystem, IFormat
 from pylogbroker.model import TopicPartition
@@ -74,7 +87,9 @@ class LogSettings:
         retention = self.retention
         if retention is None:
             age = self.retentionAgeMsByTopic.get(topic, self.retentionAgeMs)
-            retention = both(byAge(age), bySize(self.retentionSizeByTopic.get(topic, self.retentionSize)))
+            retention = both(
+                byAge(age), bySize(self.retentionSizeByTopic.get(topic, self.retentionSize))
+            )
         return PartitionSettings(
             segmentSizeMax=self.segmentSizeMaxByTopic.get(topic, self.segmentSizeMax),
             rollAgeMs=self.rollAgeMsByTopic.get(topic, self.rollAgeMs),
@@ -98,7 +113,10 @@ def firstAppendMs(loaded: LoadedPartition) -> int | None:
     last = loaded.segments[-1]
     if last.size == 0:
         return None
-    return min(last.modifiedMs, loaded.segments[-2].modifiedMs if len(loaded.segments) > 1 else loaded.modifiedMs)
+    return min(
+        last.modifiedMs,
+        loaded.segments[-2].modifiedMs if len(loaded.segments) > 1 else loaded.modifiedMs,
+    )
 
 
 class CreateJob:
@@ -109,7 +127,13 @@ class CreateJob:
     @ivar loaded: what is there, after a successful run.
     """
 
-    def __init__(self, directory: str, topicPartition: TopicPartition, format: IFormat, fileSystem: IFileSystem) -> None:
+    def __init__(
+        self,
+        directory: str,
+        topicPartition: TopicPartition,
+        format: IFormat,
+        fileSystem: IFileSystem,
+    ) -> None:
         self.reports: list[Report] = []
         self.topicPartition = topicPartition
         self.path = f"{directory}/{directoryName(topicPartition)}"
@@ -125,7 +149,9 @@ class CreateJob:
         @raise StorageError: it cannot be made; the next request for it may try again.
         """
         self._fileSystem.makeDirectories(self.path)
-        self.loaded = loadPartition(self._fileSystem, self.path, self._format, True, self.reports.append)
+        self.loaded = loadPartition(
+            self._fileSystem, self.path, self._format, True, self.reports.append
+        )
         self._fileSystem.syncDirectory(self._directory)
 
 
@@ -141,7 +167,14 @@ class LogDirectory:
     @ivar cache: the descriptors.
     """
 
-    def __init__(self, path: str, format: IFormat, fileSystem: IFileSystem, settings: LogSettings, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: str,
+        format: IFormat,
+        fileSystem: IFileSystem,
+        settings: LogSettings,
+        clock: Callable[[], int],
+    ) -> None:
         """
         @param format: what all partitions of this directory are written in.
         @param clock: milliseconds since the epoch.
@@ -214,22 +247,50 @@ class LogDirectory:
                 report(OddDirectory(path))
                 continue
             try:
-                loaded = loadPartition(self._fileSystem, path, self._format, not self._wasMarked, report)
+                loaded = loadPartition(
+                    self._fileSystem, path, self._format, not self._wasMarked, report
+                )
             except StorageError as error:
                 self.failures[topicPartition] = error
                 self.topics.add(topicPartition.topic)
                 report(PartitionUnusable(topicPartition, error))
                 continue
             log = self._take(topicPartition, path, loaded)
-            report(PartitionLoaded(topicPartition, len(loaded.segments), log.startOffset, log.endOffset, i + 1, len(names)))
+            report(
+                PartitionLoaded(
+                    topicPartition,
+                    len(loaded.segments),
+                    log.startOffset,
+                    log.endOffset,
+                    i + 1,
+                    len(names),
+                )
+            )
 
-    def _take(self, topicPartition: TopicPartition, path: str, loaded: LoadedPartition) -> PartitionLog:
+    def _take(
+        self, topicPartition: TopicPartition, path: str, loaded: LoadedPartition
+    ) -> PartitionLog:
         last = len(loaded.segments) - 1
         segments = [
-            Segment(found.baseOffset, self.cache.file(found.path, writable=i == last), found.size, found.modifiedMs) for i, found in enumerate(loaded.segments)
+            Segment(
+                found.baseOffset,
+                self.cache.file(found.path, writable=i == last),
+                found.size,
+                found.modifiedMs,
+            )
+            for i, found in enumerate(loaded.segments)
         ]
         settings = self.settingsFor(topicPartition.topic)
-        log = PartitionLog(topicPartition, path, self._format, self.cache, segments, settings, self._clock, firstAppendMs(loaded))
+        log = PartitionLog(
+            topicPartition,
+            path,
+            self._format,
+            self.cache,
+            segments,
+            settings,
+            self._clock,
+            firstAppendMs(loaded),
+        )
         self.logs[topicPartition] = log
         self.topics.add(topicPartition.topic)
         return log
@@ -264,7 +325,12 @@ class LogDirectory:
         log = self.logs.get(topicPartition)
         if log is None and topicPartition in self.failures:
             error = self.failures[topicPartition]
-            raise PartitionFailedError(f"{self.path}/{topicPartition}", "use", f"the partition is out of service: {error}", error.errno)
+            raise PartitionFailedError(
+                f"{self.path}/{topicPartition}",
+                "use",
+                f"the partition is out of service: {error}",
+                error.errno,
+            )
         return log
 
     def beginCreate(self, topic: str, partition: int) -> CreateJob:
@@ -310,7 +376,9 @@ class LogDirectory:
             raise ValueError(f"{self.path} is not open")
         if any(not log.closed for log in self.logs.values()):
             raise ValueError(f"not all partitions in {self.path} are closed")
-        if any(log.failure is not None for log in self.logs.values()) or (self.failures and not self._wasMarked):
+        if any(log.failure is not None for log in self.logs.values()) or (
+            self.failures and not self._wasMarked
+        ):
             return False
         file = self._fileSystem.open(f"{self.path}/{MARK_NAME}", create=True)
         try:

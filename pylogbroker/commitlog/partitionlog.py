@@ -143,7 +143,9 @@ class PartitionLog:
         self._flushCountLeft = settings.flushCountMax
         self._rollAtMs = _NEVER if firstAppendMs is None else firstAppendMs + settings.rollAgeMs
         self.startOffset = segments[0].baseOffset
-        self.endOffset = self._writtenOffset = self.flushedOffset = self._nextOffset(active.baseOffset, active.size)
+        self.endOffset = self._writtenOffset = self.flushedOffset = self._nextOffset(
+            active.baseOffset, active.size
+        )
         self.visibleOffset = self.dueOffset = self.startOffset
         self.pendingSize = 0
         self.room = settings.segmentSizeMax - active.size
@@ -176,7 +178,11 @@ class PartitionLog:
     @property
     def unflushedCount(self) -> int:
         """Messages appended and not yet synced."""
-        return self.settings.flushCountMax - self._flushCountLeft + (0 if self._flushing is None else self._flushing.count)
+        return (
+            self.settings.flushCountMax
+            - self._flushCountLeft
+            + (0 if self._flushing is None else self._flushing.count)
+        )
 
     @property
     def flushing(self) -> bool:
@@ -189,14 +195,27 @@ class PartitionLog:
         return self._flushing is not None or self.rolling or self._retiring or self._closing
 
     def __repr__(self) -> str:
-        state = "failed" if self.failure is not None else "closed" if self.closed else f"{self.startOffset}..{self.visibleOffset}..{self.endOffset}"
+        state = (
+            "failed"
+            if self.failure is not None
+            else "closed"
+            if self.closed
+            else f"{self.startOffset}..{self.visibleOffset}..{self.endOffset}"
+        )
         return f"<PartitionLog {self.topicPartition} {state}>"
 
     def refusal(self, action: str) -> PartitionFailedError:
         """Why it takes part in nothing now; to be asked when it has failed, or is closed or rolling."""
         if self.failure is not None:
-            return PartitionFailedError(self.path, action, f"the partition is out of service: {self.failure}", self.failure.errno)
-        return PartitionFailedError(self.path, action, "the log is closed" if self.closed else "a roll is under way")
+            return PartitionFailedError(
+                self.path,
+                action,
+                f"the partition is out of service: {self.failure}",
+                self.failure.errno,
+            )
+        return PartitionFailedError(
+            self.path, action, "the log is closed" if self.closed else "a roll is under way"
+        )
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -251,7 +270,9 @@ class PartitionLog:
                 return
             self._pinned = True
         try:
-            bufferCount, size, problem = writeWhole(active.file.file, active.writtenSize, pending, self.pendingSize)
+            bufferCount, size, problem = writeWhole(
+                active.file.file, active.writtenSize, pending, self.pendingSize
+            )
         except StorageError as error:
             # The torn end stays, and nothing may be written behind it.
             self._fail(error)
@@ -291,7 +312,9 @@ class PartitionLog:
         if offset >= visible or offset < self.startOffset:
             if offset == visible:
                 return EMPTY_SLICE
-            raise OffsetOutOfRangeError(f"offset {offset} of {self.topicPartition} is not in {self.startOffset} to {visible}")
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.topicPartition} is not in {self.startOffset} to {visible}"
+            )
         view = self._list.view
         index = view.indexOf(offset)
         segment = view.segments[index]
@@ -326,7 +349,9 @@ class PartitionLog:
         view = self._list.view
         index = view.indexOf(offset)
         end = self._endPosition(view, index, visible)
-        return self._endPosition(view, index, mark) > end and sizeMax > end - self._locate(view.bases[index], offset)
+        return self._endPosition(view, index, mark) > end and sizeMax > end - self._locate(
+            view.bases[index], offset
+        )
 
     def offsetsBefore(self, time: int, countMax: int, nowMs: int) -> list[int]:
         """
@@ -362,7 +387,9 @@ class PartitionLog:
         """
         if self._flushing is not None or self._refusing or self.endOffset == self.flushedOffset:
             return False
-        return self._flushCountLeft <= 0 or nowMs - self.lastFlushMs >= self.settings.flushIntervalMs
+        return (
+            self._flushCountLeft <= 0 or nowMs - self.lastFlushMs >= self.settings.flushIntervalMs
+        )
 
     def beginFlush(self) -> FlushJob | None:
         """
@@ -512,7 +539,11 @@ class PartitionLog:
         Whether to roll before these are retired: the last is among them, and not empty. Then a new empty segment at the end offset keeps the
         offsets going (spec-0.7 log-storage §10).
         """
-        return bool(segments) and segments[-1] is self._active and self.endOffset > self._active.baseOffset
+        return (
+            bool(segments)
+            and segments[-1] is self._active
+            and self.endOffset > self._active.baseOffset
+        )
 
     def beginRetire(self, segments: Sequence[Segment], nowMs: int) -> RetireJob | None:
         """
@@ -532,7 +563,11 @@ class PartitionLog:
         count = 0
         while count < len(view.segments) - 1 and view.segments[count] in wanted:
             count += 1
-        touch = self._active if self._active in wanted and self.endOffset == self._active.baseOffset else None
+        touch = (
+            self._active
+            if self._active in wanted and self.endOffset == self._active.baseOffset
+            else None
+        )
         if not (count or touch or self._leftovers or self._doomed):
             return None
         removed = self._leftovers + self._list.truncateFront(count)
@@ -569,7 +604,9 @@ class PartitionLog:
         if self.failure is not None or self.closed:
             callback(self.refusal("wait for"))
             return _nothing
-        now = {"visible": self.visibleOffset, "flushed": self.flushedOffset, "end": self.endOffset}[mark]
+        now = {"visible": self.visibleOffset, "flushed": self.flushedOffset, "end": self.endOffset}[
+            mark
+        ]
         if now >= offset:
             callback(None)
             return _nothing

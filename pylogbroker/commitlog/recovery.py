@@ -18,7 +18,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pylogbroker.commitlog.reports import LeftoverRemoved, LeftoverStays, Reporter, SegmentCut
-from pylogbroker.commitlog.topics import RETIRED_SUFFIX, SEGMENT_SUFFIX, parseSegmentName, segmentName
+from pylogbroker.commitlog.topics import (
+    RETIRED_SUFFIX,
+    SEGMENT_SUFFIX,
+    parseSegmentName,
+    segmentName,
+)
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.interfaces import IFileSystem, IFormat
 
@@ -51,7 +56,9 @@ class LoadedPartition(NamedTuple):
     modifiedMs: int
 
 
-def loadPartition(fileSystem: IFileSystem, path: str, format: IFormat, recover: bool, report: Reporter) -> LoadedPartition:
+def loadPartition(
+    fileSystem: IFileSystem, path: str, format: IFormat, recover: bool, report: Reporter
+) -> LoadedPartition:
     """
     Load a directory. Blocks.
 
@@ -63,7 +70,9 @@ def loadPartition(fileSystem: IFileSystem, path: str, format: IFormat, recover: 
     directory = fileSystem.status(path)  # before a leftover's removal makes its time say nothing
     if directory is None:
         raise CorruptLogError(path, "load", "the directory has vanished")
-    found = sorted(_lookAt(fileSystem, path, name) for name in names if name.endswith(SEGMENT_SUFFIX))
+    found = sorted(
+        _lookAt(fileSystem, path, name) for name in names if name.endswith(SEGMENT_SUFFIX)
+    )
     _requireContiguous(path, found, format)
     for name in names:
         if name.endswith(SEGMENT_SUFFIX + RETIRED_SUFFIX):
@@ -77,7 +86,9 @@ def loadPartition(fileSystem: IFileSystem, path: str, format: IFormat, recover: 
     return LoadedPartition(tuple(found), directory.modifiedMs)
 
 
-def recoverSegment(fileSystem: IFileSystem, segment: LoadedSegment, format: IFormat, report: Reporter) -> LoadedSegment:
+def recoverSegment(
+    fileSystem: IFileSystem, segment: LoadedSegment, format: IFormat, report: Reporter
+) -> LoadedSegment:
     """
     Cut a segment file at the first entry that is not whole and valid, and sync it. Blocks.
 
@@ -102,7 +113,9 @@ def _lookAt(fileSystem: IFileSystem, path: str, name: str) -> LoadedSegment:
     full = f"{path}/{name}"
     baseOffset = parseSegmentName(name)
     if baseOffset is None:
-        raise CorruptLogError(full, "load", "the name of a segment file is its offset in decimal digits")
+        raise CorruptLogError(
+            full, "load", "the name of a segment file is its offset in decimal digits"
+        )
     status = fileSystem.status(full)
     if status is None or status.isDirectory:
         raise CorruptLogError(full, "load", "it is not a file")
@@ -115,7 +128,11 @@ def _requireContiguous(path: str, segments: list[LoadedSegment], format: IFormat
         end = format.nextOffset(this.baseOffset, this.size)
         if end != following.baseOffset or this.baseOffset == following.baseOffset:
             one = f"the one at {this.baseOffset} has {this.size} bytes and ends at {end}"
-            raise CorruptLogError(path, "load", f"the segments do not fit together: {one}, the next begins at {following.baseOffset}")
+            raise CorruptLogError(
+                path,
+                "load",
+                f"the segments do not fit together: {one}, the next begins at {following.baseOffset}",
+            )
 
 
 def _createFirst(fileSystem: IFileSystem, path: str) -> LoadedSegment:

@@ -36,7 +36,9 @@ Reporter = Callable[[Report], None]
 class RecoveryNeeded(Report):
     """The directory was not closed in order: the last segment of every partition is checked."""
 
-    format: ClassVar[str] = "{path} has no clean-shutdown mark: the last segment of each partition is checked"
+    format: ClassVar[str] = (
+        "{path} has no clean-shutdown mark: the last segment of each partition is checked"
+    )
     path: str
 
 
@@ -44,7 +46,9 @@ class RecoveryNeeded(Report):
 class PartitionLoaded(Report):
     """One more is there; C{done} of C{total} directories have been looked at."""
 
-    format: ClassVar[str] = "Loaded {topicPartition}: {segmentCount} segments, offsets {startOffset} to {endOffset} ({done} of {total})"
+    format: ClassVar[str] = (
+        "Loaded {topicPartition}: {segmentCount} segments, offsets {startOffset} to {endOffset} ({done} of {total})"
+    )
     topicPartition: TopicPartition
     segmentCount: int
     startOffset: int
@@ -115,5 +119,7 @@ class ObstacleRemoved(Report):
     """A file had the name of the segment that a roll was about to make (spec-0.7 log-storage §4)."""
 
     isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "Removed {path}: it was not part of the log and had the name of the next segment"
+    format: ClassVar[str] = (
+        "Removed {path}: it was not part of the log and had the name of the next segment"
+    )
     path: str

@@ -41,10 +41,14 @@ def validateTopic(name: str, lengthMax: int = TOPIC_LENGTH_MAX) -> None:
         raise InvalidTopicError(f"{name!r} cannot be a topic name")
     length = len(name.encode("utf-16-le", "surrogatepass")) // 2
     if length > lengthMax:
-        raise InvalidTopicError(f"the topic name {name[:40]!r}… is {length} long, at most {lengthMax} is allowed")
+        raise InvalidTopicError(
+            f"the topic name {name[:40]!r}… is {length} long, at most {lengthMax} is allowed"
+        )
     found = _FORBIDDEN.search(name)
     if found is not None:
-        raise InvalidTopicError(f"the topic name {name!r} contains U+{ord(found.group()):04X}, which is not allowed")
+        raise InvalidTopicError(
+            f"the topic name {name!r} contains U+{ord(found.group()):04X}, which is not allowed"
+        )
 
 
 def directoryName(topicPartition: TopicPartition) -> str:
@@ -57,7 +61,9 @@ def directoryName(topicPartition: TopicPartition) -> str:
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > DIRECTORY_NAME_SIZE_MAX:
         beginning = topicPartition.topic[:40]
-        raise InvalidTopicError(f"the directory of topic {beginning!r}… would have a name of {size} bytes, at most {DIRECTORY_NAME_SIZE_MAX} can be")
+        raise InvalidTopicError(
+            f"the directory of topic {beginning!r}… would have a name of {size} bytes, at most {DIRECTORY_NAME_SIZE_MAX} can be"
+        )
     return name
 
 

@@ -50,7 +50,9 @@ def verifySegment(fileSystem: IFileSystem, path: str, format: IFormat) -> Segmen
     @raise StorageError: it cannot be read.
     """
     baseOffset = parseSegmentName(path.rpartition("/")[2])
-    faults = ["the name of a segment file is its offset in decimal digits"] if baseOffset is None else []
+    faults = (
+        ["the name of a segment file is its offset in decimal digits"] if baseOffset is None else []
+    )
     base = baseOffset or 0
     file = fileSystem.open(path, write=False)
     try:
@@ -78,8 +80,12 @@ def verifySegment(fileSystem: IFileSystem, path: str, format: IFormat) -> Segmen
     finally:
         file.close()
     if scan.position < size:
-        faults.append(f"valid up to offset {base + scan.position} (byte {scan.position}), and no further: {scan.reason or 'the entry there is cut'}")
-    return SegmentVerdict(path, base, size, scan.position, entryCount, messageCount, faults[0] if faults else None)
+        faults.append(
+            f"valid up to offset {base + scan.position} (byte {scan.position}), and no further: {scan.reason or 'the entry there is cut'}"
+        )
+    return SegmentVerdict(
+        path, base, size, scan.position, entryCount, messageCount, faults[0] if faults else None
+    )
 
 
 def _judge(format: IFormat, run: list[bytes], position: int) -> tuple[int, list[str]]:
@@ -99,13 +105,17 @@ def _judge(format: IFormat, run: list[bytes], position: int) -> tuple[int, list[
             try:
                 messageCount += format.check(run[index], _LIMITS).messageCount
             except FormatError as error:
-                faults.append(f"the compressed entry at byte {position} cannot be opened: {error.reason}")
+                faults.append(
+                    f"the compressed entry at byte {position} cannot be opened: {error.reason}"
+                )
             position += len(run[index])
             index += 1
     return messageCount, faults
 
 
-def verifyPartition(fileSystem: IFileSystem, path: str, format: IFormat) -> Iterator[SegmentVerdict]:
+def verifyPartition(
+    fileSystem: IFileSystem, path: str, format: IFormat
+) -> Iterator[SegmentVerdict]:
     """
     Look at the segments of a partition, and whether each begins where the one before it ends. Blocks.
 
@@ -152,6 +162,10 @@ def verify(fileSystem: IFileSystem, path: str, format: IFormat) -> Iterator[Segm
     hasSegments = any(name.endswith(SEGMENT_SUFFIX) for name in fileSystem.list(path))
     places = [path] if hasSegments else partitionPaths(fileSystem, path)
     if not places:
-        raise StorageError(path, "verify", "it is neither a partition nor a log directory: no segment files are in it")
+        raise StorageError(
+            path,
+            "verify",
+            "it is neither a partition nor a log directory: no segment files are in it",
+        )
     for place in places:
         yield from verifyPartition(fileSystem, place, format)

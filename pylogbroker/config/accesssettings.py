@@ -44,7 +44,9 @@ class AccessSettings:
     brokerEndpoint: str = ""
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> AccessSettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> AccessSettings:
         """
         @raise ConfigurationError: names every key that is wrong, its value (unless that is a secret) and what would be right, a line each.
         """
@@ -69,7 +71,11 @@ class AccessSettings:
 
     def asProperties(self) -> dict[str, str]:
         """As they would stand in the property file of a producer or a consumer."""
-        return {"zk.digest": self.zookeeperDigest, "zk.acl": self.zookeeperAcl, "broker.endpoint": self.brokerEndpoint}
+        return {
+            "zk.digest": self.zookeeperDigest,
+            "zk.acl": self.zookeeperAcl,
+            "broker.endpoint": self.brokerEndpoint,
+        }
 
 
 def _refuse(sentence: str) -> None:

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Integer, SecretText, Text, TextList, ZookeeperServers, isServer
+from pylogbroker.config.kinds import (
+    LONG_MAX,
+    Boolean,
+    EndpointTemplate,
+    Integer,
+    SecretText,
+    Text,
+    TextList,
+    ZookeeperServers,
+    isServer,
+)
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -28,54 +38,150 @@ _TIER = re.compile(r"([^\s=|]+)=(\S+)")
 _EXPECTED = re.compile(r"(.*)@(\d{1,9}(?:,\d{1,9})*)", re.DOTALL)
 _ours = partial(Row, kafkas=False)
 
-_TOPIC_ROW = _ours("audit.topic", "auditTopic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts.")
+_TOPIC_ROW = _ours(
+    "audit.topic", "auditTopic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts."
+)
 
 AUDITED_ROWS: tuple[Row, ...] = (
     _TOPIC_ROW,
-    _ours("audit.window.ms", "windowMs", _WINDOW, "60000", "How long the windows are that messages are counted in; an auditor's must be a multiple of it."),
     _ours(
-        "audit.interval.ms", "reportIntervalMs", _POSITIVE, "10000",
+        "audit.window.ms",
+        "windowMs",
+        _WINDOW,
+        "60000",
+        "How long the windows are that messages are counted in; an auditor's must be a multiple of it.",
+    ),
+    _ours(
+        "audit.interval.ms",
+        "reportIntervalMs",
+        _POSITIVE,
+        "10000",
         "How often counts that have changed are published; what was not is lost with the process.",
     ),
-    _ours("audit.tier", "tier", Text(empty=False), "live", "The name of the place that is published to."),
-    _ours("audit.host", "hostName", Text(), None, "The host's name in envelopes and reports.", derived="the machine's"),
-    _ours("audit.envelope", "hasEnvelope", Boolean(), "true", "Whether payloads are put into envelopes, with time and host. Without, auditors need `timeOf`."),
+    _ours(
+        "audit.tier",
+        "tier",
+        Text(empty=False),
+        "live",
+        "The name of the place that is published to.",
+    ),
+    _ours(
+        "audit.host",
+        "hostName",
+        Text(),
+        None,
+        "The host's name in envelopes and reports.",
+        derived="the machine's",
+    ),
+    _ours(
+        "audit.envelope",
+        "hasEnvelope",
+        Boolean(),
+        "true",
+        "Whether payloads are put into envelopes, with time and host. Without, auditors need `timeOf`.",
+    ),
 )
 """All keys that begin with C{audit.} in a producer's properties."""
 
 AUDITOR_ROWS: tuple[Row, ...] = (
     _ours(
-        "tiers", "tiers", TextList(), None,
+        "tiers",
+        "tiers",
+        TextList(),
+        None,
         "What is counted, with `|` between: `NAME=SERVERS` with ZooKeeper's servers, `NAME=SERVERS@0,1,2` if it is to be said which brokers there must "
         "be, or `NAME=broker:HOST:PORT,HOST:PORT` for brokers without it, or "
         "`NAME=table:FOLDER` for a table that `pylogbroker load` fills. The first is the measure where no producer has said what it sent.",
         required=True,
     ),
     _TOPIC_ROW,
-    _ours("topics", "topics", TextList(), "", "Audit only these topics, with `|` between. None: all that producers have reported."),
-    _ours("audit.window.ms", "windowMs", _WINDOW, "60000", "How long the windows are that are compared; a multiple of those of the producers."),
-    _ours("grace.ms", "graceMs", _MS, "120000", "How long after its end a window may still be on its way, before what is not there is missing."),
-    _ours("horizon.ms", "horizonMs", _POSITIVE, "86400000", "How far back the audit goes; windows that are older are forgotten."),
-    _ours("interval.ms", "passIntervalMs", _POSITIVE, "60000", "How often the service reads on and compares."),
     _ours(
-        "timeof", "timeOf", Text(), None,
+        "topics",
+        "topics",
+        TextList(),
+        "",
+        "Audit only these topics, with `|` between. None: all that producers have reported.",
+    ),
+    _ours(
+        "audit.window.ms",
+        "windowMs",
+        _WINDOW,
+        "60000",
+        "How long the windows are that are compared; a multiple of those of the producers.",
+    ),
+    _ours(
+        "grace.ms",
+        "graceMs",
+        _MS,
+        "120000",
+        "How long after its end a window may still be on its way, before what is not there is missing.",
+    ),
+    _ours(
+        "horizon.ms",
+        "horizonMs",
+        _POSITIVE,
+        "86400000",
+        "How far back the audit goes; windows that are older are forgotten.",
+    ),
+    _ours(
+        "interval.ms",
+        "passIntervalMs",
+        _POSITIVE,
+        "60000",
+        "How often the service reads on and compares.",
+    ),
+    _ours(
+        "timeof",
+        "timeOf",
+        Text(),
+        None,
         "A dotted name of a function that is given a payload without an envelope and returns its time, in milliseconds since the epoch, or `None`.",
         derived="none: such messages are judged by their total",
     ),
     _ours(
-        "listen", "listen", Text(), "tcp:9464:interface=127.0.0.1",
+        "listen",
+        "listen",
+        Text(),
+        "tcp:9464:interface=127.0.0.1",
         "Where the service answers HTTP, as a Twisted endpoint string: `/metrics`, `/audit.json`, `/audit.txt`. Empty: nowhere.",
     ),
-    _ours("hosts", "hosts", TextList(), "", "Names by which `listen` may be asked, with `|` between, beside `localhost` and every bare address."),
-    _ours("fetch.size", "fetchSize", Integer(1, 1 << 26), "1048576", "Bytes to fetch at a time."),
-    _ours("fetch.size.max", "fetchSizeMax", Integer(1, 1 << 26), "67108864", "What that may grow to, by doubling, for a message that is larger."),
-    _ours("zk.digest", "zookeeperDigest", SecretText(), "", "Name and password for the ZooKeepers of all tiers, `user:password`, for its scheme *digest*."),
     _ours(
-        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
+        "hosts",
+        "hosts",
+        TextList(),
+        "",
+        "Names by which `listen` may be asked, with `|` between, beside `localhost` and every bare address.",
+    ),
+    _ours("fetch.size", "fetchSize", Integer(1, 1 << 26), "1048576", "Bytes to fetch at a time."),
+    _ours(
+        "fetch.size.max",
+        "fetchSizeMax",
+        Integer(1, 1 << 26),
+        "67108864",
+        "What that may grow to, by doubling, for a message that is larger.",
+    ),
+    _ours(
+        "zk.digest",
+        "zookeeperDigest",
+        SecretText(),
+        "",
+        "Name and password for the ZooKeepers of all tiers, `user:password`, for its scheme *digest*.",
+    ),
+    _ours(
+        "broker.endpoint",
+        "brokerEndpoint",
+        EndpointTemplate(),
+        "",
         "How to reach a broker of any tier, as a Twisted client endpoint string: `tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
         "None: plain TCP.",
     ),
-    _ours("timeout.ms", "timeoutMs", _POSITIVE, "30000", "How long connecting, and each answer of a broker or of ZooKeeper, may take."),
+    _ours(
+        "timeout.ms",
+        "timeoutMs",
+        _POSITIVE,
+        "30000",
+        "How long connecting, and each answer of a broker or of ZooKeeper, may take.",
+    ),
 )
 """All keys that an auditor's property file can have."""
 
@@ -103,7 +209,9 @@ def parseTier(text: str) -> TierAddress:
     """
     found = _TIER.fullmatch(text.strip())
     if found is None:
-        raise ConfigurationError(f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME={BROKER_PREFIX}HOST:PORT, nor NAME={TABLE_PREFIX}FOLDER")
+        raise ConfigurationError(
+            f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME={BROKER_PREFIX}HOST:PORT, nor NAME={TABLE_PREFIX}FOLDER"
+        )
     name, where = found.groups()
     if where.startswith(TABLE_PREFIX):
         folder = where.removeprefix(TABLE_PREFIX)
@@ -115,14 +223,21 @@ def parseTier(text: str) -> TierAddress:
         servers, numbers = named.groups() if named else (where, "")
         expected = frozenset(int(number) for number in numbers.split(",") if number)
         try:
-            return TierAddress(name, ZookeeperServers().parse(servers, lambda _sentence: None), (), expected=expected)
+            return TierAddress(
+                name,
+                ZookeeperServers().parse(servers, lambda _sentence: None),
+                (),
+                expected=expected,
+            )
         except ValueError as error:
             raise ConfigurationError(f"{text!r}: {error}") from error
     brokers = tuple(broker for broker in where.removeprefix(BROKER_PREFIX).split(",") if broker)
     if not brokers:
         raise ConfigurationError(f"{text!r} names no broker")
     for broker in brokers:
-        if not isServer(broker) and ("[" in broker or broker.count(":") < 2):  # which could not be an endpoint string, either
+        if not isServer(broker) and (
+            "[" in broker or broker.count(":") < 2
+        ):  # which could not be an endpoint string, either
             raise ConfigurationError(f"{text!r}: {broker!r} is not HOST:PORT")
     return TierAddress(name, "", brokers)
 
@@ -139,7 +254,9 @@ class AuditedSettings:
     hasEnvelope: bool
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> AuditedSettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> AuditedSettings:
         """
         @raise ConfigurationError: names every key that is wrong, its value and what would be right, a line each.
         """
@@ -169,7 +286,9 @@ class AuditorSettings:
     timeoutMs: int
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> AuditorSettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> AuditorSettings:
         """
         @raise ConfigurationError: names every key that is missing or wrong, its value and what would be right, a line each.
         """

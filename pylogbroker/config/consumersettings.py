@@ -26,69 +26,185 @@ _idle = partial(Row, used=False)
 
 CONSUMER_ROWS: tuple[Row, ...] = (
     # -- who
-    Row("groupid", "group", Text(empty=False), None, "The consumer group: each message goes to one of its members.", required=True),
     Row(
-        "consumerid", "consumerId", Text(), None,
+        "groupid",
+        "group",
+        Text(empty=False),
+        None,
+        "The consumer group: each message goes to one of its members.",
+        required=True,
+    ),
+    Row(
+        "consumerid",
+        "consumerId",
+        Text(),
+        None,
         "A fixed name for this member, for tests; two members with one name keep each other out.",
         derived="made of host name, time and chance",
     ),
     # -- ZooKeeper
-    Row("zk.connect", "zkConnect", ZookeeperServers(), "", "ZooKeeper's addresses, `host:port[,host:port…][/chroot]`. The chroot must exist."),
     Row(
-        "zk.sessiontimeout.ms", "zkSessionTimeoutMs", _POSITIVE, "6000",
+        "zk.connect",
+        "zkConnect",
+        ZookeeperServers(),
+        "",
+        "ZooKeeper's addresses, `host:port[,host:port…][/chroot]`. The chroot must exist.",
+    ),
+    Row(
+        "zk.sessiontimeout.ms",
+        "zkSessionTimeoutMs",
+        _POSITIVE,
+        "6000",
         "How long ZooKeeper waits for a sign of life before others get this member's partitions.",
     ),
     Row(
-        "zk.connectiontimeout.ms", "zkConnectionTimeoutMs", _POSITIVE, None,
-        "How long the first connection to ZooKeeper may take.", derived="`zk.sessiontimeout.ms`",
+        "zk.connectiontimeout.ms",
+        "zkConnectionTimeoutMs",
+        _POSITIVE,
+        None,
+        "How long the first connection to ZooKeeper may take.",
+        derived="`zk.sessiontimeout.ms`",
     ),
-    Row("zk.synctime.ms", "zkSyncTimeMs", _NOT_NEGATIVE, "2000", "How far a ZooKeeper follower may be behind: the default of `rebalance.backoff.ms`."),
+    Row(
+        "zk.synctime.ms",
+        "zkSyncTimeMs",
+        _NOT_NEGATIVE,
+        "2000",
+        "How far a ZooKeeper follower may be behind: the default of `rebalance.backoff.ms`.",
+    ),
     DIGEST_ROW._replace(setting="zkDigest"),
     ACL_ROW._replace(setting="zkAcl"),
     # -- fetching
     ENDPOINT_ROW,
-    Row("socket.timeout.ms", "socketTimeoutMs", _POSITIVE, "30000", "How long an answer of a broker may take. (In 0.7 without effect.)"),
     Row(
-        "socket.buffersize", "receiveBufferSize", Integer(0, 1 << 30), "0",
+        "socket.timeout.ms",
+        "socketTimeoutMs",
+        _POSITIVE,
+        "30000",
+        "How long an answer of a broker may take. (In 0.7 without effect.)",
+    ),
+    Row(
+        "socket.buffersize",
+        "receiveBufferSize",
+        Integer(0, 1 << 30),
+        "0",
         "SO_RCVBUF of each connection in bytes; 0 leaves it to the system, which makes it as large as it must be. (In 0.7: 65536.)",
     ),
-    Row("fetch.size", "fetchSize", _SIZE_MAX, "1048576", "Bytes of a partition to fetch at a time."),
+    Row(
+        "fetch.size", "fetchSize", _SIZE_MAX, "1048576", "Bytes of a partition to fetch at a time."
+    ),
     _ours(
-        "fetch.size.max", "fetchSizeMax", _SIZE_MAX, "67108864",
+        "fetch.size.max",
+        "fetchSizeMax",
+        _SIZE_MAX,
+        "67108864",
         "What the fetch size of a partition may grow to, by doubling, for a message that is larger than `fetch.size`. At least that.",
         derived="`67108864`, or `fetch.size` if that is more",
     ),
     _ours(
-        "max.response.bytes", "responseSizeMax", _SIZE_MAX, "16777216",
+        "max.response.bytes",
+        "responseSizeMax",
+        _SIZE_MAX,
+        "16777216",
         "Bytes to fetch of all partitions of a broker at a time; they take turns. A single partition may have `fetch.size.max`.",
     ),
-    Row("fetcher.backoff.ms", "fetchBackoffMs", _NOT_NEGATIVE, "1000", "How long a partition is left alone when a whole round brought nothing."),
-    Row("queuedchunks.max", "queuedChunkCountMax", _POSITIVE, "10", "Chunks (each what one fetch brought of one partition) that may wait in a stream."),
+    Row(
+        "fetcher.backoff.ms",
+        "fetchBackoffMs",
+        _NOT_NEGATIVE,
+        "1000",
+        "How long a partition is left alone when a whole round brought nothing.",
+    ),
+    Row(
+        "queuedchunks.max",
+        "queuedChunkCountMax",
+        _POSITIVE,
+        "10",
+        "Chunks (each what one fetch brought of one partition) that may wait in a stream.",
+    ),
     _ours(
-        "max.queued.bytes", "queuedSizeMax", Integer(1), "67108864",
+        "max.queued.bytes",
+        "queuedSizeMax",
+        Integer(1),
+        "67108864",
         "Bytes of the chunks that may wait in a stream, on top of that; a stream that is empty may have one chunk of any size.",
     ),
     # -- positions
-    Row("autocommit.enable", "autoCommit", Boolean(), "true", "Commit positions by the clock, in rebalances and at the end."),
+    Row(
+        "autocommit.enable",
+        "autoCommit",
+        Boolean(),
+        "true",
+        "Commit positions by the clock, in rebalances and at the end.",
+    ),
     Row("autocommit.interval.ms", "autoCommitIntervalMs", _POSITIVE, "10000", "How often."),
     Row(
-        "autooffset.reset", "autoOffsetReset", Text(), "smallest",
+        "autooffset.reset",
+        "autoOffsetReset",
+        Text(),
+        "smallest",
         "Where to begin without a stored offset, or with one that is out of range: `smallest`, `largest`; anything else is an error of the stream.",
     ),
     # -- sharing
     Row(
-        "rebalance.retries.max", "rebalanceRetryCountMax", _POSITIVE, "4",
+        "rebalance.retries.max",
+        "rebalanceRetryCountMax",
+        _POSITIVE,
+        "4",
         "Attempts after which a rebalance that fails counts as failed. This one goes on all the same, with what it could get, later and later.",
     ),
-    Row("rebalance.backoff.ms", "rebalanceBackoffMs", _NOT_NEGATIVE, None, "How long to wait between the attempts.", derived="`zk.synctime.ms`"),
+    Row(
+        "rebalance.backoff.ms",
+        "rebalanceBackoffMs",
+        _NOT_NEGATIVE,
+        None,
+        "How long to wait between the attempts.",
+        derived="`zk.synctime.ms`",
+    ),
     # -- reading
-    Row("consumer.timeout.ms", "consumerTimeoutMs", Integer(), "-1", "How long an iterator waits for a message before it raises; negative: for ever."),
-    Row("shallowiterator.enable", "isShallow", Boolean(), "false", "Hand out compressed sets as they are."),
+    Row(
+        "consumer.timeout.ms",
+        "consumerTimeoutMs",
+        Integer(),
+        "-1",
+        "How long an iterator waits for a message before it raises; negative: for ever.",
+    ),
+    Row(
+        "shallowiterator.enable",
+        "isShallow",
+        Boolean(),
+        "false",
+        "Hand out compressed sets as they are.",
+    ),
     # -- without effect
-    _idle("mirror.topics.whitelist", "", Text(), None, "Of 0.7.0's embedded mirror; 0.7.2 does not read it either."),
-    _idle("mirror.topics.blacklist", "", Text(), None, "Of 0.7.0's embedded mirror; 0.7.2 does not read it either."),
-    _idle("mirror.consumer.numthreads", "", _POSITIVE, None, "Of 0.7.0's embedded mirror; 0.7.2 does not read it either."),
-    _idle("backoff.increment.ms", "", _NOT_NEGATIVE, None, "0.7.0's name of `fetcher.backoff.ms`; 0.7.2 does not read it either."),
+    _idle(
+        "mirror.topics.whitelist",
+        "",
+        Text(),
+        None,
+        "Of 0.7.0's embedded mirror; 0.7.2 does not read it either.",
+    ),
+    _idle(
+        "mirror.topics.blacklist",
+        "",
+        Text(),
+        None,
+        "Of 0.7.0's embedded mirror; 0.7.2 does not read it either.",
+    ),
+    _idle(
+        "mirror.consumer.numthreads",
+        "",
+        _POSITIVE,
+        None,
+        "Of 0.7.0's embedded mirror; 0.7.2 does not read it either.",
+    ),
+    _idle(
+        "backoff.increment.ms",
+        "",
+        _NOT_NEGATIVE,
+        None,
+        "0.7.0's name of `fetcher.backoff.ms`; 0.7.2 does not read it either.",
+    ),
 )
 """All keys that a consumer's property file can have."""
 
@@ -131,7 +247,9 @@ class ConsumerSettings:
     isShallow: bool
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> ConsumerSettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> ConsumerSettings:
         """
         Judge a property file.
 
@@ -147,7 +265,9 @@ class ConsumerSettings:
             values["rebalanceBackoffMs"] = values["zkSyncTimeMs"]
         least = values["fetchSize"]
         if "fetch.size.max" in properties and values["fetchSizeMax"] < least:
-            raise ConfigurationError(f"fetch.size.max={properties['fetch.size.max']}: must be at least fetch.size, which is {least}")
+            raise ConfigurationError(
+                f"fetch.size.max={properties['fetch.size.max']}: must be at least fetch.size, which is {least}"
+            )
         values["fetchSizeMax"] = max(values["fetchSizeMax"], least)
         if values["autoOffsetReset"] not in RESETS:
             warn(

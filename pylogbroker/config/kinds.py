@@ -19,7 +19,9 @@ LONG_MAX = 2**63 - 1
 PORT_MAX = 65_535
 
 _NUMBER = re.compile(r"[+-]?[0-9]+")
-_SERVER = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+_SERVER = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?"
+)
 _JAVA_TRIM = "".join(map(chr, range(33)))
 
 
@@ -67,7 +69,11 @@ class Integer:
 
     def parse(self, text: str, warn: Callable[[str], None]) -> int:
         if not _NUMBER.fullmatch(text):
-            spaces = " (white space around it is part of the value)" if _NUMBER.fullmatch(text.strip()) else ""
+            spaces = (
+                " (white space around it is part of the value)"
+                if _NUMBER.fullmatch(text.strip())
+                else ""
+            )
             raise ValueError(f"is not a whole number{spaces}")
         number = int(text)
         if not self.low <= number <= self.high:
@@ -148,7 +154,11 @@ def isServer(text: str, orPort: int = 0) -> bool:
     @param orPort: the port, where none is named; 0: one must be.
     """
     found = _SERVER.fullmatch(text)
-    return found is not None and isHost(found["v6"] or found["host"]) and 0 < int(found["port"] or orPort) <= PORT_MAX
+    return (
+        found is not None
+        and isHost(found["v6"] or found["host"])
+        and 0 < int(found["port"] or orPort) <= PORT_MAX
+    )
 
 
 class ZookeeperServers:
@@ -260,7 +270,10 @@ class TopicMap:
             topic, colon, value = entry.partition(":")
             value = value.strip(_JAVA_TRIM)
             if not _NUMBER.fullmatch(value) or int(value) > self.high:
-                warn(f"skipped {entry!r}, which is not topic:number" + (f" with a number up to {self.high}" if colon else ""))
+                warn(
+                    f"skipped {entry!r}, which is not topic:number"
+                    + (f" with a number up to {self.high}" if colon else "")
+                )
                 continue
             if int(value) <= 0:
                 raise ValueError(f"{topic} must have a value above 0")

@@ -56,4 +56,6 @@ def settingsPage() -> str:
         (_AUDITOR_HEAD, AUDITOR_ROWS),
         (_REGISTRY_HEAD, REGISTRY_ROWS),
     )
-    return brokerPage() + "".join(head + asMarkdown(rows, isBrief=all(not row.kafkas for row in rows)) for head, rows in parts)
+    return brokerPage() + "".join(
+        head + asMarkdown(rows, isBrief=all(not row.kafkas for row in rows)) for head, rows in parts
+    )

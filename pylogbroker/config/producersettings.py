@@ -18,7 +18,16 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
-from pylogbroker.config.kinds import INT_MAX, LONG_MAX, PORT_MAX, Boolean, Integer, PropertyList, Text, ZookeeperServers
+from pylogbroker.config.kinds import (
+    INT_MAX,
+    LONG_MAX,
+    PORT_MAX,
+    Boolean,
+    Integer,
+    PropertyList,
+    Text,
+    ZookeeperServers,
+)
 from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.model import HOST
@@ -63,7 +72,9 @@ class BrokerList:
                 raise ValueError(f"{entry!r} is not id:host:port")
             number, host, port = fields[:3]
             if not _NUMBER.fullmatch(number) or not -INT_MAX - 1 <= int(number) <= INT_MAX:
-                raise ValueError(f"{entry!r}: {number!r} is not a broker's number (white space is part of it)")
+                raise ValueError(
+                    f"{entry!r}: {number!r} is not a broker's number (white space is part of it)"
+                )
             if not HOST.fullmatch(host):
                 raise ValueError(f"{entry!r}: {host!r} is not a host")
             if not _NUMBER.fullmatch(port) or not 0 < int(port) <= PORT_MAX:
@@ -109,83 +120,233 @@ class TopicList:
 PRODUCER_ROWS: tuple[Row, ...] = (
     # -- where to
     Row(
-        "zk.connect", "zookeeperServers", ZookeeperServers(), "",
+        "zk.connect",
+        "zookeeperServers",
+        ZookeeperServers(),
+        "",
         "ZooKeeper's addresses, `host:port,host:port/chroot`. Either this or `broker.list` must be given.",
     ),
     Row(
-        "broker.list", "brokers", BrokerList(), "",
+        "broker.list",
+        "brokers",
+        BrokerList(),
+        "",
         "The brokers, for a producer without ZooKeeper: each message goes to one of them by chance, which picks the partition.",
     ),
-    Row("zk.sessiontimeout.ms", "zookeeperSessionTimeoutMs", _POSITIVE, "6000", "ZooKeeper's session time-out."),
     Row(
-        "zk.connectiontimeout.ms", "zookeeperConnectTimeoutMs", _POSITIVE, None, "How long to wait for ZooKeeper at the start.",
+        "zk.sessiontimeout.ms",
+        "zookeeperSessionTimeoutMs",
+        _POSITIVE,
+        "6000",
+        "ZooKeeper's session time-out.",
+    ),
+    Row(
+        "zk.connectiontimeout.ms",
+        "zookeeperConnectTimeoutMs",
+        _POSITIVE,
+        None,
+        "How long to wait for ZooKeeper at the start.",
         derived="`zk.sessiontimeout.ms`",
     ),
     DIGEST_ROW,
     ACL_ROW,
     Row(
-        "zk.read.num.retries", "zookeeperReadRetryCount", _NOT_NEGATIVE, "3",
+        "zk.read.num.retries",
+        "zookeeperReadRetryCount",
+        _NOT_NEGATIVE,
+        "3",
         "How often ZooKeeper is read anew for a message whose topic has no broker, or after a lost connection, before that is an error.",
     ),
     Row(
-        "partitioner.class", "partitioner", Text(), None,
+        "partitioner.class",
+        "partitioner",
+        Text(),
+        None,
         "What gives a key its partition: a dotted name of a function `(key, count)` or of a class with a method `partition`. Not with `broker.list`.",
         derived=f"`{DEFAULT_PARTITIONER}`: `abs(hash) mod count`",
     ),
     # -- how
-    Row("producer.type", "isAsync", Choice({SYNC: False, ASYNC: True}), SYNC, "Whether each call is a request of its own, or messages are collected."),
     Row(
-        "serializer.class", "encoder", Text(empty=False), DEFAULT_ENCODER,
+        "producer.type",
+        "isAsync",
+        Choice({SYNC: False, ASYNC: True}),
+        SYNC,
+        "Whether each call is a request of its own, or messages are collected.",
+    ),
+    Row(
+        "serializer.class",
+        "encoder",
+        Text(empty=False),
+        DEFAULT_ENCODER,
         f"What makes bytes of a value: `{DEFAULT_ENCODER}` (it is bytes already), `{STRING_ENCODER}` (text, as UTF-8), or a dotted name of a function or of a "
         "class with a method `encode`.",
     ),
-    Row("compression.codec", "codec", Choice(CODECS), "0", "How message sets are compressed: 0 none, 1 gzip, 2 snappy."),
-    Row("compressed.topics", "compressedTopics", TopicList(), "", "Compress only these topics. 0.7.2 heeded it in async mode only. Empty: all."),
-    Row("max.message.size", "payloadSizeMax", _NOT_NEGATIVE, "1000000", "The largest payload in bytes; a compressed set counts as one."),
+    Row(
+        "compression.codec",
+        "codec",
+        Choice(CODECS),
+        "0",
+        "How message sets are compressed: 0 none, 1 gzip, 2 snappy.",
+    ),
+    Row(
+        "compressed.topics",
+        "compressedTopics",
+        TopicList(),
+        "",
+        "Compress only these topics. 0.7.2 heeded it in async mode only. Empty: all.",
+    ),
+    Row(
+        "max.message.size",
+        "payloadSizeMax",
+        _NOT_NEGATIVE,
+        "1000000",
+        "The largest payload in bytes; a compressed set counts as one.",
+    ),
     # -- connections
     ENDPOINT_ROW,
-    Row("connect.timeout.ms", "connectTimeoutMs", _POSITIVE, "5000", "How long to try to connect to a broker before what is to be sent has failed."),
-    Row("socket.timeout.ms", "timeoutMs", _POSITIVE, "30000", "How long a broker may take nothing, or leave a confirmation unanswered. (In 0.7.2: no effect.)"),
-    Row("reconnect.interval", "reconnectIntervalCount", _POSITIVE, "30000", "Requests after which a connection is replaced."),
-    Row("reconnect.time.interval.ms", "reconnectTimeIntervalMs", Integer(), "10000000", "Milliseconds after which it is; negative: never."),
-    Row("buffer.size", "sendBufferSize", _BUFFER_SIZE, "0", "SO_SNDBUF of each connection in bytes; 0 leaves it to the system. (In 0.7: 102400.)"),
-    # -- async mode
-    Row("queue.time", "queueTimeMs", _POSITIVE, "5000", "Async: how many milliseconds a message waits at most for others to go with it."),
     Row(
-        "queue.size", "queueCountMax", _POSITIVE, "10000",
+        "connect.timeout.ms",
+        "connectTimeoutMs",
+        _POSITIVE,
+        "5000",
+        "How long to try to connect to a broker before what is to be sent has failed.",
+    ),
+    Row(
+        "socket.timeout.ms",
+        "timeoutMs",
+        _POSITIVE,
+        "30000",
+        "How long a broker may take nothing, or leave a confirmation unanswered. (In 0.7.2: no effect.)",
+    ),
+    Row(
+        "reconnect.interval",
+        "reconnectIntervalCount",
+        _POSITIVE,
+        "30000",
+        "Requests after which a connection is replaced.",
+    ),
+    Row(
+        "reconnect.time.interval.ms",
+        "reconnectTimeIntervalMs",
+        Integer(),
+        "10000000",
+        "Milliseconds after which it is; negative: never.",
+    ),
+    Row(
+        "buffer.size",
+        "sendBufferSize",
+        _BUFFER_SIZE,
+        "0",
+        "SO_SNDBUF of each connection in bytes; 0 leaves it to the system. (In 0.7: 102400.)",
+    ),
+    # -- async mode
+    Row(
+        "queue.time",
+        "queueTimeMs",
+        _POSITIVE,
+        "5000",
+        "Async: how many milliseconds a message waits at most for others to go with it.",
+    ),
+    Row(
+        "queue.size",
+        "queueCountMax",
+        _POSITIVE,
+        "10000",
         "How many messages may be under way in the producer: collected, or sent and not yet written (or confirmed).",
     ),
     Row(
-        "queue.enqueueTimeout.ms", "enqueueTimeoutMs", Integer(), "-1",
+        "queue.enqueueTimeout.ms",
+        "enqueueTimeoutMs",
+        Integer(),
+        "-1",
         "What becomes of a message when the queue is full: 0 it fails at once (0.7.2's default), below 0 it waits, above 0 it waits so long and then fails. "
         "As many bytes as `queue.bytes` may wait, and 250000 messages; more fail at once.",
     ),
     _ours(
-        "queue.bytes", "queueSizeMax", _SIZE, "67108864",
+        "queue.bytes",
+        "queueSizeMax",
+        _SIZE,
+        "67108864",
         "The same as `queue.size` in bytes of payload; a single larger message may go when no other is there.",
     ),
-    Row("batch.size", "batchCount", _POSITIVE, "200", "Async: how many messages for one broker go together."),
-    _ours("batch.bytes", "batchSizeMax", _SIZE, "16777216", "Async: bytes of payload at which they go, however few."),
     Row(
-        "num.retries", "retryCount", _NOT_NEGATIVE, "0",
+        "batch.size",
+        "batchCount",
+        _POSITIVE,
+        "200",
+        "Async: how many messages for one broker go together.",
+    ),
+    _ours(
+        "batch.bytes",
+        "batchSizeMax",
+        _SIZE,
+        "16777216",
+        "Async: bytes of payload at which they go, however few.",
+    ),
+    Row(
+        "num.retries",
+        "retryCount",
+        _NOT_NEGATIVE,
+        "0",
         "Async: how often a batch that failed is tried again, where the topic then has a partition. A retry can put messages in the log twice.",
     ),
     Row(
-        "event.handler", "eventSender", Text(), None,
-        "Async: a dotted name of a class that sends batches, with methods `init`, `handle` and `close`.", derived="the one that is built in",
+        "event.handler",
+        "eventSender",
+        Text(),
+        None,
+        "Async: a dotted name of a class that sends batches, with methods `init`, `handle` and `close`.",
+        derived="the one that is built in",
     ),
-    Row("event.handler.props", "eventSenderProperties", PropertyList(), "", "What its `init` is given."),
-    Row("callback.handler", "hooks", Text(), None, "Async: a dotted name of a class with the seven hooks.", derived="none"),
-    Row("callback.handler.props", "hookProperties", PropertyList(), "", "What its `init` is given."),
+    Row(
+        "event.handler.props",
+        "eventSenderProperties",
+        PropertyList(),
+        "",
+        "What its `init` is given.",
+    ),
+    Row(
+        "callback.handler",
+        "hooks",
+        Text(),
+        None,
+        "Async: a dotted name of a class with the seven hooks.",
+        derived="none",
+    ),
+    Row(
+        "callback.handler.props", "hookProperties", PropertyList(), "", "What its `init` is given."
+    ),
     # -- knowing
     _ours(
-        "confirm", "isConfirming", Boolean(), "false",
+        "confirm",
+        "isConfirming",
+        Boolean(),
+        "false",
         "Whether a question follows each request, whose answer proves that the broker has taken it. Without, a message counts as sent once it is written.",
     ),
-    _ours("close.timeout.ms", "closeTimeoutMs", _POSITIVE, "30000", "How long closing may take; what is not sent then has failed."),
-    _ours("topic", "topic", Text(), None, "Where bytes go that are written to the producer as a Twisted `IConsumer`.", derived="none"),
+    _ours(
+        "close.timeout.ms",
+        "closeTimeoutMs",
+        _POSITIVE,
+        "30000",
+        "How long closing may take; what is not sent then has failed.",
+    ),
+    _ours(
+        "topic",
+        "topic",
+        Text(),
+        None,
+        "Where bytes go that are written to the producer as a Twisted `IConsumer`.",
+        derived="none",
+    ),
     # -- without effect
-    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind. A producer has no use for it."),
+    _idle(
+        "zk.synctime.ms",
+        "",
+        Integer(),
+        "2000",
+        "How far a ZooKeeper follower may be behind. A producer has no use for it.",
+    ),
     _idle("host", "", Text(), None, "Of a low-level producer. 0.7.2 sent everything there."),
     _idle("port", "", Text(), None, "Of a low-level producer."),
 )
@@ -239,7 +400,9 @@ class ProducerSettings:
     topic: str | None
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None] = lambda message: None) -> ProducerSettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None] = lambda message: None
+    ) -> ProducerSettings:
         """
         Judge properties.
 
@@ -250,16 +413,22 @@ class ProducerSettings:
         """
         values = cast("dict[str, Any]", readSettings(PRODUCER_ROWS, properties, warn))
         if values["zookeeperServers"] and values["brokers"]:
-            raise ConfigurationError("zk.connect and broker.list are both given: a producer finds its brokers by one of them")
+            raise ConfigurationError(
+                "zk.connect and broker.list are both given: a producer finds its brokers by one of them"
+            )
         if not values["zookeeperServers"] and not values["brokers"]:
-            raise ConfigurationError("neither zk.connect nor broker.list is given: a producer needs one of them to find its brokers")
+            raise ConfigurationError(
+                "neither zk.connect nor broker.list is given: a producer needs one of them to find its brokers"
+            )
         if values["brokers"] and values["partitioner"]:
             raise ConfigurationError(
                 f"partitioner.class={values['partitioner']} does not go with broker.list: there the broker picks the partition, and keys mean nothing"
             )
         for key in ("host", "port"):
             if key in properties:
-                warn(f"{key}={properties[key]}: has no effect; the brokers are those of zk.connect or broker.list")
+                warn(
+                    f"{key}={properties[key]}: has no effect; the brokers are those of zk.connect or broker.list"
+                )
         if values["zookeeperConnectTimeoutMs"] is None:
             values["zookeeperConnectTimeoutMs"] = values["zookeeperSessionTimeoutMs"]
         for setting in ("partitioner", "eventSender", "hooks", "topic"):

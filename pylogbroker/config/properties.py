@@ -102,10 +102,16 @@ def _unescape(text: str, place: str) -> str:
         return chr(int(match.group(2), 16))
 
     # Two escapes may spell one character beyond U+FFFF, as a pair of UTF-16 halves. A lone half stays what it is, as in Java.
-    return _ESCAPE.sub(replacement, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return (
+        _ESCAPE.sub(replacement, text)
+        .encode("utf-16-le", "surrogatepass")
+        .decode("utf-16-le", "surrogatepass")
+    )
 
 
-def parseProperties(text: str, source: str = "", warn: Callable[[str], None] = _ignore) -> Properties:
+def parseProperties(
+    text: str, source: str = "", warn: Callable[[str], None] = _ignore
+) -> Properties:
     """
     Read a property file's text.
 

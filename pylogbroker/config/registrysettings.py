@@ -52,7 +52,9 @@ class RegistrySettings:
     requestCountMax: int
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> RegistrySettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> RegistrySettings:
         """
         @raise ConfigurationError: names every key that is missing or wrong, its value and what would be right, a line each.
         """

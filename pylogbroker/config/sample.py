@@ -22,7 +22,9 @@ def samplePath(package: Path = Path(__file__).parent) -> Path:
     for place in (package / NAME, package.parent.parent / "etc" / NAME):
         if place.is_file():
             return place
-    raise FileNotFoundError(f"{NAME} is neither in {package} nor in the source tree: install pylogbroker again")
+    raise FileNotFoundError(
+        f"{NAME} is neither in {package} nor in the source tree: install pylogbroker again"
+    )
 
 
 def sampleText() -> str:

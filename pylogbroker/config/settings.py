@@ -18,7 +18,17 @@ from typing import Any, cast
 
 from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.kinds import LONG_MAX, Boolean, EndpointTemplate, Host, Integer, Text, TextList, TopicMap, ZookeeperServers
+from pylogbroker.config.kinds import (
+    LONG_MAX,
+    Boolean,
+    EndpointTemplate,
+    Host,
+    Integer,
+    Text,
+    TextList,
+    TopicMap,
+    ZookeeperServers,
+)
 from pylogbroker.config.table import Row, asMarkdown, readSettings
 from pylogbroker.errors import ConfigurationError
 
@@ -34,41 +44,72 @@ _idle = partial(Row, used=False)
 
 BROKER_ROWS: tuple[Row, ...] = (
     # -- who and where
-    Row("brokerid", "brokerId", Integer(0), None, "The broker's number, unique in its cluster.", required=True),
     Row(
-        "hostname", "hostName", Host(), None,
+        "brokerid",
+        "brokerId",
+        Integer(0),
+        None,
+        "The broker's number, unique in its cluster.",
+        required=True,
+    ),
+    Row(
+        "hostname",
+        "hostName",
+        Host(),
+        None,
         "The name or address that others are told to reach this broker by; it is not what it listens on.",
         derived="`listen.interface`, or the address in `listeners`, or that of the host's name",
     ),
     Row(
-        "port", "port", Integer(0, 65535), "6667",
+        "port",
+        "port",
+        Integer(0, 65535),
+        "6667",
         "The TCP port to listen on; 0 takes any free one. With `listeners`, only the port that others are told.",
     ),
     _ours(
-        "listen.interface", "listenInterface", Host(), "",
+        "listen.interface",
+        "listenInterface",
+        Host(),
+        "",
         "The address to listen on, such as 127.0.0.1 or ::1; none means all IPv4 addresses of the machine, as in 0.7.",
     ),
     _ours(
-        "listeners", "listeners", TextList(), None,
+        "listeners",
+        "listeners",
+        TextList(),
+        None,
         "Where to listen instead, as endpoint strings with `|` between them: `tcp:9092:interface=127.0.0.1 | "
         "tls:9093:privateKey=key.pem:clientCAs=ca.pem`. A backslash must be doubled in the file.",
         derived="made of `port` and `listen.interface`",
     ),
     # -- ZooKeeper
     Row(
-        "enable.zookeeper", "enableZookeeper", Boolean(), "true",
+        "enable.zookeeper",
+        "enableZookeeper",
+        Boolean(),
+        "true",
         "Register the broker and its topics in ZooKeeper, where producers and consumers find them. Without it, clients must be told where the broker is.",
     ),
     Row(
-        "zk.connect", "zookeeperServers", ZookeeperServers(), None,
+        "zk.connect",
+        "zookeeperServers",
+        ZookeeperServers(),
+        None,
         "ZooKeeper's servers, and a path under which everything is (it must exist): `zk1:2181,zk2:2181,zk3:2181/kafka`. Required with `enable.zookeeper`.",
     ),
     Row(
-        "zk.sessiontimeout.ms", "zookeeperSessionTimeoutMs", _POSITIVE, "6000",
+        "zk.sessiontimeout.ms",
+        "zookeeperSessionTimeoutMs",
+        _POSITIVE,
+        "6000",
         "After how long without a sign of life ZooKeeper forgets the broker, in milliseconds; the server has limits of its own.",
     ),
     Row(
-        "zk.connectiontimeout.ms", "zookeeperConnectionTimeoutMs", _POSITIVE, None,
+        "zk.connectiontimeout.ms",
+        "zookeeperConnectionTimeoutMs",
+        _POSITIVE,
+        None,
         "How long the broker's start waits for ZooKeeper, in milliseconds, before it fails.",
         derived="`zk.sessiontimeout.ms`",
     ),
@@ -76,188 +117,362 @@ BROKER_ROWS: tuple[Row, ...] = (
     ACL_ROW,
     # -- connections
     Row(
-        "socket.send.buffer", "socketSendBufferSize", Integer(0), "102400",
+        "socket.send.buffer",
+        "socketSendBufferSize",
+        Integer(0),
+        "102400",
         "SO_SNDBUF of each connection in bytes; 0 leaves it to the system.",
     ),
     Row(
-        "socket.receive.buffer", "socketReceiveBufferSize", Integer(0), "102400",
+        "socket.receive.buffer",
+        "socketReceiveBufferSize",
+        Integer(0),
+        "102400",
         "SO_RCVBUF of each connection in bytes; 0 leaves it to the system.",
     ),
     _ours(
-        "max.connections", "connectionCountMax", Integer(0), "0",
+        "max.connections",
+        "connectionCountMax",
+        Integer(0),
+        "0",
         "How many clients may be connected; one more is cut at once. 0: as many as there are file descriptors for.",
     ),
     _ours(
-        "frame.deadline.ms", "frameDeadlineMs", _POSITIVE, "120000",
+        "frame.deadline.ms",
+        "frameDeadlineMs",
+        _POSITIVE,
+        "120000",
         "How long a large request may take to arrive, and a second more for each MiB of it, while others wait for its memory; then its "
         "connection is cut. Requests that nobody waits for may take their time.",
     ),
     _ours(
-        "reader.idle.ms", "readerIdleMs", _POSITIVE, "120000",
+        "reader.idle.ms",
+        "readerIdleMs",
+        _POSITIVE,
+        "120000",
         "How long a client may take nothing of an answer that waits for it; then its connection is cut, since it keeps deleted "
         "segments on the disk.",
     ),
     _ours(
-        "allow.file", "allowFile", Text(), "",
+        "allow.file",
+        "allowFile",
+        Text(),
+        "",
         "A file with rules that say which clients, by the common name of their certificates, may produce to and fetch which topics. None: "
         "all may do everything.",
     ),
     # -- requests
     Row(
-        "max.socket.request.bytes", "requestSizeMax", _POSITIVE, "104857600",
+        "max.socket.request.bytes",
+        "requestSizeMax",
+        _POSITIVE,
+        "104857600",
         "The largest request in bytes; a larger one closes its connection.",
     ),
     Row(
-        "max.message.size", "payloadSizeMax", Integer(0), "1000000",
+        "max.message.size",
+        "payloadSizeMax",
+        Integer(0),
+        "1000000",
         "The largest payload of a top-level message in bytes; a request with a larger one is dropped, as in 0.7 without a word "
         "to the producer, and counted.",
     ),
     Row(
-        "max.topic.name.length", "topicNameSizeMax", _POSITIVE, "255",
+        "max.topic.name.length",
+        "topicNameSizeMax",
+        _POSITIVE,
+        "255",
         "The longest topic name, in UTF-16 units. A name must also fit into a directory name of 255 bytes together with its "
         "partition number.",
     ),
     _ours(
-        "max.request.memory.bytes", "requestMemorySizeMax", _SIZE, "268435456",
+        "max.request.memory.bytes",
+        "requestMemorySizeMax",
+        _SIZE,
+        "268435456",
         "Memory for large requests that are still arriving, all connections together; who finds none left is not read from "
         "until there is. At least `max.socket.request.bytes`.",
         derived="`268435456`, or `max.socket.request.bytes` if that is more",
     ),
     _ours(
-        "max.decompressed.bytes", "decompressedSizeMax", _SIZE, "67108864",
+        "max.decompressed.bytes",
+        "decompressedSizeMax",
+        _SIZE,
+        "67108864",
         "What the compressed messages of one set may open to in bytes, all depths together; a set that opens to more is refused.",
     ),
     _ours(
-        "max.decompression.memory.bytes", "decompressionMemorySizeMax", _SIZE, "268435456",
+        "max.decompression.memory.bytes",
+        "decompressionMemorySizeMax",
+        _SIZE,
+        "268435456",
         "Memory for opening compressed sets, all connections together; who finds none left waits. At least `max.decompressed.bytes`.",
         derived="`268435456`, or `max.decompressed.bytes` if that is more",
     ),
     _ours(
-        "max.compression.depth", "compressionDepthMax", _POSITIVE, "8",
+        "max.compression.depth",
+        "compressionDepthMax",
+        _POSITIVE,
+        "8",
         "How deep compressed messages may stand inside one another; a deeper set is refused.",
     ),
     # -- the log
-    Row("log.dir", "logDirectory", Text(empty=False), None, "The directory of the data; made if it is missing.", required=True),
-    Row("num.partitions", "partitionCount", _POSITIVE, "1", "Partitions of a topic on this broker."),
-    Row("topic.partition.count.map", "partitionCountByTopic", TopicMap(), "", "`num.partitions` for some topics: `topic1:3,topic2:4`."),
+    Row(
+        "log.dir",
+        "logDirectory",
+        Text(empty=False),
+        None,
+        "The directory of the data; made if it is missing.",
+        required=True,
+    ),
+    Row(
+        "num.partitions", "partitionCount", _POSITIVE, "1", "Partitions of a topic on this broker."
+    ),
+    Row(
+        "topic.partition.count.map",
+        "partitionCountByTopic",
+        TopicMap(),
+        "",
+        "`num.partitions` for some topics: `topic1:3,topic2:4`.",
+    ),
     _ours(
-        "max.partitions", "partitionCountMax", _POSITIVE, "10000",
+        "max.partitions",
+        "partitionCountMax",
+        _POSITIVE,
+        "10000",
         "How many partitions producers may bring into being on this broker; a request that would add one more is refused. What "
         "is on the disk is always served.",
     ),
     Row(
-        "log.file.size", "segmentSizeMax", Integer(5), "1073741824",
+        "log.file.size",
+        "segmentSizeMax",
+        Integer(5),
+        "1073741824",
         "The size in bytes above which a partition begins a new segment file.",
     ),
-    Row("topic.log.file.size", "segmentSizeMaxByTopic", TopicMap(), "", "`log.file.size` for some topics: `topic1:1048576`."),
     Row(
-        "log.roll.hours", "rollMs", Integer(1, factor=_HOUR_MS), "168",
+        "topic.log.file.size",
+        "segmentSizeMaxByTopic",
+        TopicMap(),
+        "",
+        "`log.file.size` for some topics: `topic1:1048576`.",
+    ),
+    Row(
+        "log.roll.hours",
+        "rollMs",
+        Integer(1, factor=_HOUR_MS),
+        "168",
         "The age in hours, counted from its first message, above which a partition begins a new segment file.",
     ),
-    Row("topic.log.roll.hours", "rollMsByTopic", TopicMap(factor=_HOUR_MS), "", "`log.roll.hours` for some topics: `topic1:24`."),
+    Row(
+        "topic.log.roll.hours",
+        "rollMsByTopic",
+        TopicMap(factor=_HOUR_MS),
+        "",
+        "`log.roll.hours` for some topics: `topic1:24`.",
+    ),
     # -- flushing
     Row(
-        "log.flush.interval", "flushMessageCount", _POSITIVE, "500",
+        "log.flush.interval",
+        "flushMessageCount",
+        _POSITIVE,
+        "500",
         "After how many messages a partition is flushed to the disk. Consumers see nothing that is not flushed.",
     ),
     Row(
-        "log.default.flush.scheduler.interval.ms", "flushSchedulerIntervalMs", _POSITIVE, "3000",
+        "log.default.flush.scheduler.interval.ms",
+        "flushSchedulerIntervalMs",
+        _POSITIVE,
+        "3000",
         "How often the broker looks for partitions that are to be flushed because of the time, in milliseconds.",
     ),
     Row(
-        "log.default.flush.interval.ms", "flushIntervalMs", Integer(), None,
+        "log.default.flush.interval.ms",
+        "flushIntervalMs",
+        Integer(),
+        None,
         "How long a message may wait for its flush, in milliseconds, rounded up to the next look.",
         derived="`log.default.flush.scheduler.interval.ms`",
     ),
-    Row("topic.flush.intervals.ms", "flushIntervalMsByTopic", TopicMap(), "", "`log.default.flush.interval.ms` for some topics: `topic1:1000,topic2:3000`."),
+    Row(
+        "topic.flush.intervals.ms",
+        "flushIntervalMsByTopic",
+        TopicMap(),
+        "",
+        "`log.default.flush.interval.ms` for some topics: `topic1:1000,topic2:3000`.",
+    ),
     _ours(
-        "flush.threads", "flushThreadCount", Integer(1, 256), "4",
+        "flush.threads",
+        "flushThreadCount",
+        Integer(1, 256),
+        "4",
         "Threads that flush, begin segment files and delete them: how many partitions can wait for the disk at a time.",
     ),
     _ours(
-        "max.unflushed.bytes.per.partition", "partitionUnflushedSizeMax", _SIZE, "67108864",
+        "max.unflushed.bytes.per.partition",
+        "partitionUnflushedSizeMax",
+        _SIZE,
+        "67108864",
         "Bytes in one partition that are not flushed yet; above it a flush is begun at once and its producers wait until half "
         "of it is done.",
     ),
-    _ours("max.unflushed.bytes", "unflushedSizeMax", _SIZE, "268435456", "`max.unflushed.bytes.per.partition` for all partitions together."),
     _ours(
-        "disk.full.retry.ms", "diskFullRetryMs", _POSITIVE, "1000",
+        "max.unflushed.bytes",
+        "unflushedSizeMax",
+        _SIZE,
+        "268435456",
+        "`max.unflushed.bytes.per.partition` for all partitions together.",
+    ),
+    _ours(
+        "disk.full.retry.ms",
+        "diskFullRetryMs",
+        _POSITIVE,
+        "1000",
         "How often the broker tries again to write what a full disk has refused; nothing that was accepted is lost meanwhile, "
         "and its producers wait.",
     ),
     # -- reading
     _ours(
-        "cold.read.threads", "coldReadThreadCount", Integer(1, 256), "4",
+        "cold.read.threads",
+        "coldReadThreadCount",
+        Integer(1, 256),
+        "4",
         "Threads that bring old data from the disk, so that nobody else waits for it.",
     ),
     _ours(
-        "warm.bytes", "warmSize", Integer(0, LONG_MAX), "16777216",
+        "warm.bytes",
+        "warmSize",
+        Integer(0, LONG_MAX),
+        "16777216",
         "Bytes before a partition's end that count as still in the machine's memory and are sent without asking.",
     ),
     _ours(
-        "max.open.segments", "openSegmentCountMax", _POSITIVE, "512",
+        "max.open.segments",
+        "openSegmentCountMax",
+        _POSITIVE,
+        "512",
         "Segment files that are kept open for readers; the one that was not read for longest is closed first.",
     ),
     # -- retention
     Row(
-        "log.retention.hours", "retentionMs", Integer(1, factor=_HOUR_MS), "168",
+        "log.retention.hours",
+        "retentionMs",
+        Integer(1, factor=_HOUR_MS),
+        "168",
         "How many hours after its last message a segment file is deleted.",
     ),
-    Row("topic.log.retention.hours", "retentionMsByTopic", TopicMap(factor=_HOUR_MS), "", "`log.retention.hours` for some topics: `topic1:24`."),
     Row(
-        "log.retention.size", "retentionSize", Integer(-LONG_MAX - 1, LONG_MAX), "-1",
+        "topic.log.retention.hours",
+        "retentionMsByTopic",
+        TopicMap(factor=_HOUR_MS),
+        "",
+        "`log.retention.hours` for some topics: `topic1:24`.",
+    ),
+    Row(
+        "log.retention.size",
+        "retentionSize",
+        Integer(-LONG_MAX - 1, LONG_MAX),
+        "-1",
         "Bytes that a partition may hold before its oldest segment files are deleted (it never falls below it); negative: as "
         "many as it likes.",
     ),
     Row(
-        "topic.log.retention.size", "retentionSizeByTopic", TopicMap(LONG_MAX), "",
+        "topic.log.retention.size",
+        "retentionSizeByTopic",
+        TopicMap(LONG_MAX),
+        "",
         "`log.retention.size` for some topics: `topic1:1073741824`. 0.7.2 fell over this key; here it works.",
     ),
     Row(
-        "log.cleanup.interval.mins", "retentionIntervalMs", Integer(1, factor=_MINUTE_MS), "10",
+        "log.cleanup.interval.mins",
+        "retentionIntervalMs",
+        Integer(1, factor=_MINUTE_MS),
+        "10",
         "How often the broker looks for segment files to delete, in minutes; the first time one minute after its start.",
     ),
     # -- looking in
     _ours(
-        "max.topic.counters", "topicCounterCountMax", Integer(0), "1000",
+        "max.topic.counters",
+        "topicCounterCountMax",
+        Integer(0),
+        "1000",
         "How many topics are counted one by one; those that come later are counted together.",
     ),
     _ours(
-        "http.listener", "httpListener", Text(), "",
+        "http.listener",
+        "httpListener",
+        Text(),
+        "",
         "Where to serve metrics for Prometheus and the console, as a Twisted endpoint string, or only a port: `8067`. Without `interface=` that is "
         "127.0.0.1: nobody is asked for a password. None: nowhere.",
     ),
     _ours(
-        "http.hosts", "httpHosts", TextList(), "",
+        "http.hosts",
+        "httpHosts",
+        TextList(),
+        "",
         "The names by which browsers may reach `http.listener`, beside `localhost` and every bare address: a request with another name in its Host "
         "header is refused, since it may come from a page elsewhere.",
     ),
-    _ours("http.console", "httpConsole", Boolean(), "true", "Serve the console, too, and not only metrics."),
     _ours(
-        "http.messages", "httpMessages", Boolean(), None,
+        "http.console",
+        "httpConsole",
+        Boolean(),
+        "true",
+        "Serve the console, too, and not only metrics.",
+    ),
+    _ours(
+        "http.messages",
+        "httpMessages",
+        Boolean(),
+        None,
         "Let whoever looks at the console look at messages, those of all topics: `allow.file` does not bind the console.",
         derived="`true`, or `false` with `allow.file`",
     ),
     _ours(
-        "broker.endpoint", "brokerEndpoint", EndpointTemplate(), "",
+        "broker.endpoint",
+        "brokerEndpoint",
+        EndpointTemplate(),
+        "",
         "How the console reaches the other brokers of the cluster, as a Twisted client endpoint string: "
         "`tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. None: plain TCP.",
     ),
     _ours(
-        "log.requests", "logRequests", Boolean(), "false",
+        "log.requests",
+        "logRequests",
+        Boolean(),
+        "false",
         "Log every request, as 0.7 does with its logger `kafka.request.logger` at TRACE. For hunting a client's mistake: it costs more than the requests do.",
     ),
     _ours(
-        "metrics.log.interval.ms", "metricsLogIntervalMs", Integer(0), "0",
+        "metrics.log.interval.ms",
+        "metricsLogIntervalMs",
+        Integer(0),
+        "0",
         "How often the broker logs its figures, as an event with fields, in milliseconds; 0: never.",
     ),
     # -- without effect
     _idle(
-        "num.threads", "", _POSITIVE, None,
+        "num.threads",
+        "",
+        _POSITIVE,
+        None,
         "0.7's network threads. One thread does the work here; see `flush.threads` and `cold.read.threads`.",
     ),
-    _idle("monitoring.period.secs", "", _POSITIVE, "600", "0.7's window of its statistics. Counters here are running totals."),
-    _idle("zk.synctime.ms", "", Integer(), "2000", "How far a ZooKeeper follower may be behind. 0.7.2's broker did nothing with it, either."),
+    _idle(
+        "monitoring.period.secs",
+        "",
+        _POSITIVE,
+        "600",
+        "0.7's window of its statistics. Counters here are running totals.",
+    ),
+    _idle(
+        "zk.synctime.ms",
+        "",
+        Integer(),
+        "2000",
+        "How far a ZooKeeper follower may be behind. 0.7.2's broker did nothing with it, either.",
+    ),
 )
 """All keys that a broker's property file can have."""
 
@@ -336,7 +551,9 @@ class BrokerSettings:
     metricsLogIntervalMs: int
 
     @classmethod
-    def fromProperties(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> BrokerSettings:
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> BrokerSettings:
         """
         Judge a property file.
 
@@ -358,12 +575,24 @@ class BrokerSettings:
         if values["flushIntervalMs"] is None:
             values["flushIntervalMs"] = values["flushSchedulerIntervalMs"]
         for key, setting, other, otherSetting in (
-            ("max.request.memory.bytes", "requestMemorySizeMax", "max.socket.request.bytes", "requestSizeMax"),
-            ("max.decompression.memory.bytes", "decompressionMemorySizeMax", "max.decompressed.bytes", "decompressedSizeMax"),
+            (
+                "max.request.memory.bytes",
+                "requestMemorySizeMax",
+                "max.socket.request.bytes",
+                "requestSizeMax",
+            ),
+            (
+                "max.decompression.memory.bytes",
+                "decompressionMemorySizeMax",
+                "max.decompressed.bytes",
+                "decompressedSizeMax",
+            ),
         ):
             least = values[otherSetting]
             if key in properties and values[setting] < least:
-                raise ConfigurationError(f"{key}={properties[key]}: must be at least {other}, which is {least}")
+                raise ConfigurationError(
+                    f"{key}={properties[key]}: must be at least {other}, which is {least}"
+                )
             values[setting] = max(values[setting], least)
         if not values["listeners"]:
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)

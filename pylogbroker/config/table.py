@@ -46,7 +46,9 @@ def _ignore(message: str) -> None:
     """What is wrong with a default is found by the tests."""
 
 
-def readSettings(rows: Sequence[Row], properties: Mapping[str, str], warn: Callable[[str], None]) -> dict[str, object]:
+def readSettings(
+    rows: Sequence[Row], properties: Mapping[str, str], warn: Callable[[str], None]
+) -> dict[str, object]:
     """
     Judge all values.
 
@@ -60,14 +62,19 @@ def readSettings(rows: Sequence[Row], properties: Mapping[str, str], warn: Calla
     for key in properties:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1, 0.5)
-            warn(f"{_shown(properties, key)}: there is no such key and it has no effect" + (f"; did you mean {near[0]}?" if near else ""))
+            warn(
+                f"{_shown(properties, key)}: there is no such key and it has no effect"
+                + (f"; did you mean {near[0]}?" if near else "")
+            )
     values: dict[str, object] = {}
     for row in rows:
         value: object = None
         if row.key in properties:
             where = _shown(properties, row.key, getattr(row.kind, "isSecret", False))
             try:
-                value = row.kind.parse(properties[row.key], lambda text, where=where: warn(f"{where}: {text}"))  # type: ignore[misc]
+                value = row.kind.parse(
+                    properties[row.key], lambda text, where=where: warn(f"{where}: {text}")
+                )  # type: ignore[misc]
             except ValueError as error:
                 problems.append(f"{where}: {error}")
         elif row.required:
@@ -101,8 +108,15 @@ def asMarkdown(rows: Iterable[Row], isBrief: bool = False) -> str:
     ):
         if isBrief and not chosen:
             continue
-        lines = [*(() if isBrief else (f"### {title}", "")), "| key | type | default | meaning |", "|---|---|---|---|"]
-        lines += [f"| `{row.key}` | {_type(row)} | {_default(row)} | {row.sentence.replace('|', chr(92) + '|')} |" for row in chosen]
+        lines = [
+            *(() if isBrief else (f"### {title}", "")),
+            "| key | type | default | meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{row.key}` | {_type(row)} | {_default(row)} | {row.sentence.replace('|', chr(92) + '|')} |"
+            for row in chosen
+        ]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 

@@ -52,7 +52,13 @@ class ClusterView:
     A cluster, looked at.
     """
 
-    def __init__(self, reactor: Any, own: BrokerService | None, zookeeper: Callable[[], IZookeeper | None], template: str = "") -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        own: BrokerService | None,
+        zookeeper: Callable[[], IZookeeper | None],
+        template: str = "",
+    ) -> None:
         """
         @param own: the broker in this process, if there is one.
         @param zookeeper: gives the client, if there is one now.
@@ -97,8 +103,12 @@ class ClusterView:
             for each in picture.partitions:
                 topics.setdefault(each.topic, []).append(_ownPartition(picture.brokerId, each))
             if len(picture.partitions) < picture.partitionCount:
-                problems.append(f"{len(picture.partitions)} of {picture.partitionCount} partitions are shown")
-            problems += [f"{name} is out of service: {why}" for name, why in picture.failures.items()]
+                problems.append(
+                    f"{len(picture.partitions)} of {picture.partitionCount} partitions are shown"
+                )
+            problems += [
+                f"{name} is out of service: {why}" for name, why in picture.failures.items()
+            ]
         for (topic, partition), found in sorted(foreign.items(), key=lambda item: item[0]):
             topics.setdefault(topic, []).append(_foreignPartition(partition, found))
         for topic in layout.counts:
@@ -108,7 +118,10 @@ class ClusterView:
             "timeMs": self._nowMs(),
             "foreignTimeMs": self._foreignMs,
             "brokers": _brokers(picture, layout, foreign),
-            "topics": [{"name": name, "partitions": rows, "counts": counts.get(name)} for name, rows in sorted(topics.items())],
+            "topics": [
+                {"name": name, "partitions": rows, "counts": counts.get(name)}
+                for name, rows in sorted(topics.items())
+            ],
             "own": None if picture is None else _ownBroker(picture),
             "hasGroups": self._zookeeper() is not None,
             "problems": problems[:PROBLEM_COUNT_MAX],
@@ -147,7 +160,9 @@ class ClusterView:
 
     async def _find(self, number: int) -> BrokerRegistration:
         if number not in self._brokers:
-            raise NoBrokersError(f"there is no broker {number}, or nobody has looked at the cluster yet")
+            raise NoBrokersError(
+                f"there is no broker {number}, or nobody has looked at the cluster yet"
+            )
         return self._brokers[number]
 
     # -- messages
@@ -185,7 +200,15 @@ class ClusterView:
         ends = {place: found.end for place, found in foreign.items() if isinstance(found, Bounds)}
         if self._own is not None:
             picture = self._own.picture()
-            ends.update({(each.topic, BrokerPartition(picture.brokerId, each.partition)): each.visibleOffset for each in picture.partitions})
+            ends.update(
+                {
+                    (
+                        each.topic,
+                        BrokerPartition(picture.brokerId, each.partition),
+                    ): each.visibleOffset
+                    for each in picture.partitions
+                }
+            )
         return ends
 
     async def _readGroups(self) -> dict[str, Any]:
@@ -206,9 +229,17 @@ class ClusterView:
 async def _readGroup(registries: Registries, name: str) -> dict[str, Any]:
     group = GroupPaths(name)
     members = await registries.children(group.ids)
-    owners, offsets = await registries.owners(group, ROW_COUNT_MAX), await registries.offsets(group, ROW_COUNT_MAX)
+    owners, offsets = (
+        await registries.owners(group, ROW_COUNT_MAX),
+        await registries.offsets(group, ROW_COUNT_MAX),
+    )
     rows = [
-        {"topic": topic, **partition._asdict(), "owner": owners.get((topic, partition), ""), "offset": offsets.get((topic, partition))}
+        {
+            "topic": topic,
+            **partition._asdict(),
+            "owner": owners.get((topic, partition), ""),
+            "offset": offsets.get((topic, partition)),
+        }
         for topic, partition in sorted({*owners, *offsets})[:ROW_COUNT_MAX]
     ]
     return {"name": name, "members": members[:ROW_COUNT_MAX], "partitions": rows}
@@ -231,21 +262,42 @@ def _ownPartition(brokerId: int, each: PartitionPicture) -> dict[str, Any]:
     }
 
 
-def _foreignPartition(partition: BrokerPartition, found: Bounds | PylogbrokerError) -> dict[str, Any]:
+def _foreignPartition(
+    partition: BrokerPartition, found: Bounds | PylogbrokerError
+) -> dict[str, Any]:
     if isinstance(found, PylogbrokerError):
         return {**partition._asdict(), "problem": _why(found)}
     start, end = found
-    return {**partition._asdict(), "start": start, "visible": end, "end": end, "size": end - start, "problem": ""}
+    return {
+        **partition._asdict(),
+        "start": start,
+        "visible": end,
+        "end": end,
+        "size": end - start,
+        "problem": "",
+    }
 
 
 def _why(error: PylogbrokerError) -> str:
     return str(error) or type(error).__name__
 
 
-def _brokers(picture: BrokerPicture | None, layout: _Layout, foreign: Foreign) -> list[dict[str, Any]]:
-    problems = {partition.broker: _why(found) for (_topic, partition), found in foreign.items() if isinstance(found, PylogbrokerError)}
+def _brokers(
+    picture: BrokerPicture | None, layout: _Layout, foreign: Foreign
+) -> list[dict[str, Any]]:
+    problems = {
+        partition.broker: _why(found)
+        for (_topic, partition), found in foreign.items()
+        if isinstance(found, PylogbrokerError)
+    }
     rows = {
-        number: {"id": number, "endpoint": where.address, "isOwn": False, "isRegistered": True, "problem": problems.get(number, "")}
+        number: {
+            "id": number,
+            "endpoint": where.address,
+            "isOwn": False,
+            "isRegistered": True,
+            "problem": problems.get(number, ""),
+        }
         for number, where in layout.brokers.items()
     }
     if picture is not None:

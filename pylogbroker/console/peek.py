@@ -43,7 +43,9 @@ CANDIDATE_COUNT_MAX = 20_000
 """Places that look like a beginning, and are tried."""
 
 _SIZE = struct.Struct(">i")
-_BEGINNING = re.compile(rb"(?=(?!\x00\x00\x00[\x00-\x04])\x00[\x00-\x20]..(?:\x00|\x01[\x00-\x03]))", re.DOTALL)
+_BEGINNING = re.compile(
+    rb"(?=(?!\x00\x00\x00[\x00-\x04])\x00[\x00-\x20]..(?:\x00|\x01[\x00-\x03]))", re.DOTALL
+)
 """A size from 5 to some 2 MiB, and a magic number; with magic 1, a codec."""
 
 
@@ -67,7 +69,9 @@ Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Does something elsewhere than on the reactor's thread."""
 
 
-async def peek(source: ISource, topic: str, partition: int, offset: int, countMax: int, work: Work) -> Peek:
+async def peek(
+    source: ISource, topic: str, partition: int, offset: int, countMax: int, work: Work
+) -> Peek:
     """
     Messages from an offset on.
 
@@ -97,7 +101,9 @@ async def peekLast(source: ISource, topic: str, partition: int, countMax: int, w
         found: Peek | None = await work(partial(_lastRows, data, offset, offset == start, countMax))
         if found is not None:
             return found
-    return Peek([], end, end, f"the last message is larger than {READ_SIZE_MAX} bytes, or no message set")
+    return Peek(
+        [], end, end, f"the last message is larger than {READ_SIZE_MAX} bytes, or no message set"
+    )
 
 
 async def _readAll(source: ISource, topic: str, partition: int, offset: int, end: int) -> bytes:

@@ -68,7 +68,9 @@ async def _messages(view: ClusterView, query: Query, work: Work) -> Reply:
         if query.get("offset", "last") == "last":
             found = await peekLast(source, topic, partition, count, work)
         else:
-            found = await peek(source, topic, partition, _number(query, "offset", _OFFSET_MAX), count, work)
+            found = await peek(
+                source, topic, partition, _number(query, "offset", _OFFSET_MAX), count, work
+            )
         start, end = await source.bounds(topic, partition)
     except PylogbrokerError as error:
         raise BadRequestError(str(error) or type(error).__name__) from error

@@ -37,7 +37,14 @@ class ConsoleService(Service):
     _log = Logger()
     name = "pylogbroker-console"
 
-    def __init__(self, reactor: Any, listener: str, web: Web, view: ClusterView | None = None, called: str = "http.listener") -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        listener: str,
+        web: Web,
+        view: ClusterView | None = None,
+        called: str = "http.listener",
+    ) -> None:
         """
         @param listener: see L{listenerDescription}.
         @param view: closed at the end.
@@ -64,8 +71,12 @@ class ConsoleService(Service):
         try:
             self.port = await serverFromString(self._reactor, self._description).listen(self.web)
         except Exception as error:
-            raise ConfigurationError(f"cannot listen on {self._description!r} ({self._called}): {error}") from error
-        self._log.info("Metrics and console are served on {listener}", listener=str(self.port.getHost()))
+            raise ConfigurationError(
+                f"cannot listen on {self._description!r} ({self._called}): {error}"
+            ) from error
+        self._log.info(
+            "Metrics and console are served on {listener}", listener=str(self.port.getHost())
+        )
 
     def privilegedStartService(self) -> None:
         """
@@ -76,7 +87,9 @@ class ConsoleService(Service):
         outcomes: list[Any] = []
         self.listen().addBoth(outcomes.append)
         if not outcomes:
-            raise ConfigurationError(f"the endpoint in {self._called} needs a running reactor before it listens; twistd cannot wait for it")
+            raise ConfigurationError(
+                f"the endpoint in {self._called} needs a running reactor before it listens; twistd cannot wait for it"
+            )
         if isinstance(outcomes[0], Failure):
             outcomes[0].raiseException()
 
@@ -111,17 +124,27 @@ class MetricsService(ConsoleService):
     Serves figures alone: an application's, of its producers and consumers and of its own; a mirror's.
     """
 
-    def __init__(self, reactor: Any, listener: str, collect: Callable[[], Iterable[Family]], hosts: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        listener: str,
+        collect: Callable[[], Iterable[Family]],
+        hosts: tuple[str, ...] = (),
+    ) -> None:
         """
         @param listener: see L{listenerDescription}.
         @param collect: called for each scrape.
         @param hosts: names that the Host header may have.
         """
-        routes: dict[str, Route] = {"/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))}
+        routes: dict[str, Route] = {
+            "/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))
+        }
         super().__init__(reactor, listener, Web(reactor, routes, hosts, "hosts"), called="listener")
 
 
-def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService) -> ConsoleService | None:
+def brokerConsole(
+    reactor: Any, settings: BrokerSettings, broker: BrokerService
+) -> ConsoleService | None:
     """
     What a broker serves over HTTP.
 
@@ -134,4 +157,6 @@ def brokerConsole(reactor: Any, settings: BrokerSettings, broker: BrokerService)
     if settings.httpConsole:
         view = ClusterView(reactor, broker, lambda: broker.zookeeper, settings.brokerEndpoint)
         routes.update(pageRoutes(reactor, view, settings.httpMessages))
-    return ConsoleService(reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view)
+    return ConsoleService(
+        reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view
+    )

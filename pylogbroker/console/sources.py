@@ -26,6 +26,7 @@ class ISource(Protocol):
         """The oldest offset, and where reading ends."""
         ...
 
+
 class OwnSource:
     """The broker that serves the console."""
 
@@ -42,7 +43,6 @@ class OwnSource:
         earliest = await self._broker.offsetsBefore(topic, partition, EARLIEST, 1)
         latest = await self._broker.offsetsBefore(topic, partition, LATEST, 1)
         return Bounds((earliest or [0])[0], (latest or [0])[0])
-
 
 
 class RemoteSource:

@@ -33,7 +33,15 @@ def lagFamilies(found: dict[str, Any]) -> list[Family]:
     @param found: what L{ClusterView.groups} gives.
     """
     rows = [
-        ({"group": group["name"], "topic": row["topic"], "broker": str(row["broker"]), "partition": str(row["partition"])}, row)
+        (
+            {
+                "group": group["name"],
+                "topic": row["topic"],
+                "broker": str(row["broker"]),
+                "partition": str(row["partition"]),
+            },
+            row,
+        )
         for group in found["groups"]
         for row in group["partitions"]
     ]
@@ -77,7 +85,9 @@ class ClusterConsole(ConsoleService):
         @param zookeeper: makes the client, not connected.
         @param access: how to get at ZooKeeper and the brokers.
         """
-        self._make = zookeeper or (lambda: ZookeeperClient(reactor, servers, digest=access.zookeeperDigest))
+        self._make = zookeeper or (
+            lambda: ZookeeperClient(reactor, servers, digest=access.zookeeperDigest)
+        )
         self._servers = servers
         self.zookeeper: IZookeeper | None = None
         self._connecting: Deferred[None] | None = None
@@ -86,7 +96,9 @@ class ClusterConsole(ConsoleService):
         self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
         routes = pageRoutes(reactor, self._cluster, hasMessages)
         routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
-        super().__init__(reactor, listener, Web(reactor, routes, hosts, "--host"), self._cluster, "--listen")
+        super().__init__(
+            reactor, listener, Web(reactor, routes, hosts, "--host"), self._cluster, "--listen"
+        )
 
     async def _metrics(self, query: Query) -> Reply:
         return Reply(200, CONTENT_TYPE, render(lagFamilies(await self._cluster.groups())))
@@ -107,7 +119,11 @@ class ClusterConsole(ConsoleService):
             await client.connect(CONNECT_TIMEOUT_MS)
         except PylogbrokerError as error:
             if not self._isOver:
-                self._log.warn("ZooKeeper at {servers} cannot be reached: {error}. It is tried again", servers=self._servers, error=error)
+                self._log.warn(
+                    "ZooKeeper at {servers} cannot be reached: {error}. It is tried again",
+                    servers=self._servers,
+                    error=error,
+                )
                 client.close()
                 self._retry = self._reactor.callLater(RETRY_MS / 1000, self._tryConnecting)
 

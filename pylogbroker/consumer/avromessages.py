@@ -41,7 +41,12 @@ class AvroMessages:
     """
 
     def __init__(
-        self, stream: MessageStream, registry: RegistryClient, readerSchema: str | None = None, onBroken: OnBroken | None = None, apart: Apart | None = None
+        self,
+        stream: MessageStream,
+        registry: RegistryClient,
+        readerSchema: str | None = None,
+        onBroken: OnBroken | None = None,
+        apart: Apart | None = None,
     ) -> None:
         """
         @param stream: one without a C{decode} of its own.
@@ -99,7 +104,9 @@ class AvroMessages:
     def _isGone(self, held: Ahead) -> bool:
         """Whether a message is no longer ours to hand out: the consumer was shut down, or its partition is another member's."""
         message = held.messages[0]
-        return self._stream.isEnded or self._stream.wasDropped(Place(message.topic, message.partition), held.epoch)
+        return self._stream.isEnded or self._stream.wasDropped(
+            Place(message.topic, message.partition), held.epoch
+        )
 
     async def _explained(self, payload: bytes) -> tuple[Any, SchemaError | None]:
         try:

@@ -96,7 +96,20 @@ class Intake:
     @ivar isStopped: whether it is not asked for any more.
     """
 
-    __slots__ = ("broken", "isBegun", "isStopped", "isStored", "notBeforeMs", "offset", "place", "retryMs", "seeking", "sizeMax", "stream", "told")
+    __slots__ = (
+        "broken",
+        "isBegun",
+        "isStopped",
+        "isStored",
+        "notBeforeMs",
+        "offset",
+        "place",
+        "retryMs",
+        "seeking",
+        "sizeMax",
+        "stream",
+        "told",
+    )
 
     def __init__(self, place: Place, stream: MessageStream, sizeMax: int) -> None:
         self.place = place
@@ -128,7 +141,13 @@ class Fetcher:
     _log = Logger()
 
     def __init__(
-        self, clock: Any, consumer: SimpleConsumer, settings: ConsumerSettings, positions: Positions, random: Any, counters: ConsumerCounters | None = None
+        self,
+        clock: Any,
+        consumer: SimpleConsumer,
+        settings: ConsumerSettings,
+        positions: Positions,
+        random: Any,
+        counters: ConsumerCounters | None = None,
     ) -> None:
         """
         @param consumer: of the broker; the fetcher closes it.
@@ -225,7 +244,11 @@ class Fetcher:
         intake.offset = offset
         if intake.broken == offset:
             intake.isStopped = True
-            self._log.error("{place} cannot be read at offset {offset}, and is left alone while this member has it", place=place, offset=offset)
+            self._log.error(
+                "{place} cannot be read at offset {offset}, and is left alone while this member has it",
+                place=place,
+                offset=offset,
+            )
             return
         intake.broken = offset
         self._note(intake, error)
@@ -247,7 +270,11 @@ class Fetcher:
         if chosen:
             self._ask(chosen)
             return
-        due = [intake.notBeforeMs for intake in self._intakes.values() if intake.notBeforeMs > nowMs and intake.offset is not None and not intake.isStopped]
+        due = [
+            intake.notBeforeMs
+            for intake in self._intakes.values()
+            if intake.notBeforeMs > nowMs and intake.offset is not None and not intake.isStopped
+        ]
         if due:
             self._timer.start(min(due) - nowMs, self.wake)
 
@@ -256,7 +283,12 @@ class Fetcher:
         chosen: list[Intake] = []
         size = 0
         for intake in self._intakes.values():
-            if intake.offset is None or intake.isStopped or intake.notBeforeMs > nowMs or not intake.stream.hasRoom:
+            if (
+                intake.offset is None
+                or intake.isStopped
+                or intake.notBeforeMs > nowMs
+                or not intake.stream.hasRoom
+            ):
                 continue
             size += intake.sizeMax
             if chosen and (size > self._settings.responseSizeMax or len(chosen) == FETCH_COUNT_MAX):
@@ -268,12 +300,19 @@ class Fetcher:
         return chosen
 
     def _ask(self, chosen: list[Intake]) -> None:
-        ranges = [(each.place.topic, each.place.partition.partition, each.offset or 0, each.sizeMax) for each in chosen]
+        ranges = [
+            (each.place.topic, each.place.partition.partition, each.offset or 0, each.sizeMax)
+            for each in chosen
+        ]
         asking = self._consumer.multifetch(ranges)
         self._asking = asking
         reserved = [(each, each.sizeMax) for each in chosen]
-        answered: Deferred[Any] = asking.addCallback(self._answered, reserved, self._clock.seconds())
-        answered.addBoth(self._over, reserved).addErrback(self._failed).addErrback(self._unforeseen).addCallback(self._next)
+        answered: Deferred[Any] = asking.addCallback(
+            self._answered, reserved, self._clock.seconds()
+        )
+        answered.addBoth(self._over, reserved).addErrback(self._failed).addErrback(
+            self._unforeseen
+        ).addCallback(self._next)
 
     def _over(self, result: Any, reserved: list[tuple[Intake, int]]) -> Any:
         """What came has taken its room: the room that was kept for it is free."""
@@ -285,11 +324,16 @@ class Fetcher:
         self._asking = None
         self.wake()
 
-    def _answered(self, sets: list[MessageSet], reserved: list[tuple[Intake, int]], begun: float) -> None:
+    def _answered(
+        self, sets: list[MessageSet], reserved: list[tuple[Intake, int]], begun: float
+    ) -> None:
         self._counters.fetches.fetched(self._clock.seconds() - begun)
         self._backoff.succeeded()
         self._isBroken = False
-        came = [self._take(intake, sizeMax, each) for (intake, sizeMax), each in zip(reserved, sets, strict=True)]
+        came = [
+            self._take(intake, sizeMax, each)
+            for (intake, sizeMax), each in zip(reserved, sets, strict=True)
+        ]
         if not any(came):
             idleUntilMs = self._nowMs() + self._settings.fetchBackoffMs
             for intake, _sizeMax in reserved:
@@ -303,11 +347,17 @@ class Fetcher:
         waitMs = self._backoff.failed()
         if not self._isBroken:
             self._isBroken = True
-            self._log.warn("{fetcher} cannot fetch: {reason}. It is tried again until it works", fetcher=self, reason=failure.getErrorMessage())
+            self._log.warn(
+                "{fetcher} cannot fetch: {reason}. It is tried again until it works",
+                fetcher=self,
+                reason=failure.getErrorMessage(),
+            )
         self._notBeforeMs = self._nowMs() + waitMs
 
     def _unforeseen(self, failure: Failure) -> None:
-        self._log.failure("{fetcher} failed in a way that nobody foresaw; it goes on", failure, fetcher=self)
+        self._log.failure(
+            "{fetcher} failed in a way that nobody foresaw; it goes on", failure, fetcher=self
+        )
         self._notBeforeMs = self._nowMs() + RETRY_FIRST_MS
 
     # -- what came
@@ -342,20 +392,40 @@ class Fetcher:
         intake.sizeMax = self._settings.fetchSize
         intake.retryMs = RETRY_FIRST_MS
         # At last: a reader that waits reads in here, and may come back with what it could not read (L{unreadable}), or shut all down.
-        intake.stream.put(Chunk(intake.place, messages if isWhole else MessageSet(data[:size], messages.baseOffset), len(data), intake.offset))
+        intake.stream.put(
+            Chunk(
+                intake.place,
+                messages if isWhole else MessageSet(data[:size], messages.baseOffset),
+                len(data),
+                intake.offset,
+            )
+        )
         return True
 
     def _unfit(self, intake: Intake, data: bytes, sizeMax: int, error: FormatError) -> bool:
         """The first entry is not whole, or not good."""
-        if isinstance(error, InvalidMessageSizeError) and len(data) >= sizeMax and _isPlausible(data):
-            size = _SIZE.size + _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else _ENTRY_SIZE_MIN
+        if (
+            isinstance(error, InvalidMessageSizeError)
+            and len(data) >= sizeMax
+            and _isPlausible(data)
+        ):
+            size = (
+                _SIZE.size + _SIZE.unpack_from(data)[0]
+                if len(data) >= _SIZE.size
+                else _ENTRY_SIZE_MIN
+            )
             sizeLimit = self._settings.fetchSizeMax
             if sizeMax < size <= sizeLimit:
                 while intake.sizeMax < size:
                     intake.sizeMax = min(2 * intake.sizeMax, sizeLimit)
                 return True
             if size > sizeLimit:
-                self._fail(intake, MessageTooLargeError(f"a message of {size} bytes, fetch.size.max allows {sizeLimit}"))
+                self._fail(
+                    intake,
+                    MessageTooLargeError(
+                        f"a message of {size} bytes, fetch.size.max allows {sizeLimit}"
+                    ),
+                )
                 return False
         if intake.isStored and not (isinstance(error, InvalidChecksumError) and _leadsOn(data)):
             self._log.error(
@@ -384,7 +454,12 @@ class Fetcher:
         if intake.told == told:
             return False
         intake.told = told
-        self._log.warn("Fetching {place} at offset {offset} failed: {error}", place=intake.place, offset=intake.offset, error=error)
+        self._log.warn(
+            "Fetching {place} at offset {offset} failed: {error}",
+            place=intake.place,
+            offset=intake.offset,
+            error=error,
+        )
         return True
 
     # -- where to begin
@@ -406,7 +481,9 @@ class Fetcher:
 
     def _notSought(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure("Finding out where to begin failed in a way that nobody foresaw", failure)
+            self._log.failure(
+                "Finding out where to begin failed in a way that nobody foresaw", failure
+            )
 
     async def _seekPatiently(self, intake: Intake, lost: int | None) -> None:
         place = intake.place
@@ -418,7 +495,11 @@ class Fetcher:
                 raise
             except Exception as error:
                 waitMs = intake.retryAt(self._nowMs())
-                self._log.warn("Where to begin with {place} is not known yet: {error}", place=place, error=error)
+                self._log.warn(
+                    "Where to begin with {place} is not known yet: {error}",
+                    place=place,
+                    error=error,
+                )
             await deferLater(self._clock, waitMs / 1000)
 
     async def _seekOnce(self, intake: Intake, lost: int | None) -> None:
@@ -433,13 +514,30 @@ class Fetcher:
         time = RESET_TIMES.get(policy)
         if time is None:
             intake.isStopped = True
-            reason = "there is no stored offset" if lost is None else f"offset {lost} is out of range, or not where a message begins"
-            intake.stream.fail(place, OffsetOutOfRangeError(f"{place}: {reason}, and autooffset.reset={policy} names no other place to begin"))
+            reason = (
+                "there is no stored offset"
+                if lost is None
+                else f"offset {lost} is out of range, or not where a message begins"
+            )
+            intake.stream.fail(
+                place,
+                OffsetOutOfRangeError(
+                    f"{place}: {reason}, and autooffset.reset={policy} names no other place to begin"
+                ),
+            )
             return
-        offsets = await self._consumer.getOffsetsBefore(place.topic, place.partition.partition, time, 1)
+        offsets = await self._consumer.getOffsetsBefore(
+            place.topic, place.partition.partition, time, 1
+        )
         offset = offsets[0] if offsets else 0
         if lost is not None:
-            self._log.warn("{place}: offset {lost} is out of range, going on at {offset} ({policy})", place=place, lost=lost, offset=offset, policy=policy)
+            self._log.warn(
+                "{place}: offset {lost} is out of range, going on at {offset} ({policy})",
+                place=place,
+                lost=lost,
+                offset=offset,
+                policy=policy,
+            )
             await self._positions.put(place, offset)
         intake.stream.jump(place, offset)
         intake.offset, intake.isBegun = offset, True
@@ -466,4 +564,6 @@ def _isPlausible(data: bytes) -> bool:
     if len(data) >= 4 and _SIZE.unpack_from(data)[0] < _ENTRY_SIZE_MIN - _SIZE.size:
         return False
     magic, attributes = data[4:5], data[5:6]
-    return magic in (b"", b"\0") or (magic == b"\1" and (not attributes or attributes[0] & CODEC_MASK in CODEC_NAMES))
+    return magic in (b"", b"\0") or (
+        magic == b"\1" and (not attributes or attributes[0] & CODEC_MASK in CODEC_NAMES)
+    )

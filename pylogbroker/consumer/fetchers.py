@@ -78,7 +78,9 @@ class Fetchers:
     @property
     def begunPlaces(self) -> list[Place]:
         """Of these, those whose position is known."""
-        return [place for _broker, fetcher in self._byBroker.values() for place in fetcher.begunPlaces]
+        return [
+            place for _broker, fetcher in self._byBroker.values() for place in fetcher.begunPlaces
+        ]
 
     def fetch(self, share: Share, brokers: Mapping[int, BrokerRegistration]) -> None:
         """From now on fetch these, and no others."""
@@ -121,22 +123,43 @@ class Fetchers:
         except PylogbrokerError as error:
             if self._unreachable.get(number) != broker:
                 self._unreachable[number] = broker
-                self._log.warn("{consumerId}: broker {number} cannot be asked: {error}", consumerId=self._name, number=number, error=error)
+                self._log.warn(
+                    "{consumerId}: broker {number} cannot be asked: {error}",
+                    consumerId=self._name,
+                    number=number,
+                    error=error,
+                )
             return
         if fetcher is None:
-            fetcher = Fetcher(self._clock, consumer, self._settings, self._positions, self._random, self.counters)
+            fetcher = Fetcher(
+                self._clock, consumer, self._settings, self._positions, self._random, self.counters
+            )
         else:
             self._closing(fetcher.moveTo(consumer))
         self._byBroker[number] = broker, fetcher
 
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
         settings = self._settings
-        responseSizeMax = max(settings.responseSizeMax, settings.fetchSizeMax) + _MULTIFETCH_OVERHEAD
-        limits = ConnectionLimits(responseSizeMax=responseSizeMax, receiveBufferSize=settings.receiveBufferSize)
-        return SimpleConsumer(self._clock, self._endpointFor(broker), timeoutMs=settings.socketTimeoutMs, limits=limits, random=self._random.random)
+        responseSizeMax = (
+            max(settings.responseSizeMax, settings.fetchSizeMax) + _MULTIFETCH_OVERHEAD
+        )
+        limits = ConnectionLimits(
+            responseSizeMax=responseSizeMax, receiveBufferSize=settings.receiveBufferSize
+        )
+        return SimpleConsumer(
+            self._clock,
+            self._endpointFor(broker),
+            timeoutMs=settings.socketTimeoutMs,
+            limits=limits,
+            random=self._random.random,
+        )
 
     def _closing(self, closed: Deferred[None]) -> None:
-        closed.addErrback(lambda failure: self._log.debug("A connection was not closed in order: {reason}", reason=failure.getErrorMessage()))
+        closed.addErrback(
+            lambda failure: self._log.debug(
+                "A connection was not closed in order: {reason}", reason=failure.getErrorMessage()
+            )
+        )
 
     def letGo(self, places: Collection[Place]) -> None:
         """Fetch these no more, and hand out nothing more of them."""

@@ -25,7 +25,12 @@ from twisted.logger import Logger
 
 from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.subscription import STREAM_COUNT_MAX, ISubscription, StaticSubscription, WildcardSubscription
+from pylogbroker.cluster.subscription import (
+    STREAM_COUNT_MAX,
+    ISubscription,
+    StaticSubscription,
+    WildcardSubscription,
+)
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetchers import EndpointFor, Fetchers
@@ -35,7 +40,14 @@ from pylogbroker.consumer.offsetstores import IOffsetStore, ZookeeperOffsetStore
 from pylogbroker.consumer.positions import Positions
 from pylogbroker.consumer.rebalance import Share, State
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.errors import ClosedError, CommitFailedError, ConfigurationError, ConsumerStateError, InvalidNameError, ZookeeperError
+from pylogbroker.errors import (
+    ClosedError,
+    CommitFailedError,
+    ConfigurationError,
+    ConsumerStateError,
+    InvalidNameError,
+    ZookeeperError,
+)
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientfigures import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
@@ -88,7 +100,9 @@ class ConsumerConnector:
         @raise InvalidNameError: the name of the group cannot be one.
         """
         if not isinstance(settings, ConsumerSettings):
-            settings = ConsumerSettings.fromProperties(settings, lambda text: self._log.warn("{text}", text=text))
+            settings = ConsumerSettings.fromProperties(
+                settings, lambda text: self._log.warn("{text}", text=text)
+            )
         self._clock = reactor
         self._settings = settings
         paths.GroupPaths(settings.group)
@@ -96,19 +110,37 @@ class ConsumerConnector:
             raise ConfigurationError("zk.connect is missing: a consumer group lives in ZooKeeper")
         self._ownsZookeeper = zookeeper is None
         self._zookeeper: IZookeeper = zookeeper or ZookeeperClient(
-            reactor, settings.zkConnect, settings.zkSessionTimeoutMs, digest=settings.zkDigest, acl=settings.zkAcl
+            reactor,
+            settings.zkConnect,
+            settings.zkSessionTimeoutMs,
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
         )
         if endpointFor is None:
             endpointFor = partial(_endpointOf, settings.brokerEndpoint)
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
-        self._positions = Positions(offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group))
+        self._positions = Positions(
+            offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group)
+        )
         self._isCounting = getattr(offsetStore, "isCounting", False)
-        self._fetchers = Fetchers(reactor, settings, self._positions, endpointFor, random, self._streamOf, self.consumerId)
-        self._member = Member(reactor, settings, self._zookeeper, self.consumerId, self._fetchers, self._positions, self._commitSoftly)
+        self._fetchers = Fetchers(
+            reactor, settings, self._positions, endpointFor, random, self._streamOf, self.consumerId
+        )
+        self._member = Member(
+            reactor,
+            settings,
+            self._zookeeper,
+            self.consumerId,
+            self._fetchers,
+            self._positions,
+            self._commitSoftly,
+        )
         self._isConnected = False
         self._subscription: ISubscription | None = None
-        self._streams: dict[tuple[str, int], MessageStream] = {}  # of a topic; of all topics, with a filter: under ""
+        self._streams: dict[
+            tuple[str, int], MessageStream
+        ] = {}  # of a topic; of all topics, with a filter: under ""
         self._autoCommit = LoopingCall(self._commitByClock)
         self._autoCommit.clock = reactor
         self._isGone = False
@@ -135,7 +167,11 @@ class ConsumerConnector:
 
         @param labels: beside the group.
         """
-        return consumerFamilies(self.counters, len(self._member.owned), {"group": self._settings.group, **(labels or {})})
+        return consumerFamilies(
+            self.counters,
+            len(self._member.owned),
+            {"group": self._settings.group, **(labels or {})},
+        )
 
     @property
     def isOwning(self) -> bool:
@@ -169,12 +205,16 @@ class ConsumerConnector:
         if self._member.isHalted:
             raise ConsumerStateError(f"{self.consumerId} was shut down")
         if not self._isConnected:
-            if not self._zookeeper.session_id:  # one that is shared, and has lost its connection, is its owner's business
+            if (
+                not self._zookeeper.session_id
+            ):  # one that is shared, and has lost its connection, is its owner's business
                 await self._zookeeper.connect(self._settings.zkConnectionTimeoutMs)
             self._isConnected = True
         return self
 
-    def createMessageStreams(self, topicCounts: Mapping[str, int], decode: Callable[[bytes], Any] | None = None) -> Deferred[dict[str, list[MessageStream]]]:
+    def createMessageStreams(
+        self, topicCounts: Mapping[str, int], decode: Callable[[bytes], Any] | None = None
+    ) -> Deferred[dict[str, list[MessageStream]]]:
         """
         Join the group. Once for each connector.
 
@@ -187,21 +227,35 @@ class ConsumerConnector:
         """
         for topic, count in topicCounts.items():
             if not 1 <= count <= STREAM_COUNT_MAX:
-                raise ValueError(f"{count} streams of {topic}: 1 to {STREAM_COUNT_MAX} are possible")
+                raise ValueError(
+                    f"{count} streams of {topic}: 1 to {STREAM_COUNT_MAX} are possible"
+                )
         counts = dict(topicCounts)
 
         async def create() -> dict[str, list[MessageStream]]:
             for topic in counts:
                 paths.topic(topic)
                 if len(topic.encode()) > TOPIC_SIZE_MAX:
-                    raise InvalidNameError(f"the name of a topic has {len(topic.encode())} bytes; {TOPIC_SIZE_MAX} fit in a request")
-            await self._join(StaticSubscription(counts), [(topic, index) for topic, count in counts.items() for index in range(count)], decode)
-            return {topic: [self._streams[topic, index] for index in range(count)] for topic, count in counts.items()}
+                    raise InvalidNameError(
+                        f"the name of a topic has {len(topic.encode())} bytes; {TOPIC_SIZE_MAX} fit in a request"
+                    )
+            await self._join(
+                StaticSubscription(counts),
+                [(topic, index) for topic, count in counts.items() for index in range(count)],
+                decode,
+            )
+            return {
+                topic: [self._streams[topic, index] for index in range(count)]
+                for topic, count in counts.items()
+            }
 
         return Deferred.fromCoroutine(create())
 
     def createMessageStreamsByFilter(
-        self, topics: WildcardSubscription, streamCount: int | None = None, decode: Callable[[bytes], Any] | None = None
+        self,
+        topics: WildcardSubscription,
+        streamCount: int | None = None,
+        decode: Callable[[bytes], Any] | None = None,
     ) -> Deferred[list[MessageStream]]:
         """
         Join the group and read all topics that pass a filter, those that come later included.
@@ -216,14 +270,27 @@ class ConsumerConnector:
             raise ValueError(f"{count} streams: 1 to {STREAM_COUNT_MAX} are possible")
 
         async def create() -> list[MessageStream]:
-            await self._join(replace(topics, streamCount=count), [("", index) for index in range(count)], decode)
+            await self._join(
+                replace(topics, streamCount=count), [("", index) for index in range(count)], decode
+            )
             return [self._streams["", index] for index in range(count)]
 
         return Deferred.fromCoroutine(create())
 
-    async def _join(self, subscription: ISubscription, names: list[tuple[str, int]], decode: Callable[[bytes], Any] | None) -> None:
+    async def _join(
+        self,
+        subscription: ISubscription,
+        names: list[tuple[str, int]],
+        decode: Callable[[bytes], Any] | None,
+    ) -> None:
         if self._member.isHalted or not self._isConnected or self._subscription is not None:
-            why = "was shut down" if self._member.isHalted else "is not connected yet" if not self._isConnected else "has its streams already"
+            why = (
+                "was shut down"
+                if self._member.isHalted
+                else "is not connected yet"
+                if not self._isConnected
+                else "has its streams already"
+            )
             raise ConsumerStateError(f"{self.consumerId} {why}")
         self._subscription = subscription
         self._streams = {name: self._makeStream(*name, decode) for name in names}
@@ -239,7 +306,9 @@ class ConsumerConnector:
             self._autoCommit.start(self._settings.autoCommitIntervalMs / 1000, now=False)
         await self._member.begin()
 
-    def _makeStream(self, topic: str, index: int, decode: Callable[[bytes], Any] | None) -> MessageStream:
+    def _makeStream(
+        self, topic: str, index: int, decode: Callable[[bytes], Any] | None
+    ) -> MessageStream:
         settings = self._settings
         return MessageStream(
             f"{self.consumerId}-{index}{' of ' + topic if topic else ''}",
@@ -268,7 +337,9 @@ class ConsumerConnector:
         unsafe = await self._positions.commit(places)
         if unsafe:
             some = ", ".join(str(place) for place in unsafe[:10])
-            raise CommitFailedError(f"the positions of {len(unsafe)} partitions were not stored: {some}{' …' if len(unsafe) > 10 else ''}")
+            raise CommitFailedError(
+                f"the positions of {len(unsafe)} partitions were not stored: {some}{' …' if len(unsafe) > 10 else ''}"
+            )
 
     def _begunPlaces(self) -> list[Place]:
         return self._fetchers.begunPlaces
@@ -299,7 +370,11 @@ class ConsumerConnector:
         """
         if not self._member.isHalted:
             ending = Deferred.fromCoroutine(self._shutdown(self._member.halt()))
-            ending.addErrback(lambda failure: self._log.failure("Shutting down failed in a way that nobody foresaw", failure))
+            ending.addErrback(
+                lambda failure: self._log.failure(
+                    "Shutting down failed in a way that nobody foresaw", failure
+                )
+            )
             ending.addCallback(self._tellShutdown)
         if self._isGone:
             return succeed(None)
@@ -313,7 +388,9 @@ class ConsumerConnector:
         thread that reads (L{MessageStream.blocking}) for ever in its place, and the process with it.
         """
         if self._trigger is None and not self._isGone:
-            self._trigger = self._clock.addSystemEventTrigger("before", "shutdown", self._shutdownAtStop)
+            self._trigger = self._clock.addSystemEventTrigger(
+                "before", "shutdown", self._shutdownAtStop
+            )
 
     def _shutdownAtStop(self) -> Deferred[None]:
         self._trigger = None
@@ -350,9 +427,16 @@ class ConsumerConnector:
             await self.shutdown()
             raise
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         await self.shutdown()
 
     def _streamOf(self, place: Place, thread: str) -> MessageStream:
         index = int(thread.rpartition("-")[2])
-        return self._streams["" if isinstance(self._subscription, WildcardSubscription) else place.topic, index]
+        return self._streams[
+            "" if isinstance(self._subscription, WildcardSubscription) else place.topic, index
+        ]

@@ -17,7 +17,12 @@ from twisted.logger import Logger
 from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, WildcardSubscription, decodeSubscription
-from pylogbroker.cluster.znodes import BrokerRegistration, decodeBroker, decodeBrokerNumber, decodeCount
+from pylogbroker.cluster.znodes import (
+    BrokerRegistration,
+    decodeBroker,
+    decodeBrokerNumber,
+    decodeCount,
+)
 from pylogbroker.consumer.rebalance import View
 from pylogbroker.consumer.watching import Watches
 from pylogbroker.errors import InvalidNameError, InvalidPatternError, NoNodeException, ZnodeError
@@ -38,7 +43,9 @@ class Lookout:
 
     _log = Logger()
 
-    def __init__(self, zookeeper: IZookeeper, watches: Watches, groupPaths: paths.GroupPaths, consumerId: str) -> None:
+    def __init__(
+        self, zookeeper: IZookeeper, watches: Watches, groupPaths: paths.GroupPaths, consumerId: str
+    ) -> None:
         """
         @param watches: armed on everything that is looked at and may change.
         """
@@ -53,7 +60,11 @@ class Lookout:
         @param subscription: this member's own. It is registered again if somebody has deleted it.
         @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be read.
         """
-        names = await self._watches.children(paths.BROKER_TOPICS) if isinstance(subscription, WildcardSubscription) else ()
+        names = (
+            await self._watches.children(paths.BROKER_TOPICS)
+            if isinstance(subscription, WildcardSubscription)
+            else ()
+        )
         wanted = [name for name in subscription.streamCounts(names) if self._isUsable(name)]
         members = await self._members(subscription)
         brokerNames = await self._watches.children(paths.BROKER_IDS)
@@ -61,8 +72,14 @@ class Lookout:
         topics = dict(zip(wanted, partitions, strict=True))
         needed = {str(partition.broker) for found in partitions for partition in found}
         brokers = await allOf([self._broker(name) for name in brokerNames if name in needed])
-        usable = {member: each for member, each in members.items() if self._isComprehensible(member, each, topics)}
-        return View(usable, topics, {number: broker for number, broker in brokers if broker is not None})
+        usable = {
+            member: each
+            for member, each in members.items()
+            if self._isComprehensible(member, each, topics)
+        }
+        return View(
+            usable, topics, {number: broker for number, broker in brokers if broker is not None}
+        )
 
     def _isUsable(self, topic: str) -> bool:
         try:
@@ -71,15 +88,21 @@ class Lookout:
             self._complain(f"{error}: it is left out")
             return False
         if len(topic.encode()) > TOPIC_SIZE_MAX:
-            self._complain(f"the topic {topic[:100]}… has a name that no request can carry: it is left out")
+            self._complain(
+                f"the topic {topic[:100]}… has a name that no request can carry: it is left out"
+            )
             return False
         return True
 
-    def _isComprehensible(self, member: str, subscription: ISubscription, topics: Mapping[str, Any]) -> bool:
+    def _isComprehensible(
+        self, member: str, subscription: ISubscription, topics: Mapping[str, Any]
+    ) -> bool:
         try:
             subscription.streamCounts(topics)
         except InvalidPatternError as error:
-            self._complain(f"{self._paths.ids}/{member}: {error}. This member is taken not to be there, and its partitions cannot be agreed upon")
+            self._complain(
+                f"{self._paths.ids}/{member}: {error}. This member is taken not to be there, and its partitions cannot be agreed upon"
+            )
             return False
         return True
 
@@ -89,7 +112,11 @@ class Lookout:
             await claim(self._zookeeper, self._paths.consumer(self._consumerId), own.encode())
             names = await self._zookeeper.get_children(self._paths.ids)
         found = await allOf([self._member(name, own) for name in names])
-        return {name: subscription for name, subscription in zip(names, found, strict=True) if subscription is not None}
+        return {
+            name: subscription
+            for name, subscription in zip(names, found, strict=True)
+            if subscription is not None
+        }
 
     async def _member(self, name: str, own: ISubscription) -> ISubscription | None:
         path = f"{self._paths.ids}/{name}"
@@ -106,7 +133,11 @@ class Lookout:
 
     async def _partitions(self, topic: str) -> list[BrokerPartition]:
         brokers = await self._watches.children(paths.topic(topic))
-        return [partition for found in await allOf([self._brokerPartitions(topic, name) for name in brokers]) for partition in found]
+        return [
+            partition
+            for found in await allOf([self._brokerPartitions(topic, name) for name in brokers])
+            for partition in found
+        ]
 
     async def _brokerPartitions(self, topic: str, broker: str) -> list[BrokerPartition]:
         path = f"{paths.topic(topic)}/{broker}"

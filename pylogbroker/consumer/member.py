@@ -163,7 +163,11 @@ class Member:
                 try:
                     await self._ownership.deleteOwn(self._path)
                 except ZookeeperError as error:
-                    self._log.warn("{consumerId} stays registered until its session ends: {error}", consumerId=self._consumerId, error=error)
+                    self._log.warn(
+                        "{consumerId} stays registered until its session ends: {error}",
+                        consumerId=self._consumerId,
+                        error=error,
+                    )
         self._watches.cancel()
 
     # -- the session --------------------------------------------------------------------------------------------------
@@ -174,7 +178,10 @@ class Member:
             return
         if event in (SessionEvent.EXPIRED, SessionEvent.CLOSED):
             if state is not State.STOPPING:
-                self._log.warn("{consumerId}: the session with ZooKeeper is over, and others may have our partitions", consumerId=self._consumerId)
+                self._log.warn(
+                    "{consumerId}: the session with ZooKeeper is over, and others may have our partitions",
+                    consumerId=self._consumerId,
+                )
                 self._cancelWork()
             self._carryOut(self._rebalance.expired())
         elif event is SessionEvent.CONNECTED:
@@ -186,8 +193,15 @@ class Member:
     def _registerAnew(self) -> None:
         """In a new session."""
         if self._registering is None and self._subscription is not None:
-            self._registering = registering = Deferred.fromCoroutine(claim(self._zookeeper, self._path, self._subscription.encode()))
-            registering.addCallbacks(self._registered, self._notRegistered, callbackArgs=(registering,), errbackArgs=(registering,))
+            self._registering = registering = Deferred.fromCoroutine(
+                claim(self._zookeeper, self._path, self._subscription.encode())
+            )
+            registering.addCallbacks(
+                self._registered,
+                self._notRegistered,
+                callbackArgs=(registering,),
+                errbackArgs=(registering,),
+            )
 
     def _registered(self, _result: None, registering: Deferred[None]) -> None:
         if self._registering is registering:
@@ -198,7 +212,11 @@ class Member:
         if self._registering is not registering:
             return
         self._registering = None
-        self._log.warn("{consumerId} cannot register in ZooKeeper: {reason}", consumerId=self._consumerId, reason=failure.getErrorMessage())
+        self._log.warn(
+            "{consumerId} cannot register in ZooKeeper: {reason}",
+            consumerId=self._consumerId,
+            reason=failure.getErrorMessage(),
+        )
         self._backOffTimer.start(self._settings.rebalanceBackoffMs, self._tryAgainToRegister)
 
     def _tryAgainToRegister(self) -> None:
@@ -247,7 +265,11 @@ class Member:
 
     def _workFailed(self, failure: Failure) -> Answer:
         if not failure.check(PylogbrokerError, CancelledError):
-            self._log.failure("{consumerId}: a step of a rebalance failed in a way that nobody foresaw", failure, consumerId=self._consumerId)
+            self._log.failure(
+                "{consumerId}: a step of a rebalance failed in a way that nobody foresaw",
+                failure,
+                consumerId=self._consumerId,
+            )
         return Failed(failure.getErrorMessage() or repr(failure.value))
 
     def _workDone(self, answer: Answer, doing: Deferred[Answer]) -> None:
@@ -275,12 +297,22 @@ class Member:
         waitMs = effect.factor * self._settings.rebalanceBackoffMs
         text = "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in {waitMs} ms"
         isLast = effect.attempt >= self._settings.rebalanceRetryCountMax
-        (self._log.error if isLast else self._log.info)(text, consumerId=self._consumerId, attempt=effect.attempt, reason=effect.reason, waitMs=waitMs)
+        (self._log.error if isLast else self._log.info)(
+            text,
+            consumerId=self._consumerId,
+            attempt=effect.attempt,
+            reason=effect.reason,
+            waitMs=waitMs,
+        )
         self._backOffTimer.start(waitMs, self._woken)
         settled = self._settled
         if isLast and settled is not None and not isSettled:
             self._settled = None
-            settled.errback(RebalanceFailedError(f"{self._consumerId}: {effect.attempt} attempts to rebalance failed, the last one: {effect.reason}"))
+            settled.errback(
+                RebalanceFailedError(
+                    f"{self._consumerId}: {effect.attempt} attempts to rebalance failed, the last one: {effect.reason}"
+                )
+            )
 
     async def _look(self) -> Answer:
         assert self._subscription is not None
@@ -289,7 +321,9 @@ class Member:
     async def _release(self, share: Share) -> Answer:
         if share:
             session = self._zookeeper.session_id
-            self._owed.update({place: session for place in self._fetchers.begunPlaces if place in share})
+            self._owed.update(
+                {place: session for place in self._fetchers.begunPlaces if place in share}
+            )
             self._fetchers.letGo(share)
             if self._settings.autoCommit:
                 brokenOffCount = self._brokenOffCount
@@ -298,7 +332,9 @@ class Member:
                     # A commit that is cancelled may end as if all were well. Who finds an owner's node gone takes the position for stored.
                     raise CancelledError()
             await self._ownership.disown(share)
-            self._positions.forget([place for place in share if self._owed.pop(place, None) is not None])
+            self._positions.forget(
+                [place for place in share if self._owed.pop(place, None) is not None]
+            )
         return Released()
 
     def _owedPlaces(self, share: Share) -> list[Place]:

@@ -92,7 +92,9 @@ class ZookeeperOffsetStore:
         except NoNodeException:
             return None
         except ZnodeError as error:
-            self._log.error("A stored offset cannot be read, as if there were none: {error}", error=error)
+            self._log.error(
+                "A stored offset cannot be read, as if there were none: {error}", error=error
+            )
             return None
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
@@ -101,15 +103,23 @@ class ZookeeperOffsetStore:
     async def _commit(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         errors: dict[Place, ZookeeperError] = {}
         left = iter(positions.items())
-        await allOf([self._writeAll(left, errors) for _lane in range(min(len(positions), WRITE_COUNT_MAX))])
+        await allOf(
+            [self._writeAll(left, errors) for _lane in range(min(len(positions), WRITE_COUNT_MAX))]
+        )
         if errors:
             self._tell(positions, errors)
         return {place: offset for place, offset in positions.items() if place not in errors}
 
-    async def _writeAll(self, left: Iterator[tuple[Place, int]], errors: dict[Place, ZookeeperError]) -> None:
+    async def _writeAll(
+        self, left: Iterator[tuple[Place, int]], errors: dict[Place, ZookeeperError]
+    ) -> None:
         for place, offset in left:
             try:
-                await write(self._zookeeper, self._paths.offset(place.topic, place.partition), encodeNumber(offset))
+                await write(
+                    self._zookeeper,
+                    self._paths.offset(place.topic, place.partition),
+                    encodeNumber(offset),
+                )
             except ZookeeperError as error:
                 errors[place] = error
 
@@ -149,7 +159,9 @@ class SqliteOffsetStore:
     TABLE = "pylogbroker_offsets"
     isCounting = True
 
-    def __init__(self, connection: sqlite3.Connection, group: str, random: Random | None = None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, group: str, random: Random | None = None
+    ) -> None:
         """
         @param connection: of the thread that calls L{store} and runs the reactor.
         @param random: for the name under which this member writes; by default the system's.
@@ -159,12 +171,19 @@ class SqliteOffsetStore:
         self._writer = format((random or SystemRandom()).getrandbits(64), "x")
         self._loaded: dict[Place, _Row] = {}
         self._anewCount = 0
-        self._anew: dict[Place, str] = {}  # put back while a transaction was open, and the name under which this member writes there since
+        self._anew: dict[
+            Place, str
+        ] = {}  # put back while a transaction was open, and the name under which this member writes there since
         if not _ADDED.keys() <= self._columns():
             self._makeTable()
 
     def _columns(self) -> set[str]:
-        return {name for _number, name, *_rest in self._connection.execute(f"PRAGMA table_info({self.TABLE})")}
+        return {
+            name
+            for _number, name, *_rest in self._connection.execute(
+                f"PRAGMA table_info({self.TABLE})"
+            )
+        }
 
     def _makeTable(self) -> None:
         """Or add what one of an earlier version has not. Two may begin together, so the table is locked first, and looked at again."""
@@ -190,7 +209,9 @@ class SqliteOffsetStore:
         """
         place = Place(topic, partition)
         if not self._write(place, nextOffset, isForward=True):
-            raise OffsetConflictError(f"{place}: the position {nextOffset} is not stored, since another member has been here, or this one was here already")
+            raise OffsetConflictError(
+                f"{place}: the position {nextOffset} is not stored, since another member has been here, or this one was here already"
+            )
 
     def _write(self, place: Place, offset: int, isForward: bool) -> bool:
         """Whether the position was as this member knows it, and is the new one now."""
@@ -218,7 +239,9 @@ class SqliteOffsetStore:
     def load(self, place: Place) -> Deferred[int | None]:
         self._loaded[place] = offset, doneCount, _writer = self._row(place)
         self._anew.pop(place, None)
-        return succeed(OffsetInSet(offset, doneCount) if offset is not None and doneCount else offset)
+        return succeed(
+            OffsetInSet(offset, doneCount) if offset is not None and doneCount else offset
+        )
 
     def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
         """
@@ -228,10 +251,17 @@ class SqliteOffsetStore:
         if self._connection.in_transaction:
             for place, position in positions.items():
                 offset, doneCount, _writer = self._row(place)
-                if offset is not None and (offset, doneCount or 0) > (position, doneCountOf(position)):
+                if offset is not None and (offset, doneCount or 0) > (
+                    position,
+                    doneCountOf(position),
+                ):
                     self._anewCount += 1
                     self._anew[place] = f"{self._writer}-{self._anewCount}"
             return succeed({})
-        written = {place: offset for place, offset in positions.items() if self._write(place, offset, isForward=False)}
+        written = {
+            place: offset
+            for place, offset in positions.items()
+            if self._write(place, offset, isForward=False)
+        }
         self._connection.commit()
         return succeed(written)

@@ -46,9 +46,16 @@ class Ownership:
     async def _claimPlace(self, item: tuple[Place, str]) -> Place | None:
         place, thread = item
         try:
-            await claim(self._zookeeper, self._paths.owner(place.topic, place.partition), thread.encode())
+            await claim(
+                self._zookeeper, self._paths.owner(place.topic, place.partition), thread.encode()
+            )
         except ConflictError as conflict:
-            self._log.debug("{consumerId}: {place} is not free: {conflict}", consumerId=self._consumerId, place=place, conflict=conflict)
+            self._log.debug(
+                "{consumerId}: {place} is not free: {conflict}",
+                consumerId=self._consumerId,
+                place=place,
+                conflict=conflict,
+            )
             return None
         return place
 
@@ -60,7 +67,11 @@ class Ownership:
         """
         failures: list[Failure] = []
         for some in slices(share.items(), AT_ONCE_COUNT_MAX):
-            failures += [outcome for outcome in await outcomes([self._disownPlace(item) for item in some]) if isinstance(outcome, Failure)]
+            failures += [
+                outcome
+                for outcome in await outcomes([self._disownPlace(item) for item in some])
+                if isinstance(outcome, Failure)
+            ]
             if any(failure.check(CancelledError) for failure in failures):
                 break  # who is broken off begins no more
         if failures:

@@ -41,7 +41,9 @@ class Positions:
     def __init__(self, store: IOffsetStore) -> None:
         self.consumed: dict[Place, int] = {}
         self._store = store
-        self._known: dict[Place, set[_Exact]] = {}  # what the store may say if nobody else wrote to it
+        self._known: dict[
+            Place, set[_Exact]
+        ] = {}  # what the store may say if nobody else wrote to it
         self._safe: dict[Place, _Exact] = {}  # what it says for certain
         self._turn = DeferredLock()
 
@@ -72,7 +74,13 @@ class Positions:
         """
         async with self._turn:
             consumed = {place: self.consumed[place] for place in places() if place in self.consumed}
-            return await self._write({place: offset for place, offset in consumed.items() if self._safe.get(place) != _exactly(offset)})
+            return await self._write(
+                {
+                    place: offset
+                    for place, offset in consumed.items()
+                    if self._safe.get(place) != _exactly(offset)
+                }
+            )
 
     async def put(self, place: Place, offset: int) -> None:
         """Store a position at once, without anything having been handed out. That it cannot be stored is only logged."""

@@ -234,7 +234,14 @@ class Rebalance:
         if self.state in (State.STOPPING, State.STOPPED):
             self.owned = {}
             return []
-        self.state, self.owned, self._wanted, self._releasing, self._doubtful, self._changed = State.SUSPENDED, {}, {}, {}, {}, False
+        self.state, self.owned, self._wanted, self._releasing, self._doubtful, self._changed = (
+            State.SUSPENDED,
+            {},
+            {},
+            {},
+            {},
+            False,
+        )
         return [Forget()]
 
     def connected(self) -> list[Effect]:
@@ -248,7 +255,12 @@ class Rebalance:
         """The application wants no more. An effect that is under way must have been answered, or else its answer does not come any more."""
         if self.state in (State.STOPPING, State.STOPPED):
             return []
-        held = {**self._doubtful, **(self._wanted if self.state is State.CLAIMING else {}), **self._releasing, **self.owned}
+        held = {
+            **self._doubtful,
+            **(self._wanted if self.state is State.CLAIMING else {}),
+            **self._releasing,
+            **self.owned,
+        }
         self.state = State.STOPPING
         return [Release(held)]
 
@@ -261,7 +273,13 @@ class Rebalance:
             return [Finish()]
         if isinstance(answer, Failed):
             if self.state is State.CLAIMING:
-                self._doubtful.update({place: thread for place, thread in self._wanted.items() if place not in self.owned})
+                self._doubtful.update(
+                    {
+                        place: thread
+                        for place, thread in self._wanted.items()
+                        if place not in self.owned
+                    }
+                )
             self._doubtful.update(self._releasing)
             self._dropReleased()
             return self._backOff(answer.reason)
@@ -273,7 +291,11 @@ class Rebalance:
             return self._claimed(answer.places)
         if self.state is State.YIELDING and isinstance(answer, Released):
             self._dropReleased()
-            return self._look() if self._changed else self._backOff("others have not let go yet of what is ours")
+            return (
+                self._look()
+                if self._changed
+                else self._backOff("others have not let go yet of what is ours")
+            )
         raise ValueError(f"{answer} came in state {self.state.value}")
 
     # -- steps
@@ -290,7 +312,10 @@ class Rebalance:
         if share == self.owned and not self._doubtful:
             return self._own()
         held = {**self._doubtful, **self.owned}
-        return self._release(State.RELEASING, {place: thread for place, thread in held.items() if share.get(place) != thread})
+        return self._release(
+            State.RELEASING,
+            {place: thread for place, thread in held.items() if share.get(place) != thread},
+        )
 
     def _release(self, state: State, share: Share) -> list[Effect]:
         self.state, self._releasing = state, share
@@ -304,19 +329,30 @@ class Rebalance:
         return [Claim(claim)]
 
     def _dropReleased(self) -> None:
-        self.owned = {place: thread for place, thread in self.owned.items() if place not in self._releasing}
+        self.owned = {
+            place: thread for place, thread in self.owned.items() if place not in self._releasing
+        }
         self._releasing = {}
 
     def _claimed(self, places: frozenset[Place]) -> list[Effect]:
         before = dict(self.owned)
-        self.owned.update({place: thread for place, thread in self._wanted.items() if place in places})  # in this order: hashes of text differ from run to run
+        self.owned.update(
+            {place: thread for place, thread in self._wanted.items() if place in places}
+        )  # in this order: hashes of text differ from run to run
         if self.owned == self._wanted:
             return self._own()
         if self._attempt + 1 >= self._retryCountMax:
             self._wanted = dict(self.owned)
-            return self._fetch() + (self._look() if self._changed else self._backOff("others have not let go of what is ours; going on with the rest"))
+            return self._fetch() + (
+                self._look()
+                if self._changed
+                else self._backOff("others have not let go of what is ours; going on with the rest")
+            )
         # Those that we had stay ours. The new ones are given up together, so that members who saw different things do not hold each other up.
-        return self._release(State.YIELDING, {place: thread for place, thread in self.owned.items() if place not in before})
+        return self._release(
+            State.YIELDING,
+            {place: thread for place, thread in self.owned.items() if place not in before},
+        )
 
     def _own(self) -> list[Effect]:
         self.state, self._attempt = State.OWNING, 0
@@ -342,10 +378,15 @@ def shareOf(consumerId: str, view: View) -> Share | None:
     """
     if consumerId not in view.members:
         return None
-    counts = {member: subscription.streamCounts(view.topics) for member, subscription in view.members.items()}
+    counts = {
+        member: subscription.streamCounts(view.topics)
+        for member, subscription in view.members.items()
+    }
     share: Share = {}
     for topic in counts[consumerId]:
-        threadCounts = {member: wanted[topic] for member, wanted in counts.items() if topic in wanted}
+        threadCounts = {
+            member: wanted[topic] for member, wanted in counts.items() if topic in wanted
+        }
         for thread, partitions in assign(view.topics.get(topic, ()), threadCounts).items():
             if thread.rpartition("-")[0] == consumerId:
                 share.update({Place(topic, partition): thread for partition in partitions})

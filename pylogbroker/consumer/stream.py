@@ -32,7 +32,12 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.errors import ConsumerStateError, ConsumerTimeoutError, FormatError, PylogbrokerError
+from pylogbroker.errors import (
+    ConsumerStateError,
+    ConsumerTimeoutError,
+    FormatError,
+    PylogbrokerError,
+)
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.model import BrokerPartition, Place, doneCountOf
@@ -111,7 +116,10 @@ class _Jump(NamedTuple):
 def _left(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
     """What a reader at a position, which may be in the midst of the first set, has not had."""
     doneCount = doneCountOf(position) if position == messages.baseOffset else 0
-    return dropwhile(lambda each: each[1] == position and 0 < doneCountOf(each[1]) <= doneCount, messages.counted())
+    return dropwhile(
+        lambda each: each[1] == position and 0 < doneCountOf(each[1]) <= doneCount,
+        messages.counted(),
+    )
 
 
 def located(error: PylogbrokerError, place: Place, offset: int) -> PylogbrokerError:
@@ -142,7 +150,9 @@ class MessageStream:
         chunkCountMax: int = CHUNK_COUNT_MAX,
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
-        unreadable: Callable[[Place, int, PylogbrokerError], None] = lambda place, offset, error: None,
+        unreadable: Callable[[Place, int, PylogbrokerError], None] = lambda place, offset, error: (
+            None
+        ),
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
@@ -176,7 +186,9 @@ class MessageStream:
         self._movedAt: dict[Place, tuple[int, int]] = {}  # and to which offset
         self._place: Place | None = None
         self._current: Iterator[ConsumedMessage] | None = None
-        self._untold: tuple[Exception, Ahead] | None = None  # an error behind a list that was handed out, and what moves with it
+        self._untold: tuple[Exception, Ahead] | None = (
+            None  # an error behind a list that was handed out, and what moves with it
+        )
         self._reader: Deferred[None] | None = None
         self._delivery: _Delivery | None = None
 
@@ -188,7 +200,9 @@ class MessageStream:
     @property
     def hasRoom(self) -> bool:
         """Whether another chunk may come."""
-        return not self._chunkCount or (self._chunkCount < self._chunkCountMax and self._size < self._queuedSizeMax)
+        return not self._chunkCount or (
+            self._chunkCount < self._chunkCountMax and self._size < self._queuedSizeMax
+        )
 
     @property
     def queuedSize(self) -> int:
@@ -227,7 +241,10 @@ class MessageStream:
             self._queue.append(_Jump(place, offset))
         else:
             self._epoch += 1
-            self._movedAt[place] = self._epoch, offset  # first, for a thread that moves the position at the same time, and looks here then
+            self._movedAt[place] = (
+                self._epoch,
+                offset,
+            )  # first, for a thread that moves the position at the same time, and looks here then
             self.positions[place] = offset
 
     def drop(self, places: Collection[Place]) -> None:
@@ -326,7 +343,14 @@ class MessageStream:
         first, in whatever way that is.
         """
         if ahead.messages and ahead.error is not None:
-            self.done(ahead._replace(positions={Place(each.topic, each.partition): each.nextOffset for each in ahead.messages}))
+            self.done(
+                ahead._replace(
+                    positions={
+                        Place(each.topic, each.partition): each.nextOffset
+                        for each in ahead.messages
+                    }
+                )
+            )
             self._untold = ahead.error, ahead._replace(messages=[])
         else:
             self.done(ahead)
@@ -354,9 +378,15 @@ class MessageStream:
         """The hot loop: whoever takes a message has moved the position behind it."""
         place, messages = chunk.place, chunk.messages
         if self._isShallow:
-            payloads: Iterator[tuple[bytes, int]] = ((each.message.payload, each.nextOffset) for each in messages.shallow())
+            payloads: Iterator[tuple[bytes, int]] = (
+                (each.message.payload, each.nextOffset) for each in messages.shallow()
+            )
         else:
-            payloads = _left(messages, self.positions.get(place, -1)) if self._isCounting else messages.payloads()
+            payloads = (
+                _left(messages, self.positions.get(place, -1))
+                if self._isCounting
+                else messages.payloads()
+            )
         topic, partition = place
         make = tuple.__new__  # half the cost of calling the class
         count, nextOffset = 0, messages.baseOffset
@@ -365,7 +395,9 @@ class MessageStream:
                 count += 1
                 self.positions[place] = nextOffset
                 yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
-            if self.positions.get(place) == nextOffset:  # otherwise somebody took messages ahead, and is not done with them
+            if (
+                self.positions.get(place) == nextOffset
+            ):  # otherwise somebody took messages ahead, and is not done with them
                 self.positions[place] = chunk.end
         finally:
             self._counters.topic(topic).messageCount += count
@@ -451,7 +483,9 @@ class MessageStream:
 
     def _beAlone(self) -> None:
         if self._reader is not None or self._delivery is not None:
-            raise ConsumerStateError(f"{self.name}: somebody else reads this stream, {'and waits' if self._delivery is None else 'a receiver'}")
+            raise ConsumerStateError(
+                f"{self.name}: somebody else reads this stream, {'and waits' if self._delivery is None else 'a receiver'}"
+            )
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
@@ -522,7 +556,11 @@ class _Delivery:
 
     def goOn(self) -> None:
         """There may be something to deliver."""
-        if self._turn is None and (not self._isPaused or self._stream.isEnded) and not self._done.called:
+        if (
+            self._turn is None
+            and (not self._isPaused or self._stream.isEnded)
+            and not self._done.called
+        ):
             self._turn = self._clock.callLater(0, self._deliver)
 
     def _deliver(self) -> None:
@@ -586,12 +624,20 @@ class BlockingIterator:
     moves there with the last message before that, since the other partitions' messages of the batch may take the thread long.
     """
 
-    def __init__(self, stream: MessageStream, reactor: Any, timeoutMs: int, batchCountMax: int = BATCH_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        stream: MessageStream,
+        reactor: Any,
+        timeoutMs: int,
+        batchCountMax: int = BATCH_COUNT_MAX,
+    ) -> None:
         self._stream = stream
         self._reactor = reactor
         self._timeoutMs = timeoutMs
         self._batchCountMax = batchCountMax
-        self._batch: deque[tuple[ConsumedMessage, Place, int] | Exception] = deque()  # each with where its partition's position moves
+        self._batch: deque[tuple[ConsumedMessage, Place, int] | Exception] = (
+            deque()
+        )  # each with where its partition's position moves
         self._ahead = Ahead([], None, {}, 0)
 
     def __iter__(self) -> BlockingIterator:
@@ -625,7 +671,9 @@ class BlockingIterator:
         answers: queue.SimpleQueue[Ahead] = queue.SimpleQueue()
         self._reactor.callFromThread(self._begin, answers)
         self._ahead = ahead = answers.get()
-        ends = dict(ahead.positions) if ahead.error is None else {}  # what an error is about is behind its partition's position only when that was told
+        ends = (
+            dict(ahead.positions) if ahead.error is None else {}
+        )  # what an error is about is behind its partition's position only when that was told
         for message in reversed(ahead.messages):
             place = Place(message.topic, message.partition)
             self._batch.appendleft((message, place, ends.pop(place, message.nextOffset)))
@@ -645,4 +693,7 @@ class BlockingIterator:
             answers.put(ahead)
             return
         waiting = Deferred.fromCoroutine(stream.wait())
-        waiting.addCallbacks(lambda _: self._collect(answers), lambda failure: answers.put(ahead._replace(error=failure.value)))
+        waiting.addCallbacks(
+            lambda _: self._collect(answers),
+            lambda failure: answers.put(ahead._replace(error=failure.value)),
+        )

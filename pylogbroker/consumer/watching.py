@@ -54,7 +54,9 @@ class Watches:
 
     async def _watched(self, path: str, result: Awaitable[T], fired: Deferred[Any]) -> T:
         self._fired[path] = fired
-        fired.addCallbacks(self._seen, self._unseen, callbackArgs=(path, fired), errbackArgs=(path, fired))
+        fired.addCallbacks(
+            self._seen, self._unseen, callbackArgs=(path, fired), errbackArgs=(path, fired)
+        )
         try:
             return await result
         except BaseException:

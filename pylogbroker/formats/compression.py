@@ -126,7 +126,9 @@ def _unsnappy(data: bytes, sizeMax: int) -> bytes:
         (size,) = _SIZE.unpack_from(data, position)
         position += _SIZE.size
         if not 0 <= size <= len(data) - position:
-            raise CorruptCompressionError(f"snappy block of {size} bytes where {len(data) - position} are left")
+            raise CorruptCompressionError(
+                f"snappy block of {size} bytes where {len(data) - position} are left"
+            )
         piece = _unsnappyBlock(data[position : position + size], left)
         pieces.append(piece)
         left -= len(piece)
@@ -137,9 +139,13 @@ def _unsnappy(data: bytes, sizeMax: int) -> bytes:
 def _unsnappyBlock(block: bytes, sizeMax: int) -> bytes:
     size = _announcedSize(block)
     if size > len(block) * _SNAPPY_RATIO_MAX:
-        raise CorruptCompressionError(f"snappy block of {len(block)} bytes that claims to open to {size}")
+        raise CorruptCompressionError(
+            f"snappy block of {len(block)} bytes that claims to open to {size}"
+        )
     if size > sizeMax:
-        raise DecompressionLimitError(f"snappy data open to more than the {sizeMax} bytes that are left")
+        raise DecompressionLimitError(
+            f"snappy data open to more than the {sizeMax} bytes that are left"
+        )
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except Exception as error:  # cramjam's own DecompressionError, and whatever else a native library may raise on foreign bytes

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pylogbroker.errors import FormatError
 from pylogbroker.formats.checksum import crc32
-from pylogbroker.formats.messageset import HEADER_SIZE_0, HEADER_SIZE_1, SIZE_FIELD_SIZE, checkPlain, checkSet, readEntry
+from pylogbroker.formats.messageset import (
+    HEADER_SIZE_0,
+    HEADER_SIZE_1,
+    SIZE_FIELD_SIZE,
+    checkPlain,
+    checkSet,
+    readEntry,
+)
 from pylogbroker.interfaces import Checked, CheckLimits, Entry
 
 SCAN_WINDOW_SIZE = 1 << 20
@@ -32,7 +39,9 @@ class Format2011:
         """See L{pylogbroker.formats.messageset.checkSet}."""
         return checkSet(data, limits)
 
-    def scan(self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int) -> Scan:
+    def scan(
+        self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
+    ) -> Scan:
         """See L{pylogbroker.interfaces.IFormat.scan}."""
         return Scan(read, baseOffset, start, end)
 
@@ -57,7 +66,9 @@ class Scan:
     @ivar reason: why the walk stopped; L{None} when it ended exactly at C{end}, and until it has ended.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int) -> None:
+    def __init__(
+        self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
+    ) -> None:
         self._read = read
         self._baseOffset = baseOffset
         self._end = end
@@ -69,7 +80,9 @@ class Scan:
     def __iter__(self) -> Iterator[Entry]:
         while (size := self._step()) is not None:
             position = self.position - size
-            yield Entry(position, size, self._baseOffset + position, self._baseOffset + self.position)
+            yield Entry(
+                position, size, self._baseOffset + position, self._baseOffset + self.position
+            )
 
     def skipToEnd(self) -> int:
         """Walk to the stop. Returns the position behind the last good entry."""
@@ -80,7 +93,12 @@ class Scan:
             while at + 10 <= end:
                 size, head, checksum = unpack(window, at)
                 behind = at + 4 + size
-                if head != 0x0100 or size < 6 or behind > end or crc(window[at + 10 : behind]) != checksum:
+                if (
+                    head != 0x0100
+                    or size < 6
+                    or behind > end
+                    or crc(window[at + 10 : behind]) != checksum
+                ):
                     break
                 at = behind
             self.position = self._windowStart + at
@@ -104,7 +122,11 @@ class Scan:
         if size > left - SIZE_FIELD_SIZE:
             self.reason = f"size field is {size} and {left - SIZE_FIELD_SIZE} bytes follow"
             return None
-        isGood = self._isGood(size) if SIZE_FIELD_SIZE + size <= SCAN_WINDOW_SIZE else self._isGoodLarge(size)
+        isGood = (
+            self._isGood(size)
+            if SIZE_FIELD_SIZE + size <= SCAN_WINDOW_SIZE
+            else self._isGoodLarge(size)
+        )
         if not isGood:
             return None
         self.position += SIZE_FIELD_SIZE + size
@@ -148,7 +170,9 @@ class Scan:
         """See to it that the window has so many bytes from the position on. Returns where in the window; L{None} if the file no longer has them."""
         at = self.position - self._windowStart
         if at + size > len(self._window):
-            self._window = self._read(self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position))
+            self._window = self._read(
+                self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position)
+            )
             self._windowStart = self.position
             at = 0
             if size > len(self._window):

@@ -59,7 +59,9 @@ def encodeMessage(payload: bytes, magic: int = 1, codec: int = NONE) -> bytes:
     @raise MessageTooLargeError: the payload does not fit in an entry.
     """
     if len(payload) > PAYLOAD_SIZE_MAX:
-        raise MessageTooLargeError(f"payload of {len(payload)} bytes, {PAYLOAD_SIZE_MAX} fit in an entry")
+        raise MessageTooLargeError(
+            f"payload of {len(payload)} bytes, {PAYLOAD_SIZE_MAX} fit in an entry"
+        )
     if magic == 1:
         return _ENTRY_1.pack(HEADER_SIZE_1 + len(payload), 1, codec, crc32(payload)) + payload
     if magic == 0 and codec == NONE:
@@ -95,9 +97,16 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
     payloads = list(payloads)
     pieces: list[bytes] = [b""] * (2 * len(payloads))
     try:  # in loops of C, one for each column
-        pieces[::2] = map(PLAIN.pack, map(HEADER_SIZE_1.__add__, map(len, payloads)), repeat(PLAIN_HEAD), map(crc32, payloads))
+        pieces[::2] = map(
+            PLAIN.pack,
+            map(HEADER_SIZE_1.__add__, map(len, payloads)),
+            repeat(PLAIN_HEAD),
+            map(crc32, payloads),
+        )
     except struct.error as error:
-        raise MessageTooLargeError(f"a payload of more than the {PAYLOAD_SIZE_MAX} bytes that fit in an entry") from error
+        raise MessageTooLargeError(
+            f"a payload of more than the {PAYLOAD_SIZE_MAX} bytes that fit in an entry"
+        ) from error
     pieces[1::2] = payloads
     return wrap(codec, b"".join(pieces))
 
@@ -122,7 +131,10 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
         raise InvalidMessageSizeError(f"size field is {size}", position)
     if size > left:
         if first:
-            raise InvalidMessageSizeError(f"size field is {size} and {left} bytes follow: larger than the fetch size, or corrupt", position)
+            raise InvalidMessageSizeError(
+                f"size field is {size} and {left} bytes follow: larger than the fetch size, or corrupt",
+                position,
+            )
         return None
     behind = position + SIZE_FIELD_SIZE + size
     if size < HEADER_SIZE_0:
@@ -130,7 +142,9 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     magic = data[position + SIZE_FIELD_SIZE]
     if magic == 1:
         if size < HEADER_SIZE_1:
-            raise InvalidMessageSizeError(f"size field is {size}, less than the header of magic 1", position)
+            raise InvalidMessageSizeError(
+                f"size field is {size}, less than the header of magic 1", position
+            )
         _, _, attributes, checksum = _ENTRY_1.unpack_from(data, position)
         payload = data[position + _ENTRY_1.size : behind]
     elif magic == 0:
@@ -140,7 +154,9 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     else:
         raise UnknownMagicError(f"magic byte is {magic}", position)
     if crc32(payload) != checksum:
-        raise InvalidChecksumError(f"checksum is {checksum:08x}, the payload's is {crc32(payload):08x}", position)
+        raise InvalidChecksumError(
+            f"checksum is {checksum:08x}, the payload's is {crc32(payload):08x}", position
+        )
     return Message(payload, magic, attributes, checksum), behind
 
 
@@ -175,7 +191,9 @@ def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | No
         raise type(error)(f"inside a wrapper: {error.reason}", position) from error
 
 
-def _innerMessages(message: Message, allowance: Allowance, depth: int, position: int) -> Iterator[Message]:
+def _innerMessages(
+    message: Message, allowance: Allowance, depth: int, position: int
+) -> Iterator[Message]:
     """The messages inside a wrapper, at every depth. Errors carry the position of the outermost wrapper."""
     inner = allowance.open(message, depth, position)
     at = 0
@@ -187,7 +205,9 @@ def _innerMessages(message: Message, allowance: Allowance, depth: int, position:
             yield from _innerMessages(innerMessage, allowance, depth + 1, position)
 
 
-def innerPayloads(message: Message, allowance: Allowance, depth: int, position: int) -> Iterator[bytes]:
+def innerPayloads(
+    message: Message, allowance: Allowance, depth: int, position: int
+) -> Iterator[bytes]:
     """The same, of payloads alone, and twice as quick where the entries are plain."""
     inner = allowance.open(message, depth, position)
     at, end = 0, len(inner)
@@ -196,7 +216,12 @@ def innerPayloads(message: Message, allowance: Allowance, depth: int, position: 
         while at + 10 <= end:
             size, head, checksum = unpack(inner, at)
             behind = at + 4 + size
-            if head != PLAIN_HEAD or size < 6 or behind > end or crc(payload := inner[at + 10 : behind]) != checksum:
+            if (
+                head != PLAIN_HEAD
+                or size < 6
+                or behind > end
+                or crc(payload := inner[at + 10 : behind]) != checksum
+            ):
                 break
             yield payload
             at = behind
@@ -229,7 +254,12 @@ def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
             while True:
                 size, head, checksum = unpack(data, position)
                 behind = position + 4 + size
-                if head != PLAIN_HEAD or not 6 <= size <= sizeMax or behind > end or crc(data[position + 10 : behind]) != checksum:
+                if (
+                    head != PLAIN_HEAD
+                    or not 6 <= size <= sizeMax
+                    or behind > end
+                    or crc(data[position + 10 : behind]) != checksum
+                ):
                     return done, count
                 found += 1
                 if behind == end:
@@ -254,7 +284,10 @@ def checkSet(data: bytes, limits: CheckLimits) -> Checked:
     while found := readEntry(data, position, end, position == 0):
         message, behind = found
         if len(message.payload) > limits.payloadSizeMax:
-            raise MessageTooLargeError(f"payload of {len(message.payload)} bytes, {limits.payloadSizeMax} are allowed", position)
+            raise MessageTooLargeError(
+                f"payload of {len(message.payload)} bytes, {limits.payloadSizeMax} are allowed",
+                position,
+            )
         if message.codec == NONE:
             count += 1
         else:
@@ -263,7 +296,10 @@ def checkSet(data: bytes, limits: CheckLimits) -> Checked:
     allowance = Allowance(limits)
     for message, at in wrappers:
         if len(message.payload) > limits.compressedSizeMax:
-            raise DecompressionLimitError(f"compressed payload of {len(message.payload)} bytes, {limits.compressedSizeMax} are to be opened", at)
+            raise DecompressionLimitError(
+                f"compressed payload of {len(message.payload)} bytes, {limits.compressedSizeMax} are to be opened",
+                at,
+            )
         count += _countInside(message, allowance, at)
     return Checked(position, count)
 
@@ -275,7 +311,9 @@ def _countInside(message: Message, allowance: Allowance, position: int) -> int:
     if done:
         return count
     del inner  # or it would be there twice
-    allowance.size = before  # _innerMessages opens it again; only wrappers of wrappers and bad sets pay for that
+    allowance.size = (
+        before  # _innerMessages opens it again; only wrappers of wrappers and bad sets pay for that
+    )
     return sum(1 for _ in _innerMessages(message, allowance, 0, position))
 
 
@@ -297,7 +335,13 @@ class MessageSet:
 
     __slots__ = ("baseOffset", "data", "error", "limits")
 
-    def __init__(self, data: bytes, baseOffset: int = 0, error: RemoteError | None = None, limits: CheckLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        baseOffset: int = 0,
+        error: RemoteError | None = None,
+        limits: CheckLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.data = data
         self.baseOffset = baseOffset
         self.error = error
@@ -358,7 +402,9 @@ class MessageSet:
     def _inside(self, outer: MessageAndOffset, start: int) -> Iterator[MessageAndOffset]:
         """All but the last have the wrapper's own offset: a reader that stops among them gets the whole wrapper again."""
         previous: Message | None = None
-        for message in _innerMessages(outer.message, Allowance(self.limits), 0, start - self.baseOffset):
+        for message in _innerMessages(
+            outer.message, Allowance(self.limits), 0, start - self.baseOffset
+        ):
             if previous is not None:
                 yield MessageAndOffset(previous, start)
             previous = message
@@ -371,7 +417,11 @@ class MessageSet:
         """
         start = self.baseOffset
         for message, behind in self.shallow():
-            payloads = (message.payload,) if message.codec == NONE else innerPayloads(message, Allowance(self.limits), 0, start - self.baseOffset)
+            payloads = (
+                (message.payload,)
+                if message.codec == NONE
+                else innerPayloads(message, Allowance(self.limits), 0, start - self.baseOffset)
+            )
             previous: bytes | None = None
             for count, payload in enumerate(payloads):
                 if previous is not None:
@@ -393,7 +443,12 @@ class MessageSet:
         while position + 10 <= end:
             size, head, checksum = unpack(data, position)
             behind = position + 4 + size
-            if head == PLAIN_HEAD and size >= 6 and behind <= end and crc(payload := data[position + 10 : behind]) == checksum:
+            if (
+                head == PLAIN_HEAD
+                and size >= 6
+                and behind <= end
+                and crc(payload := data[position + 10 : behind]) == checksum
+            ):
                 yield payload, base + behind
                 position = behind
                 continue
@@ -412,6 +467,8 @@ class MessageSet:
                 if previous is not None:
                     yield previous, base + behind
             position = behind
-        while found := readEntry(data, position, end, position == 0):  # at most 9 bytes are left: an empty message of magic 0, or a fault
+        while found := readEntry(
+            data, position, end, position == 0
+        ):  # at most 9 bytes are left: an empty message of magic 0, or a fault
             yield found[0].payload, base + found[1]
             position = found[1]

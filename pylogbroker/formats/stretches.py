@@ -46,7 +46,9 @@ class Stretch(NamedTuple):
     behind: int
 
 
-def stretches(data: bytes, baseOffset: int, limits: CheckLimits = DEFAULT_LIMITS) -> Iterator[Stretch]:
+def stretches(
+    data: bytes, baseOffset: int, limits: CheckLimits = DEFAULT_LIMITS
+) -> Iterator[Stretch]:
     """
     @param data: whole entries, and at their end perhaps one that is cut.
     @param baseOffset: of the first.
@@ -61,7 +63,11 @@ def stretches(data: bytes, baseOffset: int, limits: CheckLimits = DEFAULT_LIMITS
         if found is None:
             return
         message, behind = found
-        yield _single(message, baseOffset + position, baseOffset + behind) if message.codec == NONE else _opened(message, position, behind, baseOffset, limits)
+        yield (
+            _single(message, baseOffset + position, baseOffset + behind)
+            if message.codec == NONE
+            else _opened(message, position, behind, baseOffset, limits)
+        )
         position = behind
 
 
@@ -92,10 +98,14 @@ def _single(message: Message, offset: int, nextOffset: int) -> Stretch:
     return Stretch([message.payload], [offset], [nextOffset], nextOffset)
 
 
-def _opened(message: Message, position: int, behind: int, baseOffset: int, limits: CheckLimits) -> Stretch:
+def _opened(
+    message: Message, position: int, behind: int, baseOffset: int, limits: CheckLimits
+) -> Stretch:
     payloads = list(innerPayloads(message, Allowance(limits), 0, position))
     offset, nextOffset, count = baseOffset + position, baseOffset + behind, len(payloads)
-    return Stretch(payloads, [offset] * count, [offset] * (count - 1) + [nextOffset] * (count > 0), nextOffset)
+    return Stretch(
+        payloads, [offset] * count, [offset] * (count - 1) + [nextOffset] * (count > 0), nextOffset
+    )
 
 
 def wholeSize(data: bytes) -> int:

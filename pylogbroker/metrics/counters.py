@@ -51,7 +51,13 @@ class TopicCounters(_Counted):
     @ivar failedFetchCount: fetches that were answered with an error (C{FailedFetchRequest}).
     """
 
-    __slots__ = ("failedFetchCount", "failedProduceCount", "fetchedSize", "messageCount", "producedSize")
+    __slots__ = (
+        "failedFetchCount",
+        "failedProduceCount",
+        "fetchedSize",
+        "messageCount",
+        "producedSize",
+    )
 
     messageCount: int
     producedSize: int
@@ -121,7 +127,17 @@ class ConnectionCounters(_Counted):
     @ivar readCount: in how many reads. C{BytesReadPerSecond} is the one divided by the other, whatever its name says.
     """
 
-    __slots__ = ("foreignCount", "malformedCount", "openCount", "openCountMax", "openedCount", "readCount", "readSize", "refusedCount", "slowCount")
+    __slots__ = (
+        "foreignCount",
+        "malformedCount",
+        "openCount",
+        "openCountMax",
+        "openedCount",
+        "readCount",
+        "readSize",
+        "refusedCount",
+        "slowCount",
+    )
 
     openCount: int
     openCountMax: int

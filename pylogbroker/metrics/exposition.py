@@ -45,15 +45,28 @@ def render(families: Iterable[Family]) -> bytes:
     lines: list[str] = []
     for family in families:
         if family.samples:
-            lines += (f"# HELP {family.name} {_escape(family.sentence)}", f"# TYPE {family.name} {family.kind}")
-            lines += [f"{family.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in family.samples]
+            lines += (
+                f"# HELP {family.name} {_escape(family.sentence)}",
+                f"# TYPE {family.name} {family.kind}",
+            )
+            lines += [
+                f"{family.name}{_labels(sample.labels)} {_number(sample.value)}"
+                for sample in family.samples
+            ]
     return ("\n".join(lines) + "\n").encode("utf-8", "replace") if lines else b""
 
 
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join('{}="{}"'.format(name, _escape(value).replace('"', '\\"')) for name, value in labels.items()) + "}"
+    return (
+        "{"
+        + ",".join(
+            '{}="{}"'.format(name, _escape(value).replace('"', '\\"'))
+            for name, value in labels.items()
+        )
+        + "}"
+    )
 
 
 def _escape(text: str) -> str:

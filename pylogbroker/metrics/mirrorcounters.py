@@ -111,9 +111,22 @@ class MirrorCounters:
     def snapshot(self) -> dict[str, object]:
         """A picture of all numbers, which later counting does not change; C{topics} holds a dictionary for each topic, C{stuck} one for each
         message."""
-        numbers: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name not in ("stuck", "topics", "otherTopics")}
+        numbers: dict[str, object] = {
+            name: getattr(self, name)
+            for name in self.__slots__
+            if name not in ("stuck", "topics", "otherTopics")
+        }
         numbers["underWayCount"], numbers["underWaySize"] = self.underWayCount, self.underWaySize
-        numbers["stuck"] = [{**each.labels, "offset": each.offset, "size": each.size} for each in self.stuck.values()]
-        numbers["topics"] = {name: {"messageCount": each.messageCount, "size": each.size} for name, each in self.topics.items()}
-        numbers["otherTopics"] = {"messageCount": self.otherTopics.messageCount, "size": self.otherTopics.size}
+        numbers["stuck"] = [
+            {**each.labels, "offset": each.offset, "size": each.size}
+            for each in self.stuck.values()
+        ]
+        numbers["topics"] = {
+            name: {"messageCount": each.messageCount, "size": each.size}
+            for name, each in self.topics.items()
+        }
+        numbers["otherTopics"] = {
+            "messageCount": self.otherTopics.messageCount,
+            "size": self.otherTopics.size,
+        }
         return numbers

@@ -16,19 +16,43 @@ STUCK_COUNT_MAX = 1_000
 _FIGURES = (
     ("taken_messages_total", COUNTER, "takenCount", "Messages taken from the sources."),
     ("taken_bytes_total", COUNTER, "takenSize", "Bytes of payload of these."),
-    ("confirmed_messages_total", COUNTER, "confirmedCount", "Messages that the target has confirmed."),
+    (
+        "confirmed_messages_total",
+        COUNTER,
+        "confirmedCount",
+        "Messages that the target has confirmed.",
+    ),
     ("confirmed_bytes_total", COUNTER, "confirmedSize", "Bytes of payload of these."),
-    ("given_back_messages_total", COUNTER, "givenBackCount", "Messages that were taken, and forgotten behind one that is stuck; they are taken again."),
+    (
+        "given_back_messages_total",
+        COUNTER,
+        "givenBackCount",
+        "Messages that were taken, and forgotten behind one that is stuck; they are taken again.",
+    ),
     ("given_back_bytes_total", COUNTER, "givenBackSize", "Bytes of payload of these."),
     ("under_way_messages", GAUGE, "underWayCount", "Messages taken, and not confirmed yet."),
     ("under_way_bytes", GAUGE, "underWaySize", "Bytes of payload of these."),
-    ("retried_messages_total", COUNTER, "retriedCount", "Messages that were sent once more, each time counted."),
-    ("repeated_messages_total", COUNTER, "repeatedCount", "Of the retried, those that the target may have twice."),
+    (
+        "retried_messages_total",
+        COUNTER,
+        "retriedCount",
+        "Messages that were sent once more, each time counted.",
+    ),
+    (
+        "repeated_messages_total",
+        COUNTER,
+        "repeatedCount",
+        "Of the retried, those that the target may have twice.",
+    ),
     ("faults_total", COUNTER, "faultCount", "Times that a source partition could not be read on."),
     ("commits_total", COUNTER, "commitCount", "Offsets of the sources that were stored."),
 )
 _STUCK_FIGURES = (
-    ("stuck_offset", "offset", "The offset, in the source, of a message that the target does not take."),
+    (
+        "stuck_offset",
+        "offset",
+        "The offset, in the source, of a message that the target does not take.",
+    ),
     ("stuck_bytes", "size", "Bytes of payload of that message."),
 )
 _TOPIC_FIGURES = (
@@ -37,7 +61,9 @@ _TOPIC_FIGURES = (
 )
 
 
-def mirrorFamilies(counters: MirrorCounters, sources: Iterable[tuple[str, str, bool]]) -> list[Family]:
+def mirrorFamilies(
+    counters: MirrorCounters, sources: Iterable[tuple[str, str, bool]]
+) -> list[Family]:
     """
     @param sources: of each source, its group, its ZooKeeper, and whether the mirror has its share of the partitions there.
     """
@@ -54,7 +80,10 @@ def mirrorFamilies(counters: MirrorCounters, sources: Iterable[tuple[str, str, b
 
 
 def _stuck(counters: MirrorCounters, field: str) -> list[Sample]:
-    return [Sample(getattr(each, field), dict(each.labels)) for each in islice(counters.stuck.values(), STUCK_COUNT_MAX)]
+    return [
+        Sample(getattr(each, field), dict(each.labels))
+        for each in islice(counters.stuck.values(), STUCK_COUNT_MAX)
+    ]
 
 
 def _topics(counters: MirrorCounters) -> Iterable[Family]:
@@ -62,5 +91,12 @@ def _topics(counters: MirrorCounters) -> Iterable[Family]:
     if counters.otherTopics.messageCount:
         counted.append(("", counters.otherTopics))
     for name, counter, sentence in _TOPIC_FIGURES:
-        samples = [Sample(getattr(mirrored, counter), {"topic": topic}) for topic, mirrored in counted]
-        yield Family(f"pylogbroker_mirror_{name}", COUNTER, f"{sentence} No topic: all those together that are beyond the limit.", samples)
+        samples = [
+            Sample(getattr(mirrored, counter), {"topic": topic}) for topic, mirrored in counted
+        ]
+        yield Family(
+            f"pylogbroker_mirror_{name}",
+            COUNTER,
+            f"{sentence} No topic: all those together that are beyond the limit.",
+            samples,
+        )

@@ -112,7 +112,10 @@ class Forwarder:
                 except CancelledError:
                     raise
                 except Exception:
-                    self._log.failure("{stream} failed in a way that nobody foresaw; it goes on", stream=stream.name)
+                    self._log.failure(
+                        "{stream} failed in a way that nobody foresaw; it goes on",
+                        stream=stream.name,
+                    )
                     pauseMs = PAUSE_MS
                 await deferLater(self._clock, pauseMs / 1000)
         except CancelledError:
@@ -172,7 +175,11 @@ class Forwarder:
     def _handOn(self, place: Place, growing: _Growing) -> None:
         count, size = len(growing.payloads), growing.size
         assert growing.nextOffset is not None
-        start = self._resumed.pop(place, self._ledger.confirmed(place)) if growing.start is None else growing.start
+        start = (
+            self._resumed.pop(place, self._ledger.confirmed(place))
+            if growing.start is None
+            else growing.start
+        )
         entry = self._ledger.hand(place, growing.nextOffset, growing.isWhole)
         self._counters.taken(count, size)
         self._target.room.add(count, size)
@@ -186,7 +193,9 @@ class Forwarder:
 
         def stuck() -> None:
             if self._ledger.forgetBehind(place, entry):
-                again = entry.nextOffset or 0  # a source that has begun anew meanwhile is read from there on
+                again = (
+                    entry.nextOffset or 0
+                )  # a source that has begun anew meanwhile is read from there on
                 self._resumed[place] = again
                 self._readAgain(place, again)
 
@@ -195,7 +204,9 @@ class Forwarder:
             self._target.room.release(count, size)
             self._target.room.look()
 
-        self._route(place).add(Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten))
+        self._route(place).add(
+            Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten)
+        )
 
     def _route(self, place: Place) -> Route:
         route = self._routes.get(place)
@@ -205,11 +216,15 @@ class Forwarder:
             def send(payloads: list[bytes]) -> Deferred[None]:
                 try:
                     home = self._home(place)
-                except PylogbrokerError as error:  # it is tried again, in order; to send it anywhere would scatter it
+                except (
+                    PylogbrokerError
+                ) as error:  # it is tried again, in order; to send it anywhere would scatter it
                     return fail(error)
                 return target.send(place.topic, payloads, home)
 
-            route = self._routes[place] = Route(place, self._clock, self._random, send, self._counters, self._origin)
+            route = self._routes[place] = Route(
+                place, self._clock, self._random, send, self._counters, self._origin
+            )
         return route
 
     def _tidy(self, place: Place) -> None:

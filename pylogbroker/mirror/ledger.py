@@ -96,7 +96,9 @@ class Ledger:
         account = self._accounts.setdefault(place, Account(None, True))
         before = account.confirmed if account.handed is None else account.handed
         if before is not None and nextOffset < before:
-            account.confirmed = None  # the source has begun anew; what was confirmed before says nothing about it
+            account.confirmed = (
+                None  # the source has begun anew; what was confirmed before says nothing about it
+            )
             for each in account.entries:
                 each.nextOffset = None  # nor what is still under way, which whoever settles accounts waits for all the same
         account.handed = nextOffset

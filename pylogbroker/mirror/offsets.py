@@ -72,7 +72,12 @@ class ConfirmedOffsetStore:
                 await settled.addTimeout(self._patienceMs / 1000, self._clock)
             except TimeoutError:
                 pass
-        found = {place: self._ledger.committable(place, position) for place, position in positions.items()}
-        stored = await self._store.commit({place: offset for place, offset in found.items() if offset is not None})
+        found = {
+            place: self._ledger.committable(place, position)
+            for place, position in positions.items()
+        }
+        stored = await self._store.commit(
+            {place: offset for place, offset in found.items() if offset is not None}
+        )
         self._committed(stored)
         return stored

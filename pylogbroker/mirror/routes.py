@@ -27,7 +27,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.timer import Timer
-from pylogbroker.errors import LostConnectionError, MessageTooLargeError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.errors import (
+    LostConnectionError,
+    MessageTooLargeError,
+    PylogbrokerError,
+    UnknownOutcomeError,
+)
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.waiting import Patience
 from pylogbroker.model import Place
@@ -75,7 +80,13 @@ class Batch:
         count = len(self.payloads)
         largest = max(range(count), key=lambda index: len(self.payloads[index]))
         isOdd = len(self.payloads[largest]) * count > 2 * self.size
-        ranges = [each for each in pairwise((0, largest, largest + 1, count) if isOdd else (0, count // 2, count)) if each[0] < each[1]]
+        ranges = [
+            each
+            for each in pairwise(
+                (0, largest, largest + 1, count) if isOdd else (0, count // 2, count)
+            )
+            if each[0] < each[1]
+        ]
         left = len(ranges)
 
         def settled() -> None:
@@ -88,7 +99,15 @@ class Batch:
         for index, (start, end) in enumerate(ranges):
             payloads = self.payloads[start:end]
             begin = self.ends[start - 1] if start else self.start
-            part = Batch(payloads, begin, self.ends[start:end], sum(map(len, payloads)), settled, self.stuck, self.forgotten)
+            part = Batch(
+                payloads,
+                begin,
+                self.ends[start:end],
+                sum(map(len, payloads)),
+                settled,
+                self.stuck,
+                self.forgotten,
+            )
             part.number = (*self.number, index)
             parts.append(part)
         return parts
@@ -96,7 +115,9 @@ class Batch:
 
 def _isRefused(error: PylogbrokerError) -> bool:
     """Whether it may be for what is in a batch that the target does not take it: it is too large, or the connection ended where the confirmation should be."""
-    return isinstance(error, MessageTooLargeError) or (isinstance(error, UnknownOutcomeError) and isinstance(error.__cause__, LostConnectionError))
+    return isinstance(error, MessageTooLargeError) or (
+        isinstance(error, UnknownOutcomeError) and isinstance(error.__cause__, LostConnectionError)
+    )
 
 
 class Route:
@@ -146,7 +167,9 @@ class Route:
 
     def _begin(self, batch: Batch) -> None:
         self._underWay[batch] = None
-        self._send(batch.payloads).addCallbacks(self._confirmed, self._notConfirmed, callbackArgs=(batch,), errbackArgs=(batch,))
+        self._send(batch.payloads).addCallbacks(
+            self._confirmed, self._notConfirmed, callbackArgs=(batch,), errbackArgs=(batch,)
+        )
 
     def _confirmed(self, _result: None, batch: Batch) -> None:
         del self._underWay[batch]
@@ -167,7 +190,11 @@ class Route:
         del self._underWay[batch]
         if not failure.check(PylogbrokerError, CancelledError):
             log.failure("Sending failed in a way that nobody foresaw; it is tried again", failure)
-        error = failure.value if isinstance(failure.value, PylogbrokerError) else UnknownOutcomeError(repr(failure.value))
+        error = (
+            failure.value
+            if isinstance(failure.value, PylogbrokerError)
+            else UnknownOutcomeError(repr(failure.value))
+        )
         count = len(batch.payloads)
         self._counters.retriedCount += count
         if isinstance(error, UnknownOutcomeError):
@@ -188,8 +215,15 @@ class Route:
             return
         topic, partition = self._place
         end, size = batch.ends[0], batch.size
-        labels = {**self._origin, "topic": topic, "broker": str(partition.broker), "partition": str(partition.partition)}
-        self._counters.stuck[batch] = StuckMessage(labels, end if batch.start is None else batch.start, size)
+        labels = {
+            **self._origin,
+            "topic": topic,
+            "broker": str(partition.broker),
+            "partition": str(partition.partition),
+        }
+        self._counters.stuck[batch] = StuckMessage(
+            labels, end if batch.start is None else batch.start, size
+        )
         log.error(
             "{place}: the target does not take the message {where} of the source, of {size} bytes; what is behind it waits: {error}. If it is too "
             "large, raise max.message.size of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
@@ -209,7 +243,9 @@ class Route:
     def _goOn(self) -> None:
         """When all are back, those that failed go again."""
         if self._failed and not self._underWay and not self._timer.isRunning:
-            self._waiting.extendleft(sorted(self._failed, key=lambda batch: batch.number, reverse=True))
+            self._waiting.extendleft(
+                sorted(self._failed, key=lambda batch: batch.number, reverse=True)
+            )
             self._failed = []
             self._isProbing = True
             self._timer.start(self._patience.failed(self._error), self._probe)

@@ -71,12 +71,17 @@ class MirrorService(Service):
     def figures(self) -> list[Family]:
         """Its figures, to be served to a scraper (L{pylogbroker.console.service.MetricsService})."""
         pairs = zip(self._settings.consumers, self.sources, strict=True)
-        return mirrorFamilies(self.counters, ((settings.group, settings.zkConnect, source.isOwning) for settings, source in pairs))
+        return mirrorFamilies(
+            self.counters,
+            ((settings.group, settings.zkConnect, source.isOwning) for settings, source in pairs),
+        )
 
     def startService(self) -> None:
         """Begin; nothing is waited for."""
         super().startService()
-        self._log.info("Mirroring to {target} from {sources}", target=self.target, sources=self.sources)
+        self._log.info(
+            "Mirroring to {target} from {sources}", target=self.target, sources=self.sources
+        )
         self._starting = Deferred.fromCoroutine(self._start())
         self._starting.addErrback(self._unforeseen)
         self._telling.start(TELL_SECONDS, now=False)
@@ -95,7 +100,10 @@ class MirrorService(Service):
 
     def _unforeseen(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure("The mirror could not begin, for a reason that nobody foresaw: this is a bug", failure)
+            self._log.failure(
+                "The mirror could not begin, for a reason that nobody foresaw: this is a bug",
+                failure,
+            )
 
     def _tell(self) -> None:
         if self.counters.confirmedCount != self._toldCount:
@@ -118,7 +126,11 @@ class MirrorService(Service):
         """
         super().stopService()
         stopping = Deferred.fromCoroutine(self._stop())
-        stopping.addErrback(lambda failure: self._log.failure("Stopping failed in a way that nobody foresaw", failure))
+        stopping.addErrback(
+            lambda failure: self._log.failure(
+                "Stopping failed in a way that nobody foresaw", failure
+            )
+        )
         return stopping
 
     async def _stop(self) -> None:

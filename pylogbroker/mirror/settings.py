@@ -18,11 +18,20 @@ STREAM_COUNT_MAX = 1_000
 PRODUCER_COUNT_MAX = 1_000
 
 _CONSUMERS = {
-    "autocommit.enable": ("false", "offsets are committed, as far as the target has confirmed what is before them"),
-    "shallowiterator.enable": ("true", "compressed sets are opened, and compressed again as compression.codec of the target says"),
+    "autocommit.enable": (
+        "false",
+        "offsets are committed, as far as the target has confirmed what is before them",
+    ),
+    "shallowiterator.enable": (
+        "true",
+        "compressed sets are opened, and compressed again as compression.codec of the target says",
+    ),
 }
 _PRODUCERS = {
-    "confirm": ("false", "offsets of the sources are committed only for what the target has confirmed"),
+    "confirm": (
+        "false",
+        "offsets of the sources are committed only for what the target has confirmed",
+    ),
     "queue.enqueueTimeout.ms": ("0", "the sources wait while the queue is full"),
 }
 """What a file may say to no effect, and why."""
@@ -71,23 +80,37 @@ class MirrorSettings:
         if not 1 <= streamCount <= STREAM_COUNT_MAX:
             raise ConfigurationError(f"{streamCount} streams: 1 to {STREAM_COUNT_MAX} are possible")
         if not 1 <= producerCount <= PRODUCER_COUNT_MAX:
-            raise ConfigurationError(f"{producerCount} producers: 1 to {PRODUCER_COUNT_MAX} are possible")
+            raise ConfigurationError(
+                f"{producerCount} producers: 1 to {PRODUCER_COUNT_MAX} are possible"
+            )
         sources = tuple(_source(properties, warn) for properties in consumers)
         if len({(each.zkConnect, each.group) for each in sources}) < len(sources):
-            raise ConfigurationError("a source is given twice, with the same zk.connect and groupid; for more streams of one there is --num-streams")
+            raise ConfigurationError(
+                "a source is given twice, with the same zk.connect and groupid; for more streams of one there is --num-streams"
+            )
         _warnOf(producer, _PRODUCERS, warn)
         target = ProducerSettings.fromProperties(producer, warn)
-        if target.zookeeperServers and any(each.zkConnect == target.zookeeperServers for each in sources):
-            raise ConfigurationError(f"zk.connect={target.zookeeperServers} is a source and the target: it would mirror what it has mirrored, for ever")
+        if target.zookeeperServers and any(
+            each.zkConnect == target.zookeeperServers for each in sources
+        ):
+            raise ConfigurationError(
+                f"zk.connect={target.zookeeperServers} is a source and the target: it would mirror what it has mirrored, for ever"
+            )
         if isKeeping and not target.zookeeperServers:
-            raise ConfigurationError("with broker.list the brokers pick partitions: to keep partitions, the target must be given by zk.connect")
+            raise ConfigurationError(
+                "with broker.list the brokers pick partitions: to keep partitions, the target must be given by zk.connect"
+            )
         if target.encoder != DEFAULT_ENCODER or target.hooks or target.eventSender:
-            raise ConfigurationError("serializer.class, callback.handler and event.handler do not go with a mirror, which passes bytes on as they are")
+            raise ConfigurationError(
+                "serializer.class, callback.handler and event.handler do not go with a mirror, which passes bytes on as they are"
+            )
         target = replace(target, isAsync=False, isConfirming=True, enqueueTimeoutMs=-1)
         return cls(sources, target, topics, streamCount, producerCount, isKeeping)
 
 
-def _warnOf(properties: Mapping[str, str], odd: Mapping[str, tuple[str, str]], warn: Callable[[str], None]) -> None:
+def _warnOf(
+    properties: Mapping[str, str], odd: Mapping[str, tuple[str, str]], warn: Callable[[str], None]
+) -> None:
     for key, (value, sentence) in odd.items():
         if properties.get(key) == value:
             warn(f"{key}={value}: has no effect on a mirror: {sentence}")

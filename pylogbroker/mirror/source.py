@@ -74,7 +74,13 @@ class Source:
 
     def _client(self) -> IZookeeper:
         settings = self._settings
-        return ZookeeperClient(self._reactor, settings.zkConnect, settings.zkSessionTimeoutMs, digest=settings.zkDigest, acl=settings.zkAcl)
+        return ZookeeperClient(
+            self._reactor,
+            settings.zkConnect,
+            settings.zkSessionTimeoutMs,
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
+        )
 
     def __repr__(self) -> str:
         return f"<Source {self._settings.group} at {self._settings.zkConnect}>"
@@ -86,9 +92,15 @@ class Source:
 
     async def run(self) -> None:
         """Begin, however long it takes; then it goes on by itself. May be cancelled."""
-        streams = await untilDone(self._join, Patience(self._reactor, SystemRandom().random, f"{self!r} is not there yet"))
-        self._log.info("{source}: mirroring {pattern}", source=self, pattern=self._topics.encode().decode())
-        self._recording.start(self._settings.autoCommitIntervalMs / 1000, now=True).addErrback(self._unforeseen)
+        streams = await untilDone(
+            self._join, Patience(self._reactor, SystemRandom().random, f"{self!r} is not there yet")
+        )
+        self._log.info(
+            "{source}: mirroring {pattern}", source=self, pattern=self._topics.encode().decode()
+        )
+        self._recording.start(self._settings.autoCommitIntervalMs / 1000, now=True).addErrback(
+            self._unforeseen
+        )
         self._work = [Deferred.fromCoroutine(forwarder.run()) for forwarder in streams]
         for work in self._work:
             work.addErrback(self._unforeseen)
@@ -101,8 +113,16 @@ class Source:
         try:
             await zookeeper.connect(settings.zkConnectionTimeoutMs)
             ledger = Ledger()
-            tables = Tables(zookeeper, GroupPaths(settings.group), self._target, ledger, self._isKeeping)
-            store = ConfirmedOffsetStore(self._reactor, ZookeeperOffsetStore(zookeeper, settings.group), ledger, tables.take, self._committed)
+            tables = Tables(
+                zookeeper, GroupPaths(settings.group), self._target, ledger, self._isKeeping
+            )
+            store = ConfirmedOffsetStore(
+                self._reactor,
+                ZookeeperOffsetStore(zookeeper, settings.group),
+                ledger,
+                tables.take,
+                self._committed,
+            )
             consumer = ConsumerConnector(self._reactor, settings, zookeeper, store)
             await consumer.connect()
             streams = await consumer.createMessageStreamsByFilter(self._topics, self._streamCount)
@@ -111,7 +131,12 @@ class Source:
                 await consumer.shutdown()
             await zookeeper.close()
             raise
-        self._zookeeper, self._consumer, self._tables, self._positions = zookeeper, consumer, tables, streams[0].positions
+        self._zookeeper, self._consumer, self._tables, self._positions = (
+            zookeeper,
+            consumer,
+            tables,
+            streams[0].positions,
+        )
         origin = {"group": settings.group, "zookeeper": settings.zkConnect}
         self._forwarders = [
             Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin, consumer.readAgain) for stream in streams
@@ -123,7 +148,11 @@ class Source:
 
     def _unforeseen(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure("{source} has stopped in a way that nobody foresaw: this is a bug", failure, source=self)
+            self._log.failure(
+                "{source} has stopped in a way that nobody foresaw: this is a bug",
+                failure,
+                source=self,
+            )
 
     def _record(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self.record())
@@ -135,7 +164,11 @@ class Source:
         try:
             await self._tables.record(list(self._consumer.owned), self._positions)
         except ZookeeperError as error:
-            self._log.warn("{source}: offsets of the target were not written down: {error}", source=self, error=error)
+            self._log.warn(
+                "{source}: offsets of the target were not written down: {error}",
+                source=self,
+                error=error,
+            )
 
     # -- the end
 

@@ -25,7 +25,14 @@ from twisted.logger import Logger
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.errors import BadVersionException, NoBrokersError, NodeExistsException, NoNodeException, ZnodeError, ZookeeperError
+from pylogbroker.errors import (
+    BadVersionException,
+    NoBrokersError,
+    NodeExistsException,
+    NoNodeException,
+    ZnodeError,
+    ZookeeperError,
+)
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.target import Target
@@ -73,7 +80,14 @@ class Tables:
     The tables of one source.
     """
 
-    def __init__(self, zookeeper: IZookeeper, groupPaths: GroupPaths, target: Target, ledger: Ledger, isKeeping: bool) -> None:
+    def __init__(
+        self,
+        zookeeper: IZookeeper,
+        groupPaths: GroupPaths,
+        target: Target,
+        ledger: Ledger,
+        isKeeping: bool,
+    ) -> None:
         """
         @param isKeeping: whether a source partition always goes to the same target partition.
         """
@@ -183,13 +197,23 @@ class Tables:
                 continue
             found = ends.get(place.topic, {})
             if each.table.home is not None:
-                found = {partition: end for partition, end in found.items() if partition == each.table.home}
+                found = {
+                    partition: end
+                    for partition, end in found.items()
+                    if partition == each.table.home
+                }
             if found and (each.table.record(edge, found) or each.doubt is not None):
                 changed.append((place, each))
         for place, each in changed:
-            if not await self._rewrite(self._paths.mirrored(place.topic, place.partition), each) and self._kept.get(place) is each:
+            if (
+                not await self._rewrite(self._paths.mirrored(place.topic, place.partition), each)
+                and self._kept.get(place) is each
+            ):
                 del self._kept[place]
-                _log.warn("{place}: another mirror has taken it over, or somebody has written over its table of offsets: no more is written there", place=place)
+                _log.warn(
+                    "{place}: another mirror has taken it over, or somebody has written over its table of offsets: no more is written there",
+                    place=place,
+                )
 
     async def _rewrite(self, path: str, kept: _Kept) -> bool:
         """Write a table over what we have written before. Returns whether that was there still."""
@@ -205,7 +229,9 @@ class Tables:
         return version >= 0
 
 
-async def readTables(zookeeper: IZookeeper, group: str, topics: Iterable[str]) -> dict[Place, OffsetTable]:
+async def readTables(
+    zookeeper: IZookeeper, group: str, topics: Iterable[str]
+) -> dict[Place, OffsetTable]:
     """
     All tables that the mirrors of a group keep of some topics; for whoever moves another group.
 

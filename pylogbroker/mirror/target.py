@@ -88,7 +88,13 @@ class Target:
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, settings: ProducerSettings, producerCount: int = 1, zookeeper: Callable[[], IZookeeper] | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        settings: ProducerSettings,
+        producerCount: int = 1,
+        zookeeper: Callable[[], IZookeeper] | None = None,
+    ) -> None:
         """
         @param zookeeper: makes a client, not connected; by default one of C{zk.connect}.
         """
@@ -100,20 +106,39 @@ class Target:
         self._discovery: ZookeeperDiscovery | None = None
         self._producers: list[Producer] = []
         self._turn = 0
-        self._askers = Consumers(reactor, settings.timeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint)
+        self._askers = Consumers(
+            reactor, settings.timeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
+        )
         self._known: dict[tuple[str, BrokerPartition], int] = {}
-        self.room = Queue(reactor, producerCount * settings.queueCountMax, producerCount * settings.queueSizeMax, -1)
+        self.room = Queue(
+            reactor,
+            producerCount * settings.queueCountMax,
+            producerCount * settings.queueSizeMax,
+            -1,
+        )
         self.batchCountMax = settings.batchCount
         # A compressed set counts as one message; what is too large for one is compressed again, in several, which is better not needed.
-        self.batchSizeMax = min(settings.batchSizeMax, settings.payloadSizeMax) if settings.codec else settings.batchSizeMax
+        self.batchSizeMax = (
+            min(settings.batchSizeMax, settings.payloadSizeMax)
+            if settings.codec
+            else settings.batchSizeMax
+        )
 
     def _client(self) -> IZookeeper:
         settings = self._settings
         servers, timeoutMs = settings.zookeeperServers, settings.zookeeperSessionTimeoutMs
-        return ZookeeperClient(self._reactor, servers, timeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl)
+        return ZookeeperClient(
+            self._reactor,
+            servers,
+            timeoutMs,
+            digest=settings.zookeeperDigest,
+            acl=settings.zookeeperAcl,
+        )
 
     def __repr__(self) -> str:
-        where = self._settings.zookeeperServers or ",".join(f"{each.host}:{each.port}" for each in self._settings.brokers)
+        where = self._settings.zookeeperServers or ",".join(
+            f"{each.host}:{each.port}" for each in self._settings.brokers
+        )
         return f"<Target {where}>"
 
     # -- there and away
@@ -131,13 +156,18 @@ class Target:
         )
         discovery = None if self._discovery is None else _Shared(self._discovery)
         partitioner = None if self._discovery is None else self._indexOf
-        self._producers = [Producer(self._reactor, own, discovery=discovery, partitioner=partitioner) for _number in range(self._producerCount)]
+        self._producers = [
+            Producer(self._reactor, own, discovery=discovery, partitioner=partitioner)
+            for _number in range(self._producerCount)
+        ]
 
     async def _find(self) -> None:
         zookeeper = self._makeZookeeper()
         settings, random = self._settings, SystemRandom().random
         timeoutMs, retryCount = settings.zookeeperConnectTimeoutMs, settings.zookeeperReadRetryCount
-        self._discovery = await openedDiscovery(self._reactor, zookeeper, timeoutMs, readRetryCount=retryCount, random=random)
+        self._discovery = await openedDiscovery(
+            self._reactor, zookeeper, timeoutMs, readRetryCount=retryCount, random=random
+        )
         self._zookeeper = zookeeper
 
     async def close(self) -> None:
@@ -158,9 +188,13 @@ class Target:
         try:
             return self._discovery.partitions(topic).index(partition)
         except ValueError:
-            raise NoBrokersError(f"partition {partition} of {topic} is not there; it is waited for") from None
+            raise NoBrokersError(
+                f"partition {partition} of {topic} is not there; it is waited for"
+            ) from None
 
-    def send(self, topic: str, payloads: list[bytes], home: BrokerPartition | None) -> Deferred[None]:
+    def send(
+        self, topic: str, payloads: list[bytes], home: BrokerPartition | None
+    ) -> Deferred[None]:
         """
         One request.
 
@@ -185,8 +219,14 @@ class Target:
         if self._discovery is None:
             return {}
         found: dict[str, dict[BrokerPartition, int]] = {topic: {} for topic in topics}
-        asked = [(topic, partition) for topic in topics for partition in self._discovery.partitions(topic)]
-        for (topic, partition), answer in zip(asked, await outcomes([self._end(*each) for each in asked]), strict=True):
+        asked = [
+            (topic, partition)
+            for topic in topics
+            for partition in self._discovery.partitions(topic)
+        ]
+        for (topic, partition), answer in zip(
+            asked, await outcomes([self._end(*each) for each in asked]), strict=True
+        ):
             if not isinstance(answer, Failure):
                 self._known[topic, partition] = answer
             if (topic, partition) in self._known:
@@ -194,7 +234,9 @@ class Target:
         return found
 
     async def _end(self, topic: str, partition: BrokerPartition) -> int:
-        offsets = await self._asker(partition.broker).getOffsetsBefore(topic, partition.partition, LATEST, 1)
+        offsets = await self._asker(partition.broker).getOffsetsBefore(
+            topic, partition.partition, LATEST, 1
+        )
         return offsets[0] if offsets else 0
 
     def _asker(self, number: int) -> SimpleConsumer:
@@ -223,12 +265,19 @@ class Target:
             if found:
                 return found
             await deferLater(self._reactor, _LOOK_MS / 1000)
-        raise TimedOutError(f"no broker of the target has entered topic {topic} in ZooKeeper within {PROVIDE_MS_MAX} ms")
+        raise TimedOutError(
+            f"no broker of the target has entered topic {topic} in ZooKeeper within {PROVIDE_MS_MAX} ms"
+        )
 
     async def _create(self, topic: str, broker: Broker) -> None:
         """A broker creates a topic when something is produced to it, were it nothing."""
         endpoint = brokerEndpoint(self._settings.brokerEndpoint, broker.endpoint)
-        producer = SyncProducer(self._reactor, endpoint, connectTimeoutMs=self._settings.connectTimeoutMs, timeoutMs=self._settings.timeoutMs)
+        producer = SyncProducer(
+            self._reactor,
+            endpoint,
+            connectTimeoutMs=self._settings.connectTimeoutMs,
+            timeoutMs=self._settings.timeoutMs,
+        )
         try:
             await producer.send(topic, 0, b"")
             await producer.confirm(topic, 0)
@@ -237,7 +286,7 @@ class Target:
 
     async def _registered(self, topic: str) -> list[BrokerPartition]:
         assert self._zookeeper is not None
-        registries = Registries(self._zookeeper, lambda text: self._log.warn("Left out: {text}", text=text))
+        registries = Registries(
+            self._zookeeper, lambda text: self._log.warn("Left out: {text}", text=text)
+        )
         return [partition for _topic, partition in await registries.partitions([topic])]
-
-

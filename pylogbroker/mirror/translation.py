@@ -43,9 +43,13 @@ class OffsetTable:
     @ivar entries: (source offset, ends), by source offset; no two have the same.
     """
 
-    def __init__(self, home: BrokerPartition | None = None, entries: Iterable[tuple[int, Ends]] = ()) -> None:
+    def __init__(
+        self, home: BrokerPartition | None = None, entries: Iterable[tuple[int, Ends]] = ()
+    ) -> None:
         self.home = home
-        self.entries: list[tuple[int, dict[BrokerPartition, int]]] = [(offset, dict(ends)) for offset, ends in entries]
+        self.entries: list[tuple[int, dict[BrokerPartition, int]]] = [
+            (offset, dict(ends)) for offset, ends in entries
+        ]
 
     def __repr__(self) -> str:
         return f"<OffsetTable to {self.home or 'any'}, {len(self.entries)} entries>"
@@ -79,7 +83,10 @@ class OffsetTable:
         """Do without the entry that is missed least: where the gap it leaves is small, seen from the end."""
         entries = self.entries
         last = entries[-1][0]
-        costs = [(entries[at + 1][0] - entries[at - 1][0]) / (last - entries[at][0]) for at in range(1, len(entries) - 1)]
+        costs = [
+            (entries[at + 1][0] - entries[at - 1][0]) / (last - entries[at][0])
+            for at in range(1, len(entries) - 1)
+        ]
         del entries[1 + costs.index(min(costs))]
 
     def lookUp(self, position: int) -> dict[BrokerPartition, int] | None:
@@ -95,8 +102,16 @@ class OffsetTable:
         """As it is kept: JSON, with the target's partitions named once."""
         while True:
             targets = sorted({partition for _offset, ends in self.entries for partition in ends})
-            rows = [[offset, *(ends.get(partition, 0) for partition in targets)] for offset, ends in self.entries]
-            content = {"version": VERSION, "home": None if self.home is None else str(self.home), "targets": [str(each) for each in targets], "entries": rows}
+            rows = [
+                [offset, *(ends.get(partition, 0) for partition in targets)]
+                for offset, ends in self.entries
+            ]
+            content = {
+                "version": VERSION,
+                "home": None if self.home is None else str(self.home),
+                "targets": [str(each) for each in targets],
+                "entries": rows,
+            }
             data = json.dumps(content, separators=(",", ":")).encode()
             if len(data) <= SIZE_MAX or len(self.entries) < 3:
                 return data
@@ -120,14 +135,20 @@ def decodeTable(path: str, data: bytes | None) -> OffsetTable:
         home = None if content["home"] is None else decodePartition(path, content["home"])
         targets = [decodePartition(path, name) for name in content["targets"]]
         rows = [[int(number) for number in row] for row in content["entries"]]
-        if any(len(row) != 1 + len(targets) for row in rows) or any(after[0] <= before[0] for before, after in pairwise(rows)):
+        if any(len(row) != 1 + len(targets) for row in rows) or any(
+            after[0] <= before[0] for before, after in pairwise(rows)
+        ):
             raise ValueError("its entries do not fit together")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ZnodeError(path, repr(text[:100]), f"it is no table of offsets: {error!r}") from error
     return OffsetTable(home, [(row[0], dict(zip(targets, row[1:], strict=True))) for row in rows])
 
 
-def translate(positions: Mapping[Place, int], tables: Mapping[Place, OffsetTable], targets: Mapping[str, Iterable[BrokerPartition]]) -> dict[Place, int]:
+def translate(
+    positions: Mapping[Place, int],
+    tables: Mapping[Place, OffsetTable],
+    targets: Mapping[str, Iterable[BrokerPartition]],
+) -> dict[Place, int]:
     """
     Where a group that comes from the source is to begin in the target.
 

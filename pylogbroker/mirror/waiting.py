@@ -40,7 +40,11 @@ class Patience:
         """It did not work. Returns how many milliseconds to wait."""
         if self._told != str(error):
             self._told = str(error)
-            log.warn("{sentence}: {error}. It is tried again until it works", sentence=self._sentence, error=error)
+            log.warn(
+                "{sentence}: {error}. It is tried again until it works",
+                sentence=self._sentence,
+                error=error,
+            )
         return self._backoff.failed()
 
     def succeeded(self) -> None:

@@ -31,7 +31,14 @@ from pylogbroker.audit.counts import FUTURE_MS_MAX, SENT, CountReport, WindowCou
 from pylogbroker.audit.envelope import encodeEnvelope, hostBytes
 from pylogbroker.config.auditsettings import PREFIX, AuditedSettings
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError, UnknownOutcomeError, another
+from pylogbroker.errors import (
+    ClosedError,
+    ConfigurationError,
+    PylogbrokerError,
+    TimedOutError,
+    UnknownOutcomeError,
+    another,
+)
 from pylogbroker.formats.checksum import crc32
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.producer.classes import callableOf, load
@@ -59,7 +66,13 @@ class CountPublisher:
     _log = Logger()
 
     def __init__(
-        self, reactor: Any, producer: Producer, settings: AuditedSettings | Mapping[str, str], *, role: str = SENT, random: Random | None = None
+        self,
+        reactor: Any,
+        producer: Producer,
+        settings: AuditedSettings | Mapping[str, str],
+        *,
+        role: str = SENT,
+        random: Random | None = None,
     ) -> None:
         """
         @param producer: takes the reports; it stays its owner's.
@@ -93,7 +106,14 @@ class CountPublisher:
         """Messages that could not be counted."""
         return self._counter.leftOutCount
 
-    def count(self, topic: str, timeMs: int, count: int = 1, unknownCount: int = 0, checksum: int | None = None) -> None:
+    def count(
+        self,
+        topic: str,
+        timeMs: int,
+        count: int = 1,
+        unknownCount: int = 0,
+        checksum: int | None = None,
+    ) -> None:
         """
         So many messages.
 
@@ -103,11 +123,14 @@ class CountPublisher:
         @param unknownCount: those that may have been.
         @param checksum: the sum of the CRC-32s of the former's payloads; without it the audit sees how many there are, and not whether they are the same.
         """
-        self._counter.add(topic, timeMs, count, unknownCount, checksum, self.nowMs() + FUTURE_MS_MAX)
+        self._counter.add(
+            topic, timeMs, count, unknownCount, checksum, self.nowMs() + FUTURE_MS_MAX
+        )
         if self._counter.leftOutCount and not self._isFullTold:
             self._isFullTold = True
             self._log.error(
-                "Messages are not counted for the audit: {count} topics and windows are open already, or their times cannot be", count=len(self._counter)
+                "Messages are not counted for the audit: {count} topics and windows are open already, or their times cannot be",
+                count=len(self._counter),
             )
         if not self._ticking.running and not self._hasEnded:
             self._ticking.start(self._settings.reportIntervalMs / 1000, now=False)
@@ -122,7 +145,9 @@ class CountPublisher:
             sending = self._producer.send(self._settings.auditTopic, report.encode())
             done: Deferred[None] = Deferred()
             self._onTheirWay[series] = done
-            sending.addCallbacks(self._reported, self._notReported, callbackArgs=(report,), errbackArgs=(report,))
+            sending.addCallbacks(
+                self._reported, self._notReported, callbackArgs=(report,), errbackArgs=(report,)
+            )
             sending.addBoth(self._over, series, done)
         self._counter.forget(nowMs - KEEP_WINDOW_COUNT * self._settings.windowMs)
         if not len(self._counter) and self._ticking.running:
@@ -133,7 +158,9 @@ class CountPublisher:
 
     def _notReported(self, failure: Failure, report: CountReport) -> None:
         self._log.warn(
-            "The count of {topic} was not published, it will be tried again: {reason}", topic=report.topic, reason=failure.getErrorMessage()
+            "The count of {topic} was not published, it will be tried again: {reason}",
+            topic=report.topic,
+            reason=failure.getErrorMessage(),
         )
 
     def _over(self, _result: object, series: tuple[str, int], done: Deferred[None]) -> None:
@@ -159,7 +186,10 @@ class CountPublisher:
         if self._ticking.running:
             self._ticking.stop()
         if count := self._counter.dueCount:
-            self._log.error("{count} counts could not be published: the audit will see more messages than were reported", count=count)
+            self._log.error(
+                "{count} counts could not be published: the audit will see more messages than were reported",
+                count=count,
+            )
 
     async def _close(self) -> None:
         if self._ticking.running:
@@ -236,7 +266,14 @@ class AuditedProducer:
         self._refusal: ClosedError | None = None
         self._deadlineMs: float | None = None
         self._finishing: Deferred[None] | None = None
-        self._closing = Closing(reactor, settings.closeTimeoutMs, self._beginToClose, self._close, self._abort, lambda: str(self.counters))
+        self._closing = Closing(
+            reactor,
+            settings.closeTimeoutMs,
+            self._beginToClose,
+            self._close,
+            self._abort,
+            lambda: str(self.counters),
+        )
 
     def _warn(self, sentence: str) -> None:
         self._log.warn("{sentence}", sentence=sentence)
@@ -268,7 +305,9 @@ class AuditedProducer:
         """
         As L{Producer.send}. Fails with L{ConfigurationError} for the topic of the counts.
         """
-        return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
+        return self.sendMany(
+            (ProducerData(topic, value if type(value) in _MANY else (value,), key),)
+        )
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -276,7 +315,9 @@ class AuditedProducer:
         also where only a part of them gets through, and also when the Deferred is cancelled or times out, which takes back nothing that is on its way.
         """
         datas = [ProducerData(*data) for data in datas]
-        datas = [data._replace(values=tuple(data.values)) for data in datas]  # an iterator can be gone over once, and who is refused is counted, too
+        datas = [
+            data._replace(values=tuple(data.values)) for data in datas
+        ]  # an iterator can be gone over once, and who is refused is counted, too
         if self._refusal is not None:
             return self._refused(datas, another(self._refusal))
         try:
@@ -284,10 +325,18 @@ class AuditedProducer:
         except PylogbrokerError as error:
             return self._refused(datas, error)
         except Exception as error:  # the application's own encoder, or its timeOf
-            return self._refused(datas, PylogbrokerError(f"the encoder or timeOf failed: {error!r}"))
+            return self._refused(
+                datas, PylogbrokerError(f"the encoder or timeOf failed: {error!r}")
+            )
         sendings = self.producer.sendEach([data for data, _times in packed])
-        for sending, counted in zip(sendings, [(data.topic, *each) for data, stamps in packed for each in stamps], strict=True):
-            sending.addCallbacks(self._sent, self._notSent, callbackArgs=counted, errbackArgs=counted)
+        for sending, counted in zip(
+            sendings,
+            [(data.topic, *each) for data, stamps in packed for each in stamps],
+            strict=True,
+        ):
+            sending.addCallbacks(
+                self._sent, self._notSent, callbackArgs=counted, errbackArgs=counted
+            )
         return _apart(_all(sendings))
 
     def post(self, topic: str, value: Any, key: Any = None) -> None:
@@ -303,9 +352,13 @@ class AuditedProducer:
         return fail(error)
 
     def _notForMessages(self) -> ConfigurationError:
-        return ConfigurationError(f"{self._settings.auditTopic} is the topic of the counts (audit.topic)")
+        return ConfigurationError(
+            f"{self._settings.auditTopic} is the topic of the counts (audit.topic)"
+        )
 
-    def _pack(self, topic: str, values: Iterable[Any], key: Any) -> tuple[ProducerData, list[tuple[int, int]]]:
+    def _pack(
+        self, topic: str, values: Iterable[Any], key: Any
+    ) -> tuple[ProducerData, list[tuple[int, int]]]:
         """What is sent in place of an application's data, and the time and checksum of each message."""
         if topic == self._settings.auditTopic:
             raise self._notForMessages()
@@ -315,7 +368,11 @@ class AuditedProducer:
             timeMs = None if self._timeOf is None else self._timeOf(payload)
             if timeMs is None:
                 timeMs = self.counts.nowMs()
-            payloads.append(encodeEnvelope(timeMs, self._host, payload) if self._settings.hasEnvelope else payload)
+            payloads.append(
+                encodeEnvelope(timeMs, self._host, payload)
+                if self._settings.hasEnvelope
+                else payload
+            )
             stamps.append((timeMs, crc32(payloads[-1])))
         return ProducerData(topic, payloads, key), stamps
 

@@ -27,7 +27,15 @@ class QueueItem:
 
     __slots__ = ("isDoubtful", "key", "partition", "size", "topic", "value", "waiter")
 
-    def __init__(self, topic: str, value: Any, key: Any = None, partition: int = -1, size: int = 0, waiter: Any = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int = -1,
+        size: int = 0,
+        waiter: Any = None,
+    ) -> None:
         self.topic = topic
         self.value = value
         self.key = key
@@ -87,9 +95,25 @@ class PartitionBatch:
     @ivar isOpen: whether more can be added: it collects in a lane.
     """
 
-    __slots__ = ("_items", "_lane", "isOpen", "keys", "partition", "sizes", "topic", "values", "waiters")
+    __slots__ = (
+        "_items",
+        "_lane",
+        "isOpen",
+        "keys",
+        "partition",
+        "sizes",
+        "topic",
+        "values",
+        "waiters",
+    )
 
-    def __init__(self, topic: str, partition: int, items: list[QueueItem] | None = None, lane: ILane | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        items: list[QueueItem] | None = None,
+        lane: ILane | None = None,
+    ) -> None:
         """
         @param items: what it is made of; not to be changed. L{None}: nothing yet.
         @param lane: where it collects, until it is taken from there.
@@ -110,7 +134,9 @@ class PartitionBatch:
         batch = cls(topic, RANDOM_PARTITION)
         batch.values = list(values)
         batch.keys = [key] * len(batch.values)
-        batch.sizes = list(map(len if set(map(type, batch.values)) == _BYTES else sizeOf, batch.values))
+        batch.sizes = list(
+            map(len if set(map(type, batch.values)) == _BYTES else sizeOf, batch.values)
+        )
         batch.waiters = [None] * len(batch.values)
         return batch
 
@@ -141,7 +167,13 @@ class PartitionBatch:
         """
         self.isOpen = False
         taken = PartitionBatch(self.topic, self.partition)
-        taken._items, taken.values, taken.keys, taken.sizes, taken.waiters = self._items, self.values, self.keys, self.sizes, self.waiters
+        taken._items, taken.values, taken.keys, taken.sizes, taken.waiters = (
+            self._items,
+            self.values,
+            self.keys,
+            self.sizes,
+            self.waiters,
+        )
         self._items, self.values, self.keys, self.sizes, self.waiters = None, [], [], [], []
         return taken
 
@@ -149,7 +181,10 @@ class PartitionBatch:
         """A L{QueueItem} of each, always the same ones; to be asked for when nothing is added any more."""
         if self._items is None:
             columns = zip(self.values, self.keys, self.sizes, self.waiters, strict=True)
-            self._items = [QueueItem(self.topic, value, key, self.partition, size, waiter) for value, key, size, waiter in columns]
+            self._items = [
+                QueueItem(self.topic, value, key, self.partition, size, waiter)
+                for value, key, size, waiter in columns
+            ]
         return self._items
 
     def succeed(self) -> None:

@@ -32,7 +32,14 @@ class Lane:
     @ivar isTiming: whether a timer runs.
     """
 
-    def __init__(self, clock: IReactorTime, countMax: int, sizeMax: int, queueTimeMs: int, dispatch: Callable[[list[PartitionBatch]], None]) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        countMax: int,
+        sizeMax: int,
+        queueTimeMs: int,
+        dispatch: Callable[[list[PartitionBatch]], None],
+    ) -> None:
         """
         @param countMax: messages that go together.
         @param sizeMax: bytes at which they go, however few.
@@ -123,7 +130,13 @@ class PolledLane(Lane):
     """
 
     def __init__(
-        self, clock: IReactorTime, countMax: int, sizeMax: int, queueTimeMs: int, dispatch: Callable[[list[PartitionBatch]], None], poll: Poll | None = None
+        self,
+        clock: IReactorTime,
+        countMax: int,
+        sizeMax: int,
+        queueTimeMs: int,
+        dispatch: Callable[[list[PartitionBatch]], None],
+        poll: Poll | None = None,
     ) -> None:
         """
         @param poll: called with each message, or with L{None} when it is time; what it returns is collected. None: the messages themselves.

@@ -26,16 +26,22 @@ def load(key: str, name: str, builtIn: Mapping[str, Any], method: str | None = N
         return builtIn[name]
     module, dot, attribute = name.rpartition(".")
     if not dot:
-        raise ConfigurationError(f"{key}={name}: a dotted name is needed, package.module.Class{_known(builtIn)}")
+        raise ConfigurationError(
+            f"{key}={name}: a dotted name is needed, package.module.Class{_known(builtIn)}"
+        )
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a foreign module may raise whatever it likes
-        raise ConfigurationError(f"{key}={name}: cannot be imported: {error}{_known(builtIn)}") from error
+        raise ConfigurationError(
+            f"{key}={name}: cannot be imported: {error}{_known(builtIn)}"
+        ) from error
     if isinstance(found, type):
         try:
             found = found()
         except Exception as error:
-            raise ConfigurationError(f"{key}={name}: cannot be made without arguments: {error}") from error
+            raise ConfigurationError(
+                f"{key}={name}: cannot be made without arguments: {error}"
+            ) from error
     return found if method is None else callableOf(key, found, method)
 
 
@@ -48,7 +54,9 @@ def callableOf(key: str, found: Any, method: str) -> Callable[..., Any]:
     named = getattr(found, method, None)
     chosen = named if callable(named) else found
     if not callable(chosen):
-        raise ConfigurationError(f"{key}: {found!r} is neither a function nor has it a method {method}")
+        raise ConfigurationError(
+            f"{key}: {found!r} is neither a function nor has it a method {method}"
+        )
     return chosen  # type: ignore[no-any-return]
 
 

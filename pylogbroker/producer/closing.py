@@ -59,11 +59,15 @@ class Closing:
     def beforeStop(self) -> None:
         """Have the reactor do it before it stops, and wait for it."""
         if self._trigger is None and self._closers is None:
-            self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._closeAtStop)
+            self._trigger = self._reactor.addSystemEventTrigger(
+                "before", "shutdown", self._closeAtStop
+            )
 
     def _closeAtStop(self) -> Deferred[None]:
         self._trigger = None
-        return self.close().addErrback(lambda failure: log.error("Closing the producer: {error}", error=failure.value))
+        return self.close().addErrback(
+            lambda failure: log.error("Closing the producer: {error}", error=failure.value)
+        )
 
     def close(self, timeoutMs: float | None = None) -> Deferred[None]:
         """
@@ -111,7 +115,9 @@ class Closing:
     def _closed(self, result: Any, timer: Timer) -> None:
         timer.stop()
         if self.isAborted:
-            result = Failure(TimedOutError(f"it took too long to close the producer: {self._losses()}"))
+            result = Failure(
+                TimedOutError(f"it took too long to close the producer: {self._losses()}")
+            )
         self._isDone = True
         closers, self._closers = self._closers or [], []
         for closer in closers:

@@ -30,7 +30,14 @@ from pylogbroker.blocking.calls import Call, offsetsCall
 from pylogbroker.blocking.pacing import ReconnectRule
 from pylogbroker.client.connection import BrokerConnection
 from pylogbroker.client.link import BrokerLink
-from pylogbroker.errors import ClosedError, ConnectionError, PylogbrokerError, RemoteError, UnknownOutcomeError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    ClosedError,
+    ConnectionError,
+    PylogbrokerError,
+    RemoteError,
+    UnknownOutcomeError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.model import LATEST
 from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
 
@@ -49,7 +56,15 @@ class Carrier:
     @ivar name: of the broker, for texts.
     """
 
-    def __init__(self, clock: Any, link: BrokerLink, rule: ReconnectRule, *, isConfirming: bool, timeoutMs: float) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        link: BrokerLink,
+        rule: ReconnectRule,
+        *,
+        isConfirming: bool,
+        timeoutMs: float,
+    ) -> None:
         """
         @param link: the way to the broker; others may use it, too.
         @param rule: when a connection is to be replaced.
@@ -99,7 +114,9 @@ class Carrier:
         @return: fires when it is written, or confirmed. Fails with L{UnknownOutcomeError} when it was begun and whether the broker has it cannot be
             known; with any other L{PylogbrokerError} when nothing of it was sent. Cancelling fails it in one of these two ways.
         """
-        return Deferred.fromCoroutine(self._carry(frame, offsetsCall(topic, max(partition, 0), LATEST, 1)))
+        return Deferred.fromCoroutine(
+            self._carry(frame, offsetsCall(topic, max(partition, 0), LATEST, 1))
+        )
 
     async def _carry(self, frame: bytes, question: Call[list[int]]) -> None:
         connection = self._link.current
@@ -110,14 +127,22 @@ class Carrier:
                 raise ClosedError(f"there was no connection to {self.name} yet") from None
         try:
             if self._isConfirming:
-                self._decode(connection, question, await self._begin(connection, connection.request(frame + question.frame, self._timeoutMs)))
+                self._decode(
+                    connection,
+                    question,
+                    await self._begin(
+                        connection, connection.request(frame + question.frame, self._timeoutMs)
+                    ),
+                )
             else:
                 await self._begin(connection, connection.send(frame))
         except (ConnectionError, WireError, CancelledError) as error:
             raise self._unknown(error) from error
 
     def _unknown(self, error: BaseException) -> UnknownOutcomeError:
-        return UnknownOutcomeError(f"whether {self.name} took a request is unknown: {'it was given up' if isinstance(error, CancelledError) else error}")
+        return UnknownOutcomeError(
+            f"whether {self.name} took a request is unknown: {'it was given up' if isinstance(error, CancelledError) else error}"
+        )
 
     def _begin(self, connection: BrokerConnection, sending: Deferred[T]) -> Deferred[T]:
         """A request was handed over."""
@@ -130,14 +155,22 @@ class Carrier:
         return sending
 
     def _notReplaced(self, failure: Any) -> None:
-        log.warn("A connection to {name} that was to be replaced did not end well: {reason}", name=self.name, reason=failure.getErrorMessage())
+        log.warn(
+            "A connection to {name} that was to be replaced did not end well: {reason}",
+            name=self.name,
+            reason=failure.getErrorMessage(),
+        )
 
     def _decode(self, connection: BrokerConnection, question: Call[list[int]], body: bytes) -> None:
         """An error code is an answer, too, and proves as much; what is no answer proves nothing."""
         try:
             question.decode(body)
         except RemoteError as error:
-            log.warn("{name} answered the question behind a request with an error: {error}", name=self.name, error=error)
+            log.warn(
+                "{name} answered the question behind a request with an error: {error}",
+                name=self.name,
+                error=error,
+            )
         except WireError as error:
             connection.drop(error)
             raise

@@ -15,7 +15,13 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybe
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.errors import ClosedError, InvalidTopicError, NoBrokersError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.errors import (
+    ClosedError,
+    InvalidTopicError,
+    NoBrokersError,
+    PylogbrokerError,
+    UnknownOutcomeError,
+)
 from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.batches import PartitionBatch, QueueItem, collate, itemsOf
 from pylogbroker.producer.confirmation import Part
@@ -76,7 +82,9 @@ class Delivery:
     def _delivered(self, result: Any, delivery: Deferred[None]) -> None:
         self._deliveries.pop(delivery, None)
         if isinstance(result, Failure):
-            log.failure("This should not have happened; messages may be unaccounted for", failure=result)
+            log.failure(
+                "This should not have happened; messages may be unaccounted for", failure=result
+            )
 
     def cancel(self) -> None:
         """All that is being delivered has failed, or is unknown."""
@@ -91,9 +99,13 @@ class Delivery:
 
     def anew(self, number: int, batches: list[PartitionBatch]) -> None:
         """A broker has gone, and left these: no hook has seen them in a batch, and nothing has tried to send them."""
-        self.carryOn(self._deliverAnew(itemsOf(batches), number, self._retryCount, self._deliverBatch))
+        self.carryOn(
+            self._deliverAnew(itemsOf(batches), number, self._retryCount, self._deliverBatch)
+        )
 
-    async def _deliverBatch(self, way: Way, batches: list[PartitionBatch], retriesLeft: int) -> None:
+    async def _deliverBatch(
+        self, way: Way, batches: list[PartitionBatch], retriesLeft: int
+    ) -> None:
         if self._eventSender is not None:
             await self._deliverForeign(self._eventSender, way, itemsOf(batches))
             return
@@ -101,12 +113,19 @@ class Delivery:
             batches = collate(self._hooks.beforeSending(itemsOf(batches)))
         await self._deliverBatches(way, batches, retriesLeft, 0)
 
-    async def _deliverForeign(self, eventSender: IEventSender, way: Way, items: list[QueueItem]) -> None:
+    async def _deliverForeign(
+        self, eventSender: IEventSender, way: Way, items: list[QueueItem]
+    ) -> None:
         self._outcomes.counters.batchCount += 1
         try:
-            await maybeDeferred(eventSender.handle, list(items), way.carrier, self._encoding.encoder)
+            await maybeDeferred(
+                eventSender.handle, list(items), way.carrier, self._encoding.encoder
+            )
         except CancelledError:
-            self._outcomes.settle(items, Failure(UnknownOutcomeError("the event sender did not come to an end in time")))
+            self._outcomes.settle(
+                items,
+                Failure(UnknownOutcomeError("the event sender did not come to an end in time")),
+            )
         except Exception as error:
             self._outcomes.settle(items, Failure(error))
         else:
@@ -133,19 +152,35 @@ class Delivery:
                 sent.append(batch)
         return parts, sent
 
-    def _sorted(self, batch: PartitionBatch, payloads: Sequence[bytes | PylogbrokerError]) -> tuple[PartitionBatch, list[bytes]]:
+    def _sorted(
+        self, batch: PartitionBatch, payloads: Sequence[bytes | PylogbrokerError]
+    ) -> tuple[PartitionBatch, list[bytes]]:
         """Those that have a payload, and these; the others are settled."""
-        refused = {index: payload for index, payload in enumerate(payloads) if isinstance(payload, PylogbrokerError)}
-        return self._without(batch, refused), [payload for payload in payloads if not isinstance(payload, PylogbrokerError)]
+        refused = {
+            index: payload
+            for index, payload in enumerate(payloads)
+            if isinstance(payload, PylogbrokerError)
+        }
+        return self._without(batch, refused), [
+            payload for payload in payloads if not isinstance(payload, PylogbrokerError)
+        ]
 
-    def _without(self, batch: PartitionBatch, refused: Mapping[int, PylogbrokerError]) -> PartitionBatch:
+    def _without(
+        self, batch: PartitionBatch, refused: Mapping[int, PylogbrokerError]
+    ) -> PartitionBatch:
         """A batch without those that cannot be sent; they are settled."""
         items = batch.items()
         for index, why in refused.items():
             self._outcomes.settle([items[index]], Failure(why))
-        return PartitionBatch(batch.topic, batch.partition, [item for index, item in enumerate(items) if index not in refused])
+        return PartitionBatch(
+            batch.topic,
+            batch.partition,
+            [item for index, item in enumerate(items) if index not in refused],
+        )
 
-    async def _deliverBatches(self, way: Way, batches: list[PartitionBatch], retriesLeft: int, moveCount: int) -> None:
+    async def _deliverBatches(
+        self, way: Way, batches: list[PartitionBatch], retriesLeft: int, moveCount: int
+    ) -> None:
         """Encode and send, and settle or try again."""
         outcomes = self._outcomes
         parts, batches = self._encoded(batches)
@@ -156,17 +191,26 @@ class Delivery:
             await self._sendParts(way, parts)
         except PylogbrokerError as error:
             number, items = way.broker.brokerId, itemsOf(batches)
-            isMoved = isinstance(error, ClosedError) and self._ways.byNumber.get(number) is not way and moveCount < MOVE_COUNT_MAX
+            isMoved = (
+                isinstance(error, ClosedError)
+                and self._ways.byNumber.get(number) is not way
+                and moveCount < MOVE_COUNT_MAX
+            )
             if self._places.isStopped or not (isMoved or retriesLeft):
                 outcomes.settle(items, Failure(error))
                 return
             if not isMoved:
                 retriesLeft -= 1
                 outcomes.retried(items, way.broker.endpoint, error)
-            await self._deliverAnew(items, number, retriesLeft, partial(self._deliverBatches, moveCount=moveCount + 1))
+            await self._deliverAnew(
+                items, number, retriesLeft, partial(self._deliverBatches, moveCount=moveCount + 1)
+            )
         except Exception as error:
             log.failure("This should not have happened")
-            outcomes.settle(itemsOf(batches), Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")))
+            outcomes.settle(
+                itemsOf(batches),
+                Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")),
+            )
         else:
             outcomes.sent(batches)
 
@@ -180,7 +224,9 @@ class Delivery:
             raise InvalidTopicError(f"a batch does not fit in a request: {error}") from error
         await way.carrier.carry(frame, *parts[-1][:2])
 
-    async def _deliverAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver) -> None:
+    async def _deliverAnew(
+        self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver
+    ) -> None:
         """
         Give messages a place anew, away from the broker before if there is a choice, and send them. Each topic goes by itself, as soon as its place is known:
         whoever waited for another one would be overtaken meanwhile.
@@ -188,14 +234,21 @@ class Delivery:
         byTopic: dict[str, list[QueueItem]] = {}
         for item in items:
             byTopic.setdefault(item.topic, []).append(item)
-        deliveries = [self._deliverTopicAnew(group, brokerBefore, retriesLeft, deliver) for group in byTopic.values()]
+        deliveries = [
+            self._deliverTopicAnew(group, brokerBefore, retriesLeft, deliver)
+            for group in byTopic.values()
+        ]
         await DeferredList([Deferred.fromCoroutine(delivery) for delivery in deliveries])
 
-    async def _deliverTopicAnew(self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver) -> None:
+    async def _deliverTopicAnew(
+        self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver
+    ) -> None:
         groups: dict[int, list[QueueItem]] = {}
         keyless = [item for item in items if item.key is None]
         isTheirTurn = False
-        for some in ([keyless] if keyless else []) + [[item] for item in items if item.key is not None]:
+        for some in ([keyless] if keyless else []) + [
+            [item] for item in items if item.key is not None
+        ]:
             try:
                 place = await self._placeAnew(some, brokerBefore, isTheirTurn, retriesLeft)
             except Exception as error:  # of a discovery of the application's own, too
@@ -215,7 +268,9 @@ class Delivery:
                 sendings.append(Deferred.fromCoroutine(deliver(way, collate(group), retriesLeft)))
         await DeferredList(sendings)
 
-    async def _placeAnew(self, items: list[QueueItem], brokerBefore: int, isTheirTurn: bool, retriesLeft: int) -> BrokerPartition:
+    async def _placeAnew(
+        self, items: list[QueueItem], brokerBefore: int, isTheirTurn: bool, retriesLeft: int
+    ) -> BrokerPartition:
         """A place for messages of one topic and key; when no broker is there to be found, that is a try, too."""
         topic, key = items[0].topic, items[0].key
         while True:
@@ -235,7 +290,9 @@ class Delivery:
 
     async def _deliverNow(self, groups: list[PartitionBatch]) -> None:
         topics = {group.topic for group in groups}
-        holds = list({id(hold): hold for hold in map(self._holds.get, topics) if hold is not None}.values())
+        holds = list(
+            {id(hold): hold for hold in map(self._holds.get, topics) if hold is not None}.values()
+        )
         mine: Deferred[None] = Deferred()
         if len(topics) > 1:
             self._holds.update(dict.fromkeys(topics, mine))
@@ -246,7 +303,9 @@ class Delivery:
         except CancelledError:
             self._outcomes.settle(itemsOf(groups), Failure(ClosedError("sending was given up")))
             byBroker = {}
-        sendings = [Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()]
+        sendings = [
+            Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()
+        ]
         for topic in topics:
             if self._holds.get(topic) is mine:
                 del self._holds[topic]
@@ -272,7 +331,14 @@ class Delivery:
     async def _sendNow(self, number: int, groups: list[PartitionBatch]) -> None:
         try:
             way = self._ways.to(number)
-            parts = [(group.topic, group.partition, self._encoding.messageSetOf(group.values, group.topic)) for group in groups]
+            parts = [
+                (
+                    group.topic,
+                    group.partition,
+                    self._encoding.messageSetOf(group.values, group.topic),
+                )
+                for group in groups
+            ]
             self._outcomes.counters.batchCount += 1
             if len(parts) == 1:
                 await way.carrier.carry(encodeProduce(*parts[0]), *parts[0][:2])
@@ -281,7 +347,10 @@ class Delivery:
         except PylogbrokerError as error:
             self._outcomes.settle(itemsOf(groups), Failure(error))
         except ValueError as error:
-            self._outcomes.settle(itemsOf(groups), Failure(InvalidTopicError(f"it does not fit in a request: {error}")))
+            self._outcomes.settle(
+                itemsOf(groups),
+                Failure(InvalidTopicError(f"it does not fit in a request: {error}")),
+            )
         else:
             self._outcomes.sent(groups)
 

@@ -37,7 +37,9 @@ def defaultEncoder(value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, Message):
         return value.payload
-    raise EncodingError(f"the default encoder takes bytes, not {type(value).__name__}; set serializer.class={STRING_ENCODER} to send text")
+    raise EncodingError(
+        f"the default encoder takes bytes, not {type(value).__name__}; set serializer.class={STRING_ENCODER} to send text"
+    )
 
 
 def stringEncoder(value: Any) -> bytes:
@@ -67,7 +69,9 @@ class Encoding:
     @ivar encoder: makes the payloads.
     """
 
-    def __init__(self, encoder: Encoder, codec: int, compressedTopics: Collection[str], payloadSizeMax: int) -> None:
+    def __init__(
+        self, encoder: Encoder, codec: int, compressedTopics: Collection[str], payloadSizeMax: int
+    ) -> None:
         """
         @param compressedTopics: those that the codec is for; empty for all.
         @param payloadSizeMax: bytes.
@@ -79,7 +83,9 @@ class Encoding:
 
     def codecFor(self, topic: str) -> int:
         """What a topic's sets are compressed with."""
-        return self._codec if not self._compressedTopics or topic in self._compressedTopics else NONE
+        return (
+            self._codec if not self._compressedTopics or topic in self._compressedTopics else NONE
+        )
 
     def payload(self, value: Any) -> bytes:
         """
@@ -106,7 +112,9 @@ class Encoding:
             try:
                 payload = self.payload(value)
                 if isMeasured and len(payload) > self._payloadSizeMax:
-                    raise MessageTooLargeError(f"a payload for {topic} has {len(payload)} bytes, {self._payloadSizeMax} are allowed")
+                    raise MessageTooLargeError(
+                        f"a payload for {topic} has {len(payload)} bytes, {self._payloadSizeMax} are allowed"
+                    )
                 found.append(payload)
             except PylogbrokerError as error:
                 found.append(error)
@@ -116,9 +124,13 @@ class Encoding:
         """The quick way: whether the values are their own payloads, and none is too large."""
         if self.encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
             return False
-        return self.codecFor(topic) != NONE or max(map(len, values), default=0) <= self._payloadSizeMax
+        return (
+            self.codecFor(topic) != NONE or max(map(len, values), default=0) <= self._payloadSizeMax
+        )
 
-    def pack(self, payloads: Sequence[bytes], topic: str) -> tuple[bytes, dict[int, MessageTooLargeError]]:
+    def pack(
+        self, payloads: Sequence[bytes], topic: str
+    ) -> tuple[bytes, dict[int, MessageTooLargeError]]:
         """
         One set of them all, in as few wrappers as there must be.
 

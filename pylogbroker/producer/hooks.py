@@ -121,10 +121,14 @@ class HookCalls:
     def beforeSending(self, items: list[QueueItem]) -> list[QueueItem]:
         """A batch is about to be sent. Returns what to send; if the hook fails, nothing, and the batch has failed."""
         try:
-            return self._exchange(items, self._hooks.beforeSendingData(list(items)))  # a hook may change what it is given
+            return self._exchange(
+                items, self._hooks.beforeSendingData(list(items))
+            )  # a hook may change what it is given
         except Exception as error:  # the application's own
             log.failure("A hook failed")
-            self._outcomes.settle(items, Failure(PylogbrokerError(f"the hook beforeSendingData failed: {error!r}")))
+            self._outcomes.settle(
+                items, Failure(PylogbrokerError(f"the hook beforeSendingData failed: {error!r}"))
+            )
             return []
 
     def lastBatch(self) -> list[QueueItem]:

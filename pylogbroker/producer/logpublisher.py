@@ -79,7 +79,9 @@ class LogPublisher:
         self._countMax = countMax
         self._sizeMax = sizeMax
         self._quiet = frozenset(quiet)
-        self._lock = threading.RLock()  # a finalizer may log while it is held; around the few lines that touch what follows
+        self._lock = (
+            threading.RLock()
+        )  # a finalizer may log while it is held; around the few lines that touch what follows
         self._waiting: deque[bytes] = deque()
         self._count = self._size = 0  # waiting, or with the producer
         self._isScheduled = self._isClosed = False
@@ -109,13 +111,19 @@ class LogPublisher:
             made = make()
             if made is None:
                 return
-            payload = made.encode("utf-8", "backslashreplace") if isinstance(made, str) else bytes(made)
+            payload = (
+                made.encode("utf-8", "backslashreplace") if isinstance(made, str) else bytes(made)
+            )
         except Exception:  # its arguments do not fit its text, or do not like to be shown
             with self._lock:
                 self.leftOutCount += 1
             return
         with self._lock:
-            if self._isClosed or self._count >= self._countMax or self._size + len(payload) > self._sizeMax:
+            if (
+                self._isClosed
+                or self._count >= self._countMax
+                or self._size + len(payload) > self._sizeMax
+            ):
                 self.leftOutCount += 1
                 return
             self._waiting.append(payload)
@@ -139,7 +147,9 @@ class LogPublisher:
                 except Exception:  # a producer should not, but a log must not fall over it
                     sending = Deferred()
                     sending.errback(Failure())
-                sending.addCallbacks(self._sent, self._failed, callbackArgs=(batch,), errbackArgs=(batch,))
+                sending.addCallbacks(
+                    self._sent, self._failed, callbackArgs=(batch,), errbackArgs=(batch,)
+                )
         finally:
             self._handingOver = before
 
@@ -184,7 +194,11 @@ class LogPublisher:
         def late() -> None:
             if over in self._idlers:
                 self._idlers.remove(over)
-                over.errback(TimedOutError(f"{self._count} log records were not sent within {timeoutMs:g} ms"))
+                over.errback(
+                    TimedOutError(
+                        f"{self._count} log records were not sent within {timeoutMs:g} ms"
+                    )
+                )
 
         timer.start(timeoutMs, late)
 
@@ -194,7 +208,9 @@ class LogPublisher:
 
         return over.addBoth(done)
 
-    def observer(self, textOf: Callable[[LogEvent], str | bytes | None] = formatEventAsClassicLogText) -> LogObserver:
+    def observer(
+        self, textOf: Callable[[LogEvent], str | bytes | None] = formatEventAsClassicLogText
+    ) -> LogObserver:
         """
         An observer for L{twisted.logger}.
 
@@ -209,7 +225,9 @@ class LogObserver:
     Publishes the events of L{twisted.logger}; see L{LogPublisher.observer}. Put a C{FilteringLogObserver} before it to choose levels.
     """
 
-    def __init__(self, publisher: LogPublisher, textOf: Callable[[LogEvent], str | bytes | None]) -> None:
+    def __init__(
+        self, publisher: LogPublisher, textOf: Callable[[LogEvent], str | bytes | None]
+    ) -> None:
         self._publisher = publisher
         self._textOf = textOf
 

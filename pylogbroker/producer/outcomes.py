@@ -121,7 +121,9 @@ class Outcomes:
         self._settled()
         self._queue.look()
 
-    def tell(self, items: Sequence[QueueItem], failure: Failure | None, isLogged: bool = True) -> None:
+    def tell(
+        self, items: Sequence[QueueItem], failure: Failure | None, isLogged: bool = True
+    ) -> None:
         """The same of messages that were not in the queue."""
         if not items:
             return
@@ -134,8 +136,12 @@ class Outcomes:
         if failure.check(UnknownOutcomeError):
             counters.unknownCount += len(items)
             outcome = "may have been sent or not"
-        elif doubtful := [item for item in items if item.isDoubtful]:  # the last attempt has failed, but an earlier one perhaps has not
-            told = UnknownOutcomeError(f"the outcome of an attempt was unknown, and sending it again failed: {failure.value}")
+        elif doubtful := [
+            item for item in items if item.isDoubtful
+        ]:  # the last attempt has failed, but an earlier one perhaps has not
+            told = UnknownOutcomeError(
+                f"the outcome of an attempt was unknown, and sending it again failed: {failure.value}"
+            )
             self.tell(doubtful, Failure(told), isLogged)
             self.tell([item for item in items if not item.isDoubtful], failure, isLogged)
             return
@@ -143,7 +149,12 @@ class Outcomes:
             counters.failedCount += len(items)
             outcome = "were not sent"
         if isLogged:
-            log.error("{count} messages {outcome}: {error}", count=len(items), outcome=outcome, error=failure.value)
+            log.error(
+                "{count} messages {outcome}: {error}",
+                count=len(items),
+                outcome=outcome,
+                error=failure.value,
+            )
         for item in items:
             if item.waiter is not None:
                 waiter, item.waiter = item.waiter, None

@@ -38,7 +38,12 @@ class Places:
     @ivar isStopped: whether nothing is looked up any more.
     """
 
-    def __init__(self, start: Callable[[], Deferred[Any]], partitioner: Partitioner, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        start: Callable[[], Deferred[Any]],
+        partitioner: Partitioner,
+        random: Callable[[], float],
+    ) -> None:
         """
         @param start: fires when C{use} was called; asked when a topic is to be looked up.
         @param partitioner: chooses among partitions by key.
@@ -52,7 +57,9 @@ class Places:
         self._router: Router | None = None
         self.routes: dict[str, Route] = {}
         self._topics: set[str] = set()  # names that are good
-        self._lines: dict[str, deque[Deferred[None]]] = {}  # calls for topics that are being looked up
+        self._lines: dict[
+            str, deque[Deferred[None]]
+        ] = {}  # calls for topics that are being looked up
         self._servings: dict[Deferred[None], None] = {}
 
     def use(self, discovery: IDiscovery) -> None:
@@ -95,13 +102,17 @@ class Places:
         """A broker would cut the connection, and all that is on it would suffer."""
         paths.topic(topic)
         if len(topic) > TOPIC_LENGTH_MAX:
-            raise InvalidTopicError(f"a topic's name of {len(topic)} characters; {TOPIC_LENGTH_MAX} fit in a request")
+            raise InvalidTopicError(
+                f"a topic's name of {len(topic)} characters; {TOPIC_LENGTH_MAX} fit in a request"
+            )
         if len(self._topics) >= TOPIC_COUNT_MAX:
             self._topics.clear()
             self.routes.clear()
         self._topics.add(topic)
 
-    async def lookUp(self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False) -> BrokerPartition:
+    async def lookUp(
+        self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False
+    ) -> BrokerPartition:
         """
         A place, with every effort; calls for one topic are answered in their order.
 

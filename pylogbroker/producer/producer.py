@@ -37,7 +37,13 @@ from pylogbroker.client.discovery import Broker, IDiscovery
 from pylogbroker.client.timer import Timer
 from pylogbroker.cluster.partitioning import Partitioner, defaultPartitioner
 from pylogbroker.config.producersettings import DEFAULT_PARTITIONER, ProducerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError, TimedOutError, another
+from pylogbroker.errors import (
+    ClosedError,
+    ConfigurationError,
+    PylogbrokerError,
+    TimedOutError,
+    another,
+)
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientfigures import producerFamilies
 from pylogbroker.metrics.exposition import Family
@@ -93,7 +99,9 @@ def _requireText(topic: Any) -> None:
         raise TypeError(f"topic {topic!r} is no text")
 
 
-def _connectionsFor(reactor: Any, settings: ProducerSettings, random: Callable[[], float]) -> Connections:
+def _connectionsFor(
+    reactor: Any, settings: ProducerSettings, random: Callable[[], float]
+) -> Connections:
     """What is under way is bounded by the queue; these limits only have to be wide enough."""
     limits = ConnectionLimits(
         waitingCountMax=2 * settings.queueCountMax + 1,
@@ -102,7 +110,13 @@ def _connectionsFor(reactor: Any, settings: ProducerSettings, random: Callable[[
         closeMs=min(CLOSE_MS_MAX, settings.closeTimeoutMs),
         sendBufferSize=settings.sendBufferSize,
     )
-    return Connections(reactor, connectTimeoutMs=settings.connectTimeoutMs, limits=limits, random=random, template=settings.brokerEndpoint)
+    return Connections(
+        reactor,
+        connectTimeoutMs=settings.connectTimeoutMs,
+        limits=limits,
+        random=random,
+        template=settings.brokerEndpoint,
+    )
 
 
 @implementer(IConsumer)
@@ -145,19 +159,34 @@ class Producer:
         @raise ConfigurationError: the settings are wrong, or name what cannot be had.
         """
         if not isinstance(settings, ProducerSettings):
-            settings = ProducerSettings.fromProperties(settings, lambda message: log.warn("{message}", message=message))
+            settings = ProducerSettings.fromProperties(
+                settings, lambda message: log.warn("{message}", message=message)
+            )
         if settings.brokers and partitioner is not None:
-            raise ConfigurationError("a partitioner does not go with broker.list: there the broker picks the partition, and keys mean nothing")
+            raise ConfigurationError(
+                "a partitioner does not go with broker.list: there the broker picks the partition, and keys mean nothing"
+            )
         if partitioner is None:
-            partitioner = load("partitioner.class", settings.partitioner or DEFAULT_PARTITIONER, {DEFAULT_PARTITIONER: defaultPartitioner}, "partition")
+            partitioner = load(
+                "partitioner.class",
+                settings.partitioner or DEFAULT_PARTITIONER,
+                {DEFAULT_PARTITIONER: defaultPartitioner},
+                "partition",
+            )
         partitioner = callableOf("partitioner", partitioner, "partition")
-        encoder = load("serializer.class", settings.encoder, ENCODERS, "encode") if encoder is None else callableOf("encoder", encoder, "encode")
+        encoder = (
+            load("serializer.class", settings.encoder, ENCODERS, "encode")
+            if encoder is None
+            else callableOf("encoder", encoder, "encode")
+        )
         if hooks is None and settings.hooks is not None:
             hooks = load("callback.handler", settings.hooks, {})
         if eventSender is None and settings.eventSender is not None:
             eventSender = load("event.handler", settings.eventSender, {})
         if random is None:
-            random = Random(SystemRandom().getrandbits(64)).random  # asked for each message, and the system's takes as long as all the rest
+            random = Random(
+                SystemRandom().getrandbits(64)
+            ).random  # asked for each message, and the system's takes as long as all the rest
         if connections is None:
             connections = _connectionsFor(reactor, settings, random)
         self.settings = settings
@@ -170,15 +199,25 @@ class Producer:
         self._turnAt = TURN_COUNT_MAX  # accepted messages; then the reactor is to have its turn
         self._turnWaiters: list[Deferred[None]] = []
         self._refusal: PylogbrokerError | None = None
-        self._isQuick = settings.isAsync and hooks is None and eventSender is None  # whether a message goes the short way; not when the producer was closed
+        self._isQuick = (
+            settings.isAsync and hooks is None and eventSender is None
+        )  # whether a message goes the short way; not when the producer was closed
         self._newSending = sendings()
         self._stopListening: Callable[[], None] = lambda: None
-        self._queue = Queue(reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs)
+        self._queue = Queue(
+            reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs
+        )
         self._outcomes = Outcomes(self._queue, self._settled)
         self.counters = self._outcomes.counters
-        self._hookCalls = HookCalls(hooks, self._queue, self._outcomes) if hooks is not None and settings.isAsync else None
+        self._hookCalls = (
+            HookCalls(hooks, self._queue, self._outcomes)
+            if hooks is not None and settings.isAsync
+            else None
+        )
         # made once: a burst would make one of each for every message that waits, and the collector look at them
-        self._admitOne = lambda item: self._placeOne(item.topic, item.value, item.key, item.size, item.waiter)
+        self._admitOne = lambda item: self._placeOne(
+            item.topic, item.value, item.key, item.size, item.waiter
+        )
         self._refuseOne = lambda item, reason: self._outcomes.refused([item], reason)
         self._source = Source(reactor, self._fullness)
         self._places = Places(self.start, partitioner, random)
@@ -188,9 +227,26 @@ class Producer:
             abandoned=lambda number, batches: self._delivery.anew(number, batches),
             makeLane=Lane if hooks is None and eventSender is None else partial(PolledLane, poll=None if self._hookCalls is None else self._hookCalls.poll),
         )  # fmt: skip
-        encoding = Encoding(encoder, settings.codec, settings.compressedTopics, settings.payloadSizeMax)
-        self._delivery = Delivery(encoding, self._places, self._ways, self._outcomes, settings.retryCount, self._hookCalls, eventSender)
-        self._closing = Closing(reactor, settings.closeTimeoutMs, self._beginToClose, self._close, self._abort, self._losses)
+        encoding = Encoding(
+            encoder, settings.codec, settings.compressedTopics, settings.payloadSizeMax
+        )
+        self._delivery = Delivery(
+            encoding,
+            self._places,
+            self._ways,
+            self._outcomes,
+            settings.retryCount,
+            self._hookCalls,
+            eventSender,
+        )
+        self._closing = Closing(
+            reactor,
+            settings.closeTimeoutMs,
+            self._beginToClose,
+            self._close,
+            self._abort,
+            self._losses,
+        )
         if hooks is not None:
             hooks.init(settings.hookProperties)
         if eventSender is not None:
@@ -236,7 +292,9 @@ class Producer:
         if type(topic) is not str:
             _requireText(topic)
         if not self._isQuick or type(value) in _MANY:
-            return self.sendMany((ProducerData(topic, value if type(value) in _MANY else (value,), key),))
+            return self.sendMany(
+                (ProducerData(topic, value if type(value) in _MANY else (value,), key),)
+            )
         waiter = self._newSending()
         self._takeIn(topic, value, key, waiter)
         return waiter
@@ -260,7 +318,13 @@ class Producer:
         if self._queue.take(1, size):
             self._placeOne(topic, value, key, size, waiter)
         else:
-            self._queue.enter(1, size, QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter), self._admitOne, self._refuseOne)
+            self._queue.enter(
+                1,
+                size,
+                QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter),
+                self._admitOne,
+                self._refuseOne,
+            )
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -312,9 +376,14 @@ class Producer:
             return
         if self._hookCalls is not None:
             try:
-                groups = [hooked for group in groups for hooked in self._hooked(self._hookCalls, group)]
+                groups = [
+                    hooked for group in groups for hooked in self._hooked(self._hookCalls, group)
+                ]
             except Exception as error:  # the application's own
-                self._outcomes.tell(itemsOf(groups), Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")))
+                self._outcomes.tell(
+                    itemsOf(groups),
+                    Failure(PylogbrokerError(f"the hook beforeEnqueue failed: {error!r}")),
+                )
                 return
         self._queue.enter(len(sizes), sum(sizes), groups, self._admitted, self._refused)
 
@@ -323,7 +392,10 @@ class Producer:
         items = [hookCalls.beforeEnqueue(item) for item in group.items()]
         first = items[0]
         isTogether = all(item.topic == first.topic and item.key is first.key for item in items)
-        return [PartitionBatch(some[0].topic, some[0].partition, some) for some in ([items] if isTogether else [[item] for item in items])]
+        return [
+            PartitionBatch(some[0].topic, some[0].partition, some)
+            for some in ([items] if isTogether else [[item] for item in items])
+        ]
 
     def _refused(self, groups: list[PartitionBatch], reason: PylogbrokerError) -> None:
         """There was no room."""
@@ -359,7 +431,9 @@ class Producer:
                 batch.add(value, key, size, waiter)
                 return
         except Exception as error:  # of a discovery of the application's own, too
-            self._outcomes.settle((QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter),), Failure(error))
+            self._outcomes.settle(
+                (QueueItem(topic, value, key, RANDOM_PARTITION, size, waiter),), Failure(error)
+            )
             return
         group = PartitionBatch.of(topic, (value,), key)
         group.waiters = [waiter]
@@ -481,7 +555,9 @@ class Producer:
         @raise ConfigurationError: there is no C{topic} in the settings.
         """
         if self.settings.topic is None:
-            raise ConfigurationError("topic is missing: it says where bytes go that are written to a producer")
+            raise ConfigurationError(
+                "topic is missing: it says where bytes go that are written to a producer"
+            )
         return self.settings.topic
 
     def figures(self, labels: Mapping[str, str] | None = None) -> list[Family]:
@@ -494,7 +570,10 @@ class Producer:
 
     def _fullness(self) -> float:
         queue, settings = self._queue, self.settings
-        return max((queue.count + queue.waitingCount) / settings.queueCountMax, queue.size / settings.queueSizeMax)
+        return max(
+            (queue.count + queue.waitingCount) / settings.queueCountMax,
+            queue.size / settings.queueSizeMax,
+        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -526,7 +605,9 @@ class Producer:
         ways = self._ways.byNumber
         await self._drain()
         if self._hookCalls is not None and not self._closing.isAborted:
-            for way in list(ways.values()):  # a hook has seen all messages by now, and knows what it has kept
+            for way in list(
+                ways.values()
+            ):  # a hook has seen all messages by now, and knows what it has kept
                 assert isinstance(way.lane, PolledLane)
                 way.lane.addAll(self._hookCalls.lastBatch())
             await self._drain()

@@ -32,7 +32,14 @@ class _Outside:
 
     __slots__ = ("admit", "count", "refuse", "size", "subject", "timer")
 
-    def __init__(self, count: int, size: int, subject: Any, admit: Callable[[Any], None], refuse: Callable[[Any, PylogbrokerError], None]) -> None:
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        subject: Any,
+        admit: Callable[[Any], None],
+        refuse: Callable[[Any, PylogbrokerError], None],
+    ) -> None:
         self.count = count
         self.size = size
         self.subject = subject
@@ -51,7 +58,9 @@ class Queue:
     @ivar isReady: whether one more message would go in at once. Kept, since it is asked for each message.
     """
 
-    def __init__(self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int) -> None:
+    def __init__(
+        self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int
+    ) -> None:
         """
         @param countMax: messages that may be in.
         @param sizeMax: bytes that may be in, and again as many outside.
@@ -73,13 +82,22 @@ class Queue:
         """Go in, if there is room and nobody waits. A call that is larger than all room goes when it is alone. Returns whether."""
         newCount, newSize = self.count + count, self.size + size
         if newCount >= self._countMax or newSize >= self._sizeMax or self._outside:
-            if self._outside or (self.count and (newCount > self._countMax or newSize > self._sizeMax)):
+            if self._outside or (
+                self.count and (newCount > self._countMax or newSize > self._sizeMax)
+            ):
                 return False
             self.isReady = False
         self.count, self.size = newCount, newSize
         return True
 
-    def enter(self, count: int, size: int, subject: T, admit: Callable[[T], None], refuse: Callable[[T, PylogbrokerError], None]) -> None:
+    def enter(
+        self,
+        count: int,
+        size: int,
+        subject: T,
+        admit: Callable[[T], None],
+        refuse: Callable[[T, PylogbrokerError], None],
+    ) -> None:
         """
         Go in, now or later.
 
@@ -94,8 +112,16 @@ class Queue:
         if timeoutMs == 0:
             refuse(subject, QueueFullError(self._fullText()))
             return
-        if self._outside and (self.waitingCount + count > WAITING_COUNT_MAX or self._waitingSize + size > self._sizeMax):
-            refuse(subject, QueueFullError(f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"))
+        if self._outside and (
+            self.waitingCount + count > WAITING_COUNT_MAX
+            or self._waitingSize + size > self._sizeMax
+        ):
+            refuse(
+                subject,
+                QueueFullError(
+                    f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"
+                ),
+            )
             return
         outside = _Outside(count, size, subject, admit, refuse)
         self._outside[outside] = None
@@ -104,7 +130,12 @@ class Queue:
         self._measure()
         if timeoutMs > 0:
             outside.timer = Timer(self._clock)
-            outside.timer.start(timeoutMs, self._expire, outside, QueueFullError(f"{self._fullText()}, for {timeoutMs} ms"))
+            outside.timer.start(
+                timeoutMs,
+                self._expire,
+                outside,
+                QueueFullError(f"{self._fullText()}, for {timeoutMs} ms"),
+            )
 
     def _fullText(self) -> str:
         return f"{self.count} messages of {self.size} bytes are under way, {self._countMax} of {self._sizeMax} may be"
@@ -162,7 +193,12 @@ class Queue:
 
     def look(self) -> None:
         """Tell those who wait for room, or for nothing to be under way."""
-        if self._readers and self.isReady and self.count <= self._countMax // 2 and self.size <= self._sizeMax // 2:
+        if (
+            self._readers
+            and self.isReady
+            and self.count <= self._countMax // 2
+            and self.size <= self._sizeMax // 2
+        ):
             readers, self._readers = self._readers, []
             for reader in list(readers):
                 if not reader.called:  # or one before has cancelled it
@@ -174,7 +210,9 @@ class Queue:
                     idler.callback(None)
 
     def _measure(self) -> None:
-        self.isReady = not self._outside and self.count < self._countMax and self.size < self._sizeMax
+        self.isReady = (
+            not self._outside and self.count < self._countMax and self.size < self._sizeMax
+        )
 
     @property
     def isIdle(self) -> bool:
@@ -198,7 +236,9 @@ class Queue:
         if waiter in self._readers:
             self._readers.remove(waiter)
 
-    def _wait(self, waiting: list[Deferred[None]], isNow: bool, waiter: Deferred[None] | None = None) -> Deferred[None]:
+    def _wait(
+        self, waiting: list[Deferred[None]], isNow: bool, waiter: Deferred[None] | None = None
+    ) -> Deferred[None]:
         waiter = Deferred(waiting.remove) if waiter is None else waiter
         if isNow:
             waiter.callback(None)

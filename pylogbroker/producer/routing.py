@@ -12,7 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.client.discovery import IDiscovery
-from pylogbroker.cluster.partitioning import REMEMBERED_COUNT_MAX, REMEMBERED_LENGTH_MAX, Partitioner, defaultPartitioner
+from pylogbroker.cluster.partitioning import (
+    REMEMBERED_COUNT_MAX,
+    REMEMBERED_LENGTH_MAX,
+    Partitioner,
+    defaultPartitioner,
+)
 from pylogbroker.errors import InvalidPartitionError, PylogbrokerError
 from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.producer.batches import PartitionBatch
@@ -43,7 +48,12 @@ class Route:
         The index of a partition; the rest is as of L{Router.choose}.
         """
         index = self.router.index(topic, key, self.count)
-        if type(key) is str and self.router.isSteady and len(key) <= REMEMBERED_LENGTH_MAX and key not in self.indexes:
+        if (
+            type(key) is str
+            and self.router.isSteady
+            and len(key) <= REMEMBERED_LENGTH_MAX
+            and key not in self.indexes
+        ):
             self.indexes[key] = index
             self.router.remember(self.indexes, key)
         return index
@@ -60,7 +70,9 @@ class Router:
     @ivar isSteady: whether a key that is text goes to the same of so many partitions whenever it is asked for.
     """
 
-    def __init__(self, discovery: IDiscovery, partitioner: Partitioner, random: Callable[[], float]) -> None:
+    def __init__(
+        self, discovery: IDiscovery, partitioner: Partitioner, random: Callable[[], float]
+    ) -> None:
         """
         @param random: numbers from 0 up to, not including, 1.
         """
@@ -71,7 +83,9 @@ class Router:
         self._partitioner = partitioner
         self._random = random
 
-    def choose(self, topic: str, key: Any = None, avoid: int | None = None) -> BrokerPartition | None:
+    def choose(
+        self, topic: str, key: Any = None, avoid: int | None = None
+    ) -> BrokerPartition | None:
         """
         @param avoid: a broker that is not taken if there is another choice, and the key leaves one.
         @return: L{None} when nothing is known of the topic: it must be looked up.
@@ -104,7 +118,11 @@ class Router:
         except PylogbrokerError:
             raise
         except Exception as error:  # the application's own partitioner
-            raise InvalidPartitionError(f"the partitioner failed for topic {topic} and key {key!r}: {error!r}") from error
+            raise InvalidPartitionError(
+                f"the partitioner failed for topic {topic} and key {key!r}: {error!r}"
+            ) from error
         if not isinstance(index, int) or not 0 <= index < count:
-            raise InvalidPartitionError(f"the partitioner gave {index!r} for topic {topic} and key {key!r}; 0 to {count - 1} would be right")
+            raise InvalidPartitionError(
+                f"the partitioner gave {index!r} for topic {topic} and key {key!r}; 0 to {count - 1} would be right"
+            )
         return index

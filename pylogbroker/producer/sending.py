@@ -133,7 +133,9 @@ def _isKnown(deferredClass: Any) -> bool:
     probe.addErrback(_passed, 1, two=2)
     try:
         ((good, bad),) = probe._callbacks
-        return vars(probe) == {"_callbacks": [(good, bad)], "_canceller": None} and bool(bad == (_passed, (1,), {"two": 2}))
+        return vars(probe) == {"_callbacks": [(good, bad)], "_canceller": None} and bool(
+            bad == (_passed, (1,), {"two": 2})
+        )
     except (AttributeError, TypeError, ValueError):
         return False
 

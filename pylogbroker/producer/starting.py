@@ -82,14 +82,25 @@ class Starting:
             settings = self._settings
             zookeeper = self._zookeeper
             if zookeeper is None:
-                from pylogbroker.zookeeper.client import ZookeeperClient  # kazoo is not needed by who has a list of brokers
+                from pylogbroker.zookeeper.client import (
+                    ZookeeperClient,
+                )  # kazoo is not needed by who has a list of brokers
 
                 client = ZookeeperClient(
-                    self._reactor, settings.zookeeperServers, settings.zookeeperSessionTimeoutMs, digest=settings.zookeeperDigest, acl=settings.zookeeperAcl
+                    self._reactor,
+                    settings.zookeeperServers,
+                    settings.zookeeperSessionTimeoutMs,
+                    digest=settings.zookeeperDigest,
+                    acl=settings.zookeeperAcl,
                 )
                 await client.connect(settings.zookeeperConnectTimeoutMs)
                 zookeeper = self._ownZookeeper = client
-            discovery = ZookeeperDiscovery(self._reactor, zookeeper, readRetryCount=settings.zookeeperReadRetryCount, random=self._random)
+            discovery = ZookeeperDiscovery(
+                self._reactor,
+                zookeeper,
+                readRetryCount=settings.zookeeperReadRetryCount,
+                random=self._random,
+            )
         try:
             await discovery.start()
         except BaseException:

@@ -90,9 +90,20 @@ class Ways:
         if broker is None:
             raise NoBrokersError(f"broker {number} is not there")
         settings = self._settings
-        rule = ReconnectRule(settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs, self._random)
+        rule = ReconnectRule(
+            settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs, self._random
+        )
         link = self._connections.to(broker.endpoint)
-        way = Way(broker, Carrier(self._reactor, link, rule, isConfirming=settings.isConfirming, timeoutMs=settings.timeoutMs))
+        way = Way(
+            broker,
+            Carrier(
+                self._reactor,
+                link,
+                rule,
+                isConfirming=settings.isConfirming,
+                timeoutMs=settings.timeoutMs,
+            ),
+        )
         way.lane = self._makeLane(
             self._reactor, settings.batchCount, settings.batchSizeMax, settings.queueTimeMs, lambda batches: self._dispatch(way, batches)
         )  # fmt: skip
@@ -105,13 +116,19 @@ class Ways:
         if way is None:
             return
         if all(other.broker.endpoint != way.broker.endpoint for other in self.byNumber.values()):
-            self._connections.forget(way.broker.endpoint).addErrback(self._notClosed, way.broker.endpoint)
+            self._connections.forget(way.broker.endpoint).addErrback(
+                self._notClosed, way.broker.endpoint
+            )
         batches = way.lane.stop()
         if batches:
             self._abandoned(number, batches)
 
     def _notClosed(self, failure: Failure, endpoint: str) -> None:
-        log.warn("The connection to {endpoint} did not end well: {reason}", endpoint=endpoint, reason=failure.getErrorMessage())
+        log.warn(
+            "The connection to {endpoint} did not end well: {reason}",
+            endpoint=endpoint,
+            reason=failure.getErrorMessage(),
+        )
 
     def flush(self) -> None:
         """What has been collected is not to wait for more."""

@@ -21,7 +21,17 @@ from pylogbroker.broker.workers import IWorker
 from pylogbroker.errors import BrokenEntryError, ClosedError, RegistryError, UnusableLogError
 from pylogbroker.registry.topiclog import TopicLog
 from pylogbroker.schemas.compatibility import incompatibilities
-from pylogbroker.schemas.entries import Begin, Change, DeleteSubject, DeleteVersion, Entry, Register, SetLevel, decodeEntry, encodeEntry
+from pylogbroker.schemas.entries import (
+    Begin,
+    Change,
+    DeleteSubject,
+    DeleteVersion,
+    Entry,
+    Register,
+    SetLevel,
+    decodeEntry,
+    encodeEntry,
+)
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, Registered, RegistryState
 from pylogbroker.schemas.texts import identityOf
@@ -65,7 +75,14 @@ class Registry:
 
     _log = Logger()
 
-    def __init__(self, clock: Any, log: TopicLog, worker: IWorker, newRequest: Callable[[], str], timeoutMs: float) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        log: TopicLog,
+        worker: IWorker,
+        newRequest: Callable[[], str],
+        timeoutMs: float,
+    ) -> None:
         """
         @param worker: for what takes time with schemas.
         @param newRequest: gives texts that nobody else has.
@@ -120,7 +137,9 @@ class Registry:
             try:
                 await self._carryOut(Begin())
             except RegistryError as error:
-                self._log.warn("The first entry of a new topic has not come back yet: {error}", error=error)
+                self._log.warn(
+                    "The first entry of a new topic has not come back yet: {error}", error=error
+                )
 
     def _notBegun(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
@@ -128,16 +147,24 @@ class Registry:
 
     def _becomeReady(self) -> None:
         self.isReady = True
-        self._log.info("The registry has {subjectCount} subjects", subjectCount=len(self.state.subjects(True)))
+        self._log.info(
+            "The registry has {subjectCount} subjects", subjectCount=len(self.state.subjects(True))
+        )
 
     def _apply(self, payload: bytes, offset: int) -> None:
         try:
             entry = decodeEntry(payload)
         except BrokenEntryError as error:
             if not self.state.hasBegun:
-                raise UnusableLogError(f"the topic does not begin with a registry's first entry, but with {error}") from error
+                raise UnusableLogError(
+                    f"the topic does not begin with a registry's first entry, but with {error}"
+                ) from error
             self.skippedCount += 1
-            self._log.error("An entry at offset {offset} cannot be read, and is skipped: {error}", offset=offset, error=error)
+            self._log.error(
+                "An entry at offset {offset} cannot be read, and is skipped: {error}",
+                offset=offset,
+                error=error,
+            )
             return
         if not self.state.hasBegun and not isinstance(entry.change, Begin):
             raise UnusableLogError("the topic does not begin with a registry's first entry")
@@ -175,12 +202,17 @@ class Registry:
             sending.cancel()
 
     def _whyLate(self, isSent: bool) -> str:
-        late = f"The change did not come back within {self._timeoutMs} ms, and may still come to be: "
+        late = (
+            f"The change did not come back within {self._timeoutMs} ms, and may still come to be: "
+        )
         if self._topicLog.problem is not None:
             return late + str(self._topicLog.problem)
         if not isSent:
             return late + "the broker does not take it (max.message.size may be too small)"
-        return late + "the broker has it, and does not show it before it flushes (topic.flush.intervals.ms), or it dropped it (max.message.size)"
+        return (
+            late
+            + "the broker has it, and does not show it before it flushes (topic.flush.intervals.ms), or it dropped it (max.message.size)"
+        )
 
     # -- what clients want
 
@@ -200,9 +232,13 @@ class Registry:
         try:
             await self._topicLog.refresh().addTimeout(self._timeoutMs / 1000, self._clock)
         except TimeoutError:
-            raise RegistryError(TIMED_OUT, f"The topic cannot be read now: {self._topicLog.problem}") from None
+            raise RegistryError(
+                TIMED_OUT, f"The topic cannot be read now: {self._topicLog.problem}"
+            ) from None
         except (UnusableLogError, ClosedError) as error:
-            raise RegistryError(STORE_FAILED, f"The topic cannot be read any more: {error}") from error
+            raise RegistryError(
+                STORE_FAILED, f"The topic cannot be read any more: {error}"
+            ) from error
 
     async def understand(self, text: str) -> tuple[str, str]:
         """
@@ -237,19 +273,32 @@ class Registry:
             except RegistryError as error:
                 if error.code != STALE:
                     raise
-        raise RegistryError(STORE_FAILED, f"{ATTEMPT_COUNT_MAX} times others have changed {subject} meanwhile")
+        raise RegistryError(
+            STORE_FAILED, f"{ATTEMPT_COUNT_MAX} times others have changed {subject} meanwhile"
+        )
 
     async def _judgeAndAppend(self, subject: str, text: str, identity: str) -> Any:
-        earlier, level, basis = self.state.earlier(subject), self.state.level(subject), self.state.basis(subject)
+        earlier, level, basis = (
+            self.state.earlier(subject),
+            self.state.level(subject),
+            self.state.basis(subject),
+        )
         self._checkRoom(self.state.versionCount(subject), len(text))
         problems = await self.problems(text, earlier, level)
         if problems:
-            raise RegistryError(INCOMPATIBLE, f"Schema being registered is incompatible with an earlier schema for subject \"{subject}\" ({level}): {problems}")
+            raise RegistryError(
+                INCOMPATIBLE,
+                f'Schema being registered is incompatible with an earlier schema for subject "{subject}" ({level}): {problems}',
+            )
         return await self._carryOut(Register(subject, text, identity, basis))
 
     def _checkRoom(self, versionCount: int, size: int) -> None:
         state = self.state
-        if versionCount >= VERSION_COUNT_MAX or state.subjectCount >= SUBJECT_COUNT_MAX or state.textsSize + size > TEXTS_SIZE_MAX:
+        if (
+            versionCount >= VERSION_COUNT_MAX
+            or state.subjectCount >= SUBJECT_COUNT_MAX
+            or state.textsSize + size > TEXTS_SIZE_MAX
+        ):
             most = f"{VERSION_COUNT_MAX} versions of a subject that are not deleted for good, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX} bytes of schemas"
             raise RegistryError(NOT_ALLOWED, f"There is no more room: {most} is the most")
 
@@ -265,7 +314,9 @@ class Registry:
         @return: the versions.
         @raise RegistryError: there is none, or it is not its turn.
         """
-        return await self._inTurn(subject, lambda: self._carryOut(DeleteSubject(subject, isPermanent)))
+        return await self._inTurn(
+            subject, lambda: self._carryOut(DeleteSubject(subject, isPermanent))
+        )
 
     async def setLevel(self, subject: str, level: str) -> str:
         """

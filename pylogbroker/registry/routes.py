@@ -20,7 +20,13 @@ from pylogbroker.errors import InvalidSchemaError, RegistryError
 from pylogbroker.registry.registry import INVALID_SCHEMA, NOT_ALLOWED, NOT_READY, Registry
 from pylogbroker.schemas.levels import LEVELS, TRANSITIVE
 from pylogbroker.schemas.rest import MEDIA_TYPE
-from pylogbroker.schemas.state import LEVEL_NOT_FOUND, MODE_NOT_FOUND, SCHEMA_NOT_FOUND, VERSION_NOT_FOUND, Registered
+from pylogbroker.schemas.state import (
+    LEVEL_NOT_FOUND,
+    MODE_NOT_FOUND,
+    SCHEMA_NOT_FOUND,
+    VERSION_NOT_FOUND,
+    Registered,
+)
 from pylogbroker.web.site import Asked, Reply, Web, jsonReply
 
 T = TypeVar("T")
@@ -54,7 +60,9 @@ class _Call(NamedTuple):
 
     @property
     def isDeletedOnly(self) -> bool:
-        return self.flag("deletedOnly") or self.flag("deleted_only")  # as Java's clients and as Python's write it
+        return self.flag("deletedOnly") or self.flag(
+            "deleted_only"
+        )  # as Java's clients and as Python's write it
 
     def number(self, name: str, default: int) -> int:
         text = self.asked.query.get(name, str(default))
@@ -71,7 +79,10 @@ class _Call(NamedTuple):
     def subject(self) -> str:
         name = self.pieces[0]
         if not name or len(name) > NAME_SIZE_MAX or _CONTROLS.search(name):
-            raise RegistryError(INVALID_SUBJECT, f"The specified subject is not a valid one: 1 to {NAME_SIZE_MAX} characters, none of them a control character")
+            raise RegistryError(
+                INVALID_SUBJECT,
+                f"The specified subject is not a valid one: 1 to {NAME_SIZE_MAX} characters, none of them a control character",
+            )
         return name
 
     @property
@@ -81,20 +92,28 @@ class _Call(NamedTuple):
         if text in ("latest", "-1"):
             return None
         if not re.fullmatch(r"[0-9]{1,9}", text) or not int(text):
-            raise RegistryError(INVALID_VERSION, f"The specified version '{text[:40]}' is not a valid version id: a number from 1 on, or \"latest\"")
+            raise RegistryError(
+                INVALID_VERSION,
+                f"The specified version '{text[:40]}' is not a valid version id: a number from 1 on, or \"latest\"",
+            )
         return int(text)
 
     @property
     def schemaId(self) -> int:
         text = self.pieces[0]
         if not re.fullmatch(r"[0-9]{1,10}", text):
-            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {text[:40]} not found: an id is a number")
+            raise RegistryError(
+                SCHEMA_NOT_FOUND, f"Schema {text[:40]} not found: an id is a number"
+            )
         return int(text)
 
     def json(self) -> dict[str, Any]:
         """The body."""
         if self.asked.kind not in _KINDS:
-            raise RegistryError(415, f"The body must have the Content-Type {MEDIA_TYPE} or application/json, not {self.asked.kind[:80]!r}")
+            raise RegistryError(
+                415,
+                f"The body must have the Content-Type {MEDIA_TYPE} or application/json, not {self.asked.kind[:80]!r}",
+            )
         try:
             value = json.loads(self.asked.body)
         except (ValueError, RecursionError) as error:
@@ -108,7 +127,10 @@ class _Call(NamedTuple):
         body = self.json()
         for name in ("id", "version"):
             if body.get(name) not in (None, 0, -1):
-                raise RegistryError(NOT_ALLOWED, f"The {name} of a schema is given here, not taken: there is no mode IMPORT")
+                raise RegistryError(
+                    NOT_ALLOWED,
+                    f"The {name} of a schema is given here, not taken: there is no mode IMPORT",
+                )
         return self.schema()
 
     def schema(self) -> str:
@@ -116,15 +138,26 @@ class _Call(NamedTuple):
         body = self.json()
         kind = body.get("schemaType") or _AVRO
         if kind != _AVRO:
-            raise RegistryError(INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not known here: {_AVRO} is")
+            raise RegistryError(
+                INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not known here: {_AVRO} is"
+            )
         if body.get("references"):
-            raise RegistryError(INVALID_SCHEMA, "References to other schemas are not known here: put what they name into the schema")
-        for name in ("metadata", "ruleSet"):  # rules encrypt fields: they may not be left out silently
+            raise RegistryError(
+                INVALID_SCHEMA,
+                "References to other schemas are not known here: put what they name into the schema",
+            )
+        for name in (
+            "metadata",
+            "ruleSet",
+        ):  # rules encrypt fields: they may not be left out silently
             if body.get(name):
-                raise RegistryError(INVALID_SCHEMA, f"{name} is not known here, and nobody would heed it: leave it out")
+                raise RegistryError(
+                    INVALID_SCHEMA,
+                    f"{name} is not known here, and nobody would heed it: leave it out",
+                )
         text = body.get("schema")
         if not isinstance(text, str) or not text.strip():
-            raise RegistryError(INVALID_SCHEMA, "Empty schema: \"schema\" must be the schema's text")
+            raise RegistryError(INVALID_SCHEMA, 'Empty schema: "schema" must be the schema\'s text')
         return text
 
 
@@ -132,7 +165,12 @@ Route = Callable[[Registry, _Call], Any]
 
 
 def _asJson(registered: Registered) -> dict[str, Any]:
-    return {"subject": registered.subject, "version": registered.version, "id": registered.schemaId, "schema": registered.text}
+    return {
+        "subject": registered.subject,
+        "version": registered.version,
+        "id": registered.schemaId,
+        "schema": registered.text,
+    }
 
 
 def _version(registry: Registry, call: _Call) -> Registered:
@@ -148,7 +186,11 @@ def _subjects(registry: Registry, call: _Call) -> list[str]:
 
 def _versions(registry: Registry, call: _Call) -> list[int]:
     found = registry.state.versions(call.subject, call.flag("deleted") or call.isDeletedOnly)
-    left = {number for number, _text in registry.state.earlier(call.subject)} if call.isDeletedOnly else ()
+    left = (
+        {number for number, _text in registry.state.earlier(call.subject)}
+        if call.isDeletedOnly
+        else ()
+    )
     return call.page([number for number in found if number not in left])
 
 
@@ -188,11 +230,18 @@ async def _schemaText(registry: Registry, call: _Call) -> Any:
 
 def _places(registry: Registry, call: _Call) -> list[tuple[str, int]]:
     wanted = call.asked.query.get("subject")
-    return [place for place in registry.state.places(call.schemaId, call.flag("deleted")) if wanted in (None, place[0])]
+    return [
+        place
+        for place in registry.state.places(call.schemaId, call.flag("deleted"))
+        if wanted in (None, place[0])
+    ]
 
 
 def _schemaVersions(registry: Registry, call: _Call) -> list[dict[str, Any]]:
-    return [{"subject": subject, "version": version} for subject, version in call.page(_places(registry, call))]
+    return [
+        {"subject": subject, "version": version}
+        for subject, version in call.page(_places(registry, call))
+    ]
 
 
 def _schemaSubjects(registry: Registry, call: _Call) -> list[str]:
@@ -204,7 +253,10 @@ def _level(registry: Registry, call: _Call) -> dict[str, Any]:
         return {"compatibilityLevel": registry.state.level()}
     own = registry.state.ownLevel(call.subject)
     if not own and not call.flag("defaultToGlobal"):
-        raise RegistryError(LEVEL_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level compatibility configured")
+        raise RegistryError(
+            LEVEL_NOT_FOUND,
+            f"Subject '{call.subject}' does not have subject-level compatibility configured",
+        )
     return {"compatibilityLevel": registry.state.level(call.subject)}
 
 
@@ -213,10 +265,17 @@ async def _setLevel(registry: Registry, call: _Call) -> dict[str, Any]:
     level = body.pop("compatibility", None)
     others = sorted(name for name, value in body.items() if value)
     if others:
-        raise RegistryError(NOT_ALLOWED, f"There is only compatibility to be set here, not {', '.join(others)[:200]}")
+        raise RegistryError(
+            NOT_ALLOWED,
+            f"There is only compatibility to be set here, not {', '.join(others)[:200]}",
+        )
     if not isinstance(level, str) or level.upper() not in LEVELS:
-        raise RegistryError(INVALID_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}")
-    return {"compatibility": await registry.setLevel(call.subject if call.pieces else "", level.upper())}
+        raise RegistryError(
+            INVALID_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}"
+        )
+    return {
+        "compatibility": await registry.setLevel(call.subject if call.pieces else "", level.upper())
+    }
 
 
 async def _deleteLevel(registry: Registry, call: _Call) -> dict[str, Any]:
@@ -230,7 +289,9 @@ def _mode(registry: Registry, call: _Call) -> dict[str, str]:
 
 
 def _deleteMode(registry: Registry, call: _Call) -> None:
-    raise RegistryError(MODE_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level mode configured")
+    raise RegistryError(
+        MODE_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level mode configured"
+    )
 
 
 def _setMode(registry: Registry, call: _Call) -> dict[str, str]:
@@ -247,11 +308,16 @@ async def _check(registry: Registry, call: _Call) -> dict[str, Any]:
     earlier = registry.state.earlier(subject)
     if len(call.pieces) > 1:
         number, level = call.version, level.removesuffix(TRANSITIVE)
-        earlier = earlier[-1:] if number is None else [each for each in earlier if each[0] == number]
+        earlier = (
+            earlier[-1:] if number is None else [each for each in earlier if each[0] == number]
+        )
         if number is not None and not earlier:
             raise RegistryError(VERSION_NOT_FOUND, f"Version {number} not found.")
     problems = await registry.problems(text, earlier, level)
-    return {"is_compatible": not problems, **({"messages": problems} if call.flag("verbose") else {})}
+    return {
+        "is_compatible": not problems,
+        **({"messages": problems} if call.flag("verbose") else {}),
+    }
 
 
 def _referencedBy(registry: Registry, call: _Call) -> list[int]:
@@ -264,8 +330,13 @@ ROUTES: dict[str, dict[str, Route]] = {
     "subjects": {"GET": _subjects},
     "subjects/*": {"POST": _find, "DELETE": _deleteSubject},
     "subjects/*/versions": {"GET": _versions, "POST": _register},
-    "subjects/*/versions/*": {"GET": lambda registry, call: _asJson(_version(registry, call)), "DELETE": _deleteVersion},
-    "subjects/*/versions/*/schema": {"GET": lambda registry, call: json.loads(_version(registry, call).text)},
+    "subjects/*/versions/*": {
+        "GET": lambda registry, call: _asJson(_version(registry, call)),
+        "DELETE": _deleteVersion,
+    },
+    "subjects/*/versions/*/schema": {
+        "GET": lambda registry, call: json.loads(_version(registry, call).text)
+    },
     "subjects/*/versions/*/referencedby": {"GET": _referencedBy},
     "schemas/types": {"GET": lambda registry, call: [_AVRO]},
     "schemas/ids/*": {"GET": _schema},
@@ -282,12 +353,17 @@ ROUTES: dict[str, dict[str, Route]] = {
 }
 """By path, C{*} for a piece that varies; then by method."""
 
+
 def _routeOf(path: str) -> tuple[dict[str, Route], tuple[str, ...]] | None:
     pieces = path.strip("/").split("/")
     for pattern, methods in ROUTES.items():
         words = pattern.split("/")
-        if len(words) == len(pieces) and all(word in ("*", piece) for word, piece in zip(words, pieces, strict=True)):
-            return methods, tuple(_decoded(piece) for word, piece in zip(words, pieces, strict=True) if word == "*")
+        if len(words) == len(pieces) and all(
+            word in ("*", piece) for word, piece in zip(words, pieces, strict=True)
+        ):
+            return methods, tuple(
+                _decoded(piece) for word, piece in zip(words, pieces, strict=True) if word == "*"
+            )
     return None
 
 
@@ -315,7 +391,14 @@ class RegistryWeb(Web):
 
     methods = "GET, HEAD, POST, PUT, DELETE"
 
-    def __init__(self, reactor: Any, registry: Registry, names: tuple[str, ...], requestSizeMax: int, requestCountMax: int) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        registry: Registry,
+        names: tuple[str, ...],
+        requestSizeMax: int,
+        requestCountMax: int,
+    ) -> None:
         """
         @param requestSizeMax: bytes of a body.
         @param requestCountMax: requests that may be under way.
@@ -329,7 +412,11 @@ class RegistryWeb(Web):
     def answer(self, asked: Asked) -> Deferred[Reply]:
         """What a request gets: always JSON."""
         self.underWayCount += 1
-        return Deferred.fromCoroutine(self._route(asked)).addCallbacks(_reply, self._failed).addBoth(self._over)
+        return (
+            Deferred.fromCoroutine(self._route(asked))
+            .addCallbacks(_reply, self._failed)
+            .addBoth(self._over)
+        )
 
     async def _route(self, asked: Asked) -> Any:
         if self.underWayCount > self._requestCountMax:

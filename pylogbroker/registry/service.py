@@ -44,7 +44,12 @@ class RegistryService(Service):
     name = "pylogbroker-registry"
 
     def __init__(
-        self, reactor: Any, settings: RegistrySettings, *, worker: IWorker | None = None, request: Callable[[], str] = newRequest
+        self,
+        reactor: Any,
+        settings: RegistrySettings,
+        *,
+        worker: IWorker | None = None,
+        request: Callable[[], str] = newRequest,
     ) -> None:
         """
         @param worker: for what takes time with schemas; by default a thread of its own.
@@ -62,7 +67,13 @@ class RegistryService(Service):
             settings.pollIntervalMs, settings.checkIntervalMs,
         )  # fmt: skip
         self.registry = Registry(reactor, self._topicLog, self._worker, request, timeoutMs)
-        self.web = RegistryWeb(reactor, self.registry, settings.hosts, settings.requestSizeMax, settings.requestCountMax)
+        self.web = RegistryWeb(
+            reactor,
+            self.registry,
+            settings.hosts,
+            settings.requestSizeMax,
+            settings.requestCountMax,
+        )
         self.port: Any = None
         self._following: Deferred[None] | None = None
 
@@ -75,7 +86,10 @@ class RegistryService(Service):
         super().privilegedStartService()
         if self.port is None:
             description = listenerDescription(self._settings.listen)
-            self.port = listenNow(lambda: serverEndpoint(self._reactor, description).listen(self.web), f"listen={self._settings.listen}")
+            self.port = listenNow(
+                lambda: serverEndpoint(self._reactor, description).listen(self.web),
+                f"listen={self._settings.listen}",
+            )
 
     def startService(self) -> None:
         """Begin to read the topic; nothing is waited for."""

@@ -21,7 +21,14 @@ from twisted.python.failure import Failure
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.errors import ClosedError, InvalidMessageSizeError, OffsetOutOfRangeError, PylogbrokerError, UnusableLogError, WireError
+from pylogbroker.errors import (
+    ClosedError,
+    InvalidMessageSizeError,
+    OffsetOutOfRangeError,
+    PylogbrokerError,
+    UnusableLogError,
+    WireError,
+)
 from pylogbroker.model import EARLIEST, LATEST
 
 PARTITION = 0
@@ -50,7 +57,15 @@ class TopicLog:
 
     _log = Logger()
 
-    def __init__(self, clock: Any, topic: str, consumer: SimpleConsumer, producer: SyncProducer, pollIntervalMs: float, checkIntervalMs: float) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        topic: str,
+        consumer: SimpleConsumer,
+        producer: SyncProducer,
+        pollIntervalMs: float,
+        checkIntervalMs: float,
+    ) -> None:
         """
         @param consumer: of the broker; closed with this.
         @param producer: the same.
@@ -74,7 +89,9 @@ class TopicLog:
 
     # -- reading
 
-    def follow(self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]) -> Deferred[None]:
+    def follow(
+        self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
+    ) -> Deferred[None]:
         """
         Read from the first entry on, and whatever comes. What fails is tried again.
 
@@ -87,13 +104,19 @@ class TopicLog:
     def _end(self, result: T) -> T:
         """Nothing is read any more: who asks is told so at once."""
         error = result.value if isinstance(result, Failure) else None
-        self._ended = error if isinstance(error, UnusableLogError) else ClosedError(f"{self._topic} is not read any more")
+        self._ended = (
+            error
+            if isinstance(error, UnusableLogError)
+            else ClosedError(f"{self._topic} is not read any more")
+        )
         asking, self._asking = self._asking, {}
         for each in asking:
             each.errback(_again(self._ended))
         return result
 
-    async def _follow(self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]) -> None:
+    async def _follow(
+        self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
+    ) -> None:
         end: int | None = None
         isCaughtUp = False
         while not self._isClosed:
@@ -108,7 +131,9 @@ class TopicLog:
                 self.problem = error
                 raise
             except OffsetOutOfRangeError as error:
-                self.problem = UnusableLogError(f"{self._topic} has nothing at {self.position}, up to where it was read: {error}")
+                self.problem = UnusableLogError(
+                    f"{self._topic} has nothing at {self.position}, up to where it was read: {error}"
+                )
                 raise self.problem from error
             except PylogbrokerError as error:
                 self._tell(error)
@@ -121,13 +146,19 @@ class TopicLog:
                 continue
             for each in asking:
                 self._asking.pop(each, None)
-                self._clock.callLater(0, _answer, each)  # not from in here: who is called may close this
+                self._clock.callLater(
+                    0, _answer, each
+                )  # not from in here: who is called may close this
             if not self._asking:
                 await self._rest(self._pollSeconds)
 
     def _tell(self, error: PylogbrokerError) -> None:
         if str(error) != str(self.problem):
-            self._log.warn("{topic} cannot be read now, and is tried again: {error}", topic=self._topic, error=error)
+            self._log.warn(
+                "{topic} cannot be read now, and is tried again: {error}",
+                topic=self._topic,
+                error=error,
+            )
         self.problem = error
 
     async def _checkEnds(self) -> int:
@@ -139,7 +170,9 @@ class TopicLog:
                 f"topic.log.retention.hours={self._topic}:2147483647 (and no size) at the broker"
             )
         if end < self.position:
-            raise UnusableLogError(f"{self._topic} ends at {end}, and was read up to {self.position}: it is not the same topic any more")
+            raise UnusableLogError(
+                f"{self._topic} ends at {end}, and was read up to {self.position}: it is not the same topic any more"
+            )
         self._checkAt = self._clock.seconds() + self._checkSeconds
         return end
 
@@ -209,7 +242,11 @@ class TopicLog:
                 self._wake()
                 return
             except PylogbrokerError as error:
-                self._log.warn("An entry for {topic} may not have arrived, and is sent again: {error}", topic=self._topic, error=error)
+                self._log.warn(
+                    "An entry for {topic} may not have arrived, and is sent again: {error}",
+                    topic=self._topic,
+                    error=error,
+                )
             await deferLater(self._clock, RETRY_MS / 1000)
 
     def close(self) -> Deferred[None]:
@@ -223,4 +260,8 @@ class TopicLog:
         try:
             await self._producer.close()
         except (PylogbrokerError, CancelledError) as error:
-            self._log.info("The last entries for {topic} may not have arrived: {error}", topic=self._topic, error=error)
+            self._log.info(
+                "The last entries for {topic} may not have arrived: {error}",
+                topic=self._topic,
+                error=error,
+            )

@@ -18,7 +18,14 @@ import fastavro
 from fastavro import _read_py
 from fastavro.read import SchemaResolutionError
 
-from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, UnknownSchemaError, reasonOf
+from pylogbroker.errors import (
+    BrokenPayloadError,
+    EncodingError,
+    IncompatibleSchemaError,
+    InvalidSchemaError,
+    UnknownSchemaError,
+    reasonOf,
+)
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
 from pylogbroker.schemas.logical import readable
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, parseSchema
@@ -60,7 +67,9 @@ class AvroEncoder:
         try:
             fastavro.schemaless_writer(body, self._schema, value)
         except Exception as error:  # the library raises whatever its parts do
-            raise EncodingError(f"a value that is not of schema {self.schemaId}: {reasonOf(error)}") from error
+            raise EncodingError(
+                f"a value that is not of schema {self.schemaId}: {reasonOf(error)}"
+            ) from error
         return frame(self.schemaId, body.getvalue())
 
     __call__ = encode
@@ -89,7 +98,12 @@ class AvroDecoder:
     Makes values of payloads. For one thread at a time, but for L{look}.
     """
 
-    def __init__(self, readerSchema: str | None = None, find: Callable[[int], str] = _nobody, schemaCountMax: int = SCHEMA_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        readerSchema: str | None = None,
+        find: Callable[[int], str] = _nobody,
+        schemaCountMax: int = SCHEMA_COUNT_MAX,
+    ) -> None:
         """
         @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
         @param find: gives the text of a schema that was not learnt, or raises; for those who may wait there and then.
@@ -98,7 +112,9 @@ class AvroDecoder:
         """
         self._reader = None if readerSchema is None else parseSchema(readerSchema)
         self._find = find
-        self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(schemaCountMax, PARSED_SIZE_MAX)
+        self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(
+            schemaCountMax, PARSED_SIZE_MAX
+        )
         self._unusable: Remembered[int, str] = Remembered(schemaCountMax, PARSED_SIZE_MAX)
 
     def knows(self, schemaId: int) -> bool:
@@ -149,11 +165,17 @@ class AvroDecoder:
         try:
             value = read(body)
         except SchemaResolutionError as error:
-            raise IncompatibleSchemaError(f"the reader's schema cannot read schema {schemaId}: {error}") from error
+            raise IncompatibleSchemaError(
+                f"the reader's schema cannot read schema {schemaId}: {error}"
+            ) from error
         except Exception as error:  # the library raises whatever its parts do
-            raise BrokenPayloadError(f"a body that is not of schema {schemaId}: {reasonOf(error)}") from error
+            raise BrokenPayloadError(
+                f"a body that is not of schema {schemaId}: {reasonOf(error)}"
+            ) from error
         if body.tell() != len(payload):
-            raise BrokenPayloadError(f"{len(payload) - body.tell()} bytes too many behind a body of schema {schemaId}")
+            raise BrokenPayloadError(
+                f"{len(payload) - body.tell()} bytes too many behind a body of schema {schemaId}"
+            )
         return value
 
     __call__ = decode
@@ -174,5 +196,8 @@ class AvroDecoder:
             reader = None
         isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
         read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
-        schema, wanted = readable(writer.text, writer.schema, None if reader is None else reader.text), None if reader is None else reader.schema
+        schema, wanted = (
+            readable(writer.text, writer.schema, None if reader is None else reader.text),
+            None if reader is None else reader.schema,
+        )
         return lambda body: read(body, schema, wanted)

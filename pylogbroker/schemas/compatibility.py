@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from avro.compatibility import CompatibleResult, ReaderWriterCompatibilityChecker, SchemaCompatibilityResult, SchemaCompatibilityType, incompatible
+from avro.compatibility import (
+    CompatibleResult,
+    ReaderWriterCompatibilityChecker,
+    SchemaCompatibilityResult,
+    SchemaCompatibilityType,
+    incompatible,
+)
 from avro.compatibility import SchemaIncompatibilityType as Kind
 
 from pylogbroker.errors import InvalidSchemaError, reasonOf
@@ -45,15 +51,21 @@ class _Checker(ReaderWriterCompatibilityChecker):
         self._leftCount = STEP_COUNT_MAX
         self._known: dict[tuple[int, int], Any] = {}
 
-    def compare(self, reader: Any, writer: Any, token: str = "/", location: list[str] | None = None) -> Any:
+    def compare(
+        self, reader: Any, writer: Any, token: str = "/", location: list[str] | None = None
+    ) -> Any:
         """The library's C{get_compatibility}, which calls itself by that name."""
         pair = id(reader), id(writer)  # of trees that are held by who asks
         if pair not in self._known:
             self._leftCount -= 1
             if self._leftCount < 0:
                 raise InvalidSchemaError("schemas that are too complicated to be compared")
-            self._known[pair] = CompatibleResult  # what is under way is not what will speak against it
-            self._known[pair] = self.calculate_compatibility(reader, writer, [*(location or []), token])
+            self._known[pair] = (
+                CompatibleResult  # what is under way is not what will speak against it
+            )
+            self._known[pair] = self.calculate_compatibility(
+                reader, writer, [*(location or []), token]
+            )
         return self._known[pair]
 
     get_compatibility = compare  # type: ignore[assignment] # its names are not ours
@@ -64,12 +76,27 @@ class _Checker(ReaderWriterCompatibilityChecker):
         results = []
         for number, field in enumerate(reader.fields):
             where = [*location, "fields", str(number)]
-            name = next((name for name in (field.name, *(field.props.get("aliases") or ())) if name in written), None)
+            name = next(
+                (
+                    name
+                    for name in (field.name, *(field.props.get("aliases") or ()))
+                    if name in written
+                ),
+                None,
+            )
             if name is not None:
                 results.append(self.compare(field.type, written[name].type, "type", where))
             elif not field.has_default:
-                results.append(incompatible(Kind.reader_field_missing_default_value, field.name, where))
-        return _together([result for result in results if result.compatibility is not SchemaCompatibilityType.compatible])
+                results.append(
+                    incompatible(Kind.reader_field_missing_default_value, field.name, where)
+                )
+        return _together(
+            [
+                result
+                for result in results
+                if result.compatibility is not SchemaCompatibilityType.compatible
+            ]
+        )
 
     check_reader_writer_record_fields = fields
 
@@ -104,15 +131,23 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
     kind = level.removesuffix(TRANSITIVE)
     versions = {old: version for version, old in earlier if kind != NONE}
     if sum(map(len, versions)) > COMPARED_SIZE_MAX:
-        raise InvalidSchemaError(f"{len(versions)} earlier schemas of more than {COMPARED_SIZE_MAX} characters together: too large to be compared")
+        raise InvalidSchemaError(
+            f"{len(versions)} earlier schemas of more than {COMPARED_SIZE_MAX} characters together: too large to be compared"
+        )
     checker = _Checker()
     found: list[tuple[int, str]] = []
     for old, version in sorted(versions.items(), key=lambda each: (not isKept(each[0]), -each[1])):
         parsed = _earlier(version, old)
         if kind in (BACKWARD, FULL):
-            found += [(version, f"the new schema cannot read what version {version} has written: {why}") for why in _whyNot(checker, new, parsed)]
+            found += [
+                (version, f"the new schema cannot read what version {version} has written: {why}")
+                for why in _whyNot(checker, new, parsed)
+            ]
         if kind in (FORWARD, FULL):
-            found += [(version, f"version {version} cannot read what the new schema writes: {why}") for why in _whyNot(checker, parsed, new)]
+            found += [
+                (version, f"version {version} cannot read what the new schema writes: {why}")
+                for why in _whyNot(checker, parsed, new)
+            ]
         checker.forget()
         if len(found) >= PROBLEM_COUNT_MAX:
             break
@@ -123,7 +158,9 @@ def _earlier(version: int, text: str) -> Parsed:
     try:
         return parseSchema(text)
     except InvalidSchemaError as error:  # it was taken when less was refused
-        raise InvalidSchemaError(f"version {version} cannot be used any more, and nothing be compared with it until it is deleted: {error}") from error
+        raise InvalidSchemaError(
+            f"version {version} cannot be used any more, and nothing be compared with it until it is deleted: {error}"
+        ) from error
 
 
 def _whyNot(checker: _Checker, reader: Parsed, writer: Parsed) -> list[str]:

@@ -93,7 +93,12 @@ def encodeEntry(entry: Entry) -> bytes:
     """
     @raise BrokenEntryError: it is too large for brokers to keep.
     """
-    fields = {_KEY: FORMAT, "request": entry.request, "change": _NAMES[type(entry.change)], **entry.change._asdict()}
+    fields = {
+        _KEY: FORMAT,
+        "request": entry.request,
+        "change": _NAMES[type(entry.change)],
+        **entry.change._asdict(),
+    }
     payload = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
     if len(payload) > ENTRY_SIZE_MAX:
         raise BrokenEntryError(f"an entry of {len(payload)} bytes; {ENTRY_SIZE_MAX} are allowed")
@@ -117,7 +122,9 @@ def decodeEntry(payload: bytes) -> Entry:
     if not isinstance(change, str) or change not in _CHANGES:
         raise BrokenEntryError(f"an entry that asks for {change!r:.40}")
     made, kinds = _CHANGES[change]
-    entry = Entry(request, made(**{name: _field(fields, name, kind) for name, kind in kinds.items()}))
+    entry = Entry(
+        request, made(**{name: _field(fields, name, kind) for name, kind in kinds.items()})
+    )
     if isinstance(entry.change, SetLevel) and entry.change.level not in ("", *LEVELS):
         raise BrokenEntryError(f"an entry that sets the level {entry.change.level!r:.40}")
     return entry

@@ -28,10 +28,14 @@ def schemaIdOf(payload: bytes) -> int:
     @raise BrokenPayloadError: it is too short, or does not begin with the magic byte and an id.
     """
     if len(payload) < HEADER_SIZE:
-        raise BrokenPayloadError(f"{len(payload)} bytes are too few for a magic byte and a schema id")
+        raise BrokenPayloadError(
+            f"{len(payload)} bytes are too few for a magic byte and a schema id"
+        )
     magic, schemaId = _HEADER.unpack_from(payload)
     if magic != MAGIC:
-        raise BrokenPayloadError(f"the payload begins with byte {magic}, not with magic byte {MAGIC}")
+        raise BrokenPayloadError(
+            f"the payload begins with byte {magic}, not with magic byte {MAGIC}"
+        )
     if schemaId > ID_MAX:
         raise BrokenPayloadError(f"{schemaId} is no schema id")
     return int(schemaId)

@@ -9,7 +9,10 @@ BACKWARD = "BACKWARD"
 FORWARD = "FORWARD"
 FULL = "FULL"
 TRANSITIVE = "_TRANSITIVE"
-LEVELS = (NONE, *(kind + suffix for kind in (BACKWARD, FORWARD, FULL) for suffix in ("", TRANSITIVE)))
+LEVELS = (
+    NONE,
+    *(kind + suffix for kind in (BACKWARD, FORWARD, FULL) for suffix in ("", TRANSITIVE)),
+)
 """BACKWARD: the new one can read what the latest has written. FORWARD: the other way around. FULL: both. TRANSITIVE: all, instead of the latest."""
 
 DEFAULT_LEVEL = BACKWARD

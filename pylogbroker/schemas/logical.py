@@ -41,14 +41,24 @@ _WRITTEN = "pylogbroker-written"
 """Where the one stands that it takes the place of."""
 
 _READ_UNITS = ("millis", "micros")
-_MOMENTS = tuple(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in (*_READ_UNITS, "nanos"))
+_MOMENTS = tuple(
+    f"{kind}-{unit}"
+    for kind in ("timestamp", "local-timestamp")
+    for unit in (*_READ_UNITS, "nanos")
+)
 _NAMES: dict[str, tuple[str, ...]] = {
     "int": ("date", "time-millis"), "long": ("time-micros", *_MOMENTS), "bytes": ("decimal", "big-decimal"), "fixed": ("decimal", "duration", "uuid"),
     "string": ("uuid",),
 }  # fmt: skip
 """The specification's, by underlying type."""
 
-_PROMOTED = {"int": ("int",), "long": ("long", "int"), "bytes": ("bytes", "string"), "string": ("string", "bytes"), "fixed": ("fixed",)}
+_PROMOTED = {
+    "int": ("int",),
+    "long": ("long", "int"),
+    "bytes": ("bytes", "string"),
+    "string": ("string", "bytes"),
+    "fixed": ("fixed",),
+}
 """What may have been written where a type is read."""
 
 _READERS: dict[str, Callable[..., Any]] = {
@@ -65,7 +75,9 @@ def logicalType(schema: Mapping[str, Any]) -> str:
     @param schema: its properties; C{type} a text.
     """
     name = schema.get("logicalType")
-    if name not in _NAMES.get(schema["type"], ()) or (name == "decimal" and not schema.get("precision")):
+    if name not in _NAMES.get(schema["type"], ()) or (
+        name == "decimal" and not schema.get("precision")
+    ):
         return ""
     return str(name)
 
@@ -80,7 +92,13 @@ def _meaning(data: Any, writer: dict[str, Any], reader: dict[str, Any] | str | N
         return _meant(data, written, writer, written, writer)
     if isinstance(reader, str):
         return _promoted(data, writer["type"], reader)
-    return _meant(_promoted(data, writer["type"], reader["type"]), written, writer, logicalType(reader), reader)
+    return _meant(
+        _promoted(data, writer["type"], reader["type"]),
+        written,
+        writer,
+        logicalType(reader),
+        reader,
+    )
 
 
 def _promoted(data: Any, kind: str, wanted: str) -> Any:
@@ -91,7 +109,9 @@ _OURS: dict[str, Callable[..., Any]] = {f"{kind}-{_MARK}": _meaning for kind in 
 LOGICAL_READERS.update(_OURS)
 
 
-def _meant(data: Any, written: str, writer: Mapping[str, Any], wanted: str, reader: Mapping[str, Any]) -> Any:
+def _meant(
+    data: Any, written: str, writer: Mapping[str, Any], wanted: str, reader: Mapping[str, Any]
+) -> Any:
     if not wanted:
         return data
     name = _unit(written, wanted)
@@ -118,7 +138,11 @@ def _decimal(data: bytes, writer: Mapping[str, Any], reader: Mapping[str, Any]) 
     exponent, context = _form(reader["precision"], reader.get("scale", 0))
     if abs(unscaled) < 10**DIGIT_COUNT_MAX:
         try:
-            return Decimal(unscaled).scaleb(-writer.get("scale", 0), _EXACT).quantize(exponent, context=context)
+            return (
+                Decimal(unscaled)
+                .scaleb(-writer.get("scale", 0), _EXACT)
+                .quantize(exponent, context=context)
+            )
         except (Inexact, InvalidOperation):
             pass
     why = f"a decimal that {context.prec} digits, {-exponent.as_tuple().exponent} of them behind the point, have no room for"  # type: ignore[operator]
@@ -130,7 +154,9 @@ _EXACT = Context(prec=DIGIT_COUNT_MAX, traps=[Inexact, InvalidOperation])
 
 @lru_cache(256)
 def _form(precision: int, scale: int) -> tuple[Decimal, Context]:
-    return Decimal((0, (1,), -scale)), Context(prec=min(precision, DIGIT_COUNT_MAX), traps=[Inexact, InvalidOperation])
+    return Decimal((0, (1,), -scale)), Context(
+        prec=min(precision, DIGIT_COUNT_MAX), traps=[Inexact, InvalidOperation]
+    )
 
 
 # -- schemas
@@ -150,7 +176,11 @@ def readable(text: str, schema: Any, readerText: str | None) -> Any:
         written = logicalType(each) if isinstance(each, dict) else ""
         kind = each["type"] if isinstance(each, dict) else each
         if written == "decimal" if wanted is None else kind in wanted:
-            return {**(each if isinstance(each, dict) else {"type": kind}), "logicalType": _MARK, _WRITTEN: written}
+            return {
+                **(each if isinstance(each, dict) else {"type": kind}),
+                "logicalType": _MARK,
+                _WRITTEN: written,
+            }
         if wanted is None or not written:
             return each
         return {key: value for key, value in each.items() if key != "logicalType"}
@@ -202,15 +232,25 @@ class _Defaults:
         if kind == "array":
             return [self.value(schema["items"], each) for each in _demand(given, list)]
         if kind == "map":
-            return {key: self.value(schema["values"], each) for key, each in _demand(given, dict).items()}
+            return {
+                key: self.value(schema["values"], each)
+                for key, each in _demand(given, dict).items()
+            }
         name = logicalType(schema)
         return _meant(_plain(kind, given), name, schema, name, schema)
 
     def _record(self, fields: list[dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
         self.leftCount -= 1 + sum(field["name"] not in given for field in fields)
         if self.leftCount < 0:
-            raise InvalidSchemaError("defaults of records in records that stand for far more than what is written")
-        return {field["name"]: self.value(field["type"], given[field["name"]] if field["name"] in given else field["default"]) for field in fields}
+            raise InvalidSchemaError(
+                "defaults of records in records that stand for far more than what is written"
+            )
+        return {
+            field["name"]: self.value(
+                field["type"], given[field["name"]] if field["name"] in given else field["default"]
+            )
+            for field in fields
+        }
 
     def _branch(self, branches: list[Any], given: Any) -> Any:
         for branch in branches:
@@ -250,7 +290,9 @@ def fillDefaults(schema: Any, countMax: int) -> None:
     @raise InvalidSchemaError: they stand for too many values.
     """
     named = {each["name"]: each for each in _nodes(schema) if "name" in each}
-    fields = [field for each in named.values() for field in each.get("fields", ()) if "default" in field]
+    fields = [
+        field for each in named.values() for field in each.get("fields", ()) if "default" in field
+    ]
     defaults, missing = _Defaults(named, countMax), object()
     values = []
     for field in fields:
@@ -272,5 +314,9 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(branch)
     elif isinstance(schema, dict):
         yield schema
-        for inner in (schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))):
+        for inner in (
+            schema.get("items"),
+            schema.get("values"),
+            *(field["type"] for field in schema.get("fields", ())),
+        ):
             yield from _nodes(inner)

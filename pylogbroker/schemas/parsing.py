@@ -48,7 +48,22 @@ NAME_SIZE_MAX = 1_000
 """Characters of a name, with its namespace."""
 
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
-_SIZED = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum", "array", "map", "union", "error_union"))
+_SIZED = frozenset(
+    (
+        "boolean",
+        "int",
+        "long",
+        "float",
+        "double",
+        "bytes",
+        "string",
+        "enum",
+        "array",
+        "map",
+        "union",
+        "error_union",
+    )
+)
 
 
 class Parsed(NamedTuple):
@@ -96,7 +111,9 @@ def _parse(text: str) -> Parsed:
     text = canonicalText(text)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about logical types that it does not know, which are then left out, as Avro wants it
+            warnings.simplefilter(
+                "ignore"
+            )  # about logical types that it does not know, which are then left out, as Avro wants it
             tree = avro.schema.parse(text)
         schema = fastavro.parse_schema(json.loads(text))
         fillDefaults(schema, FILLED_COUNT_MIN + len(text) // FILLED_SIZE)
@@ -141,7 +158,10 @@ def _qualifyAliases(tree: Any) -> None:
         aliases = each.props.get("aliases") if each.type in ("record", "enum", "fixed") else None
         if aliases:
             space = each.fullname.rpartition(".")[0]
-            each.set_prop("aliases", [alias if "." in alias or not space else f"{space}.{alias}" for alias in aliases])
+            each.set_prop(
+                "aliases",
+                [alias if "." in alias or not space else f"{space}.{alias}" for alias in aliases],
+            )
 
 
 def _checkDepth(tree: Any) -> bool:
@@ -163,14 +183,18 @@ def _checkDepth(tree: Any) -> bool:
 
     deepest = depth(tree)
     if deepest > DEPTH_MAX:
-        raise InvalidSchemaError(f"values of this schema are nested {deepest} deep; {DEPTH_MAX} is allowed")
+        raise InvalidSchemaError(
+            f"values of this schema are nested {deepest} deep; {DEPTH_MAX} is allowed"
+        )
     return isRecursive
 
 
 def _checkNames(tree: Any) -> None:
     for each in _all(tree):
         if each.type in _NAMED and len(each.fullname) > NAME_SIZE_MAX:
-            raise InvalidSchemaError(f"the name {each.fullname[:40]}… has {len(each.fullname)} characters; {NAME_SIZE_MAX} are allowed")
+            raise InvalidSchemaError(
+                f"the name {each.fullname[:40]}… has {len(each.fullname)} characters; {NAME_SIZE_MAX} are allowed"
+            )
 
 
 def _checkEmpty(tree: Any) -> None:
@@ -178,9 +202,13 @@ def _checkEmpty(tree: Any) -> None:
     counts: dict[int, int] = {}
     for each in _all(tree):
         if each.type == "array" and not _takesBytes(each.items, known):
-            raise InvalidSchemaError("an array's items take no bytes: a few bytes could stand for any number of them")
+            raise InvalidSchemaError(
+                "an array's items take no bytes: a few bytes could stand for any number of them"
+            )
         if _emptyCount(each, known, counts) > EMPTY_COUNT_MAX:
-            raise InvalidSchemaError(f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes: a few bytes could stand for any number of them")
+            raise InvalidSchemaError(
+                f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes: a few bytes could stand for any number of them"
+            )
 
 
 def _emptyCount(tree: Any, known: dict[int, bool], counts: dict[int, int]) -> int:
@@ -189,7 +217,9 @@ def _emptyCount(tree: Any, known: dict[int, bool], counts: dict[int, int]) -> in
         return 0
     if id(tree) not in counts:
         counts[id(tree)] = 0
-        counts[id(tree)] = (not _takesBytes(tree, known)) + sum(_emptyCount(each, known, counts) for each in _inside(tree))
+        counts[id(tree)] = (not _takesBytes(tree, known)) + sum(
+            _emptyCount(each, known, counts) for each in _inside(tree)
+        )
     return counts[id(tree)]
 
 

@@ -51,8 +51,12 @@ class RegistryCall(Generic[T]):
                 return self.read(answer)
             code, reason = int(answer["error_code"]), str(answer["message"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise WireError(f"{self.method} {self.path}: no answer of a registry: HTTP {status}, {body[:200]!r}") from error
-        raise UnknownSchemaError(reason) if code == SCHEMA_NOT_FOUND else RegistryError(code, reason)
+            raise WireError(
+                f"{self.method} {self.path}: no answer of a registry: HTTP {status}, {body[:200]!r}"
+            ) from error
+        raise (
+            UnknownSchemaError(reason) if code == SCHEMA_NOT_FOUND else RegistryError(code, reason)
+        )
 
 
 def _path(*pieces: str | int) -> str:
@@ -70,17 +74,26 @@ def _text(value: Any) -> str:
 
 
 def _registered(answer: Any) -> Registered:
-    return Registered(_text(answer["subject"]), int(answer["version"]), int(answer["id"]), _text(answer["schema"]))
+    return Registered(
+        _text(answer["subject"]), int(answer["version"]), int(answer["id"]), _text(answer["schema"])
+    )
 
 
 def schemaCall(schemaId: int) -> RegistryCall[str]:
     """The text of a schema."""
-    return RegistryCall("GET", _path("schemas", "ids", schemaId), None, lambda answer: _text(answer["schema"]))
+    return RegistryCall(
+        "GET", _path("schemas", "ids", schemaId), None, lambda answer: _text(answer["schema"])
+    )
 
 
 def registerCall(subject: str, text: str) -> RegistryCall[int]:
     """The id of a schema, which is registered if need be."""
-    return RegistryCall("POST", _path("subjects", subject, "versions"), _asBody(text), lambda answer: int(answer["id"]))
+    return RegistryCall(
+        "POST",
+        _path("subjects", subject, "versions"),
+        _asBody(text),
+        lambda answer: int(answer["id"]),
+    )
 
 
 def findCall(subject: str, text: str) -> RegistryCall[Registered]:
@@ -90,23 +103,44 @@ def findCall(subject: str, text: str) -> RegistryCall[Registered]:
 
 def versionCall(subject: str, version: int | None = None) -> RegistryCall[Registered]:
     """A version of a subject; L{None} for the latest."""
-    return RegistryCall("GET", _path("subjects", subject, "versions", "latest" if version is None else version), None, _registered)
+    return RegistryCall(
+        "GET",
+        _path("subjects", subject, "versions", "latest" if version is None else version),
+        None,
+        _registered,
+    )
 
 
 def versionsCall(subject: str) -> RegistryCall[list[int]]:
     """The versions of a subject."""
-    return RegistryCall("GET", _path("subjects", subject, "versions"), None, lambda answer: [int(version) for version in answer])
+    return RegistryCall(
+        "GET",
+        _path("subjects", subject, "versions"),
+        None,
+        lambda answer: [int(version) for version in answer],
+    )
 
 
 def subjectsCall() -> RegistryCall[list[str]]:
     """All subjects."""
-    return RegistryCall("GET", _path("subjects"), None, lambda answer: [_text(subject) for subject in answer])
+    return RegistryCall(
+        "GET", _path("subjects"), None, lambda answer: [_text(subject) for subject in answer]
+    )
 
 
 def compatibilityCall(subject: str, text: str) -> RegistryCall[list[str]]:
     """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
 
     def read(answer: Any) -> list[str]:
-        return [] if answer["is_compatible"] else [_text(each) for each in answer.get("messages", ())] or ["incompatible"]
+        return (
+            []
+            if answer["is_compatible"]
+            else [_text(each) for each in answer.get("messages", ())] or ["incompatible"]
+        )
 
-    return RegistryCall("POST", _path("compatibility", "subjects", subject, "versions") + "?verbose=true", _asBody(text), read)
+    return RegistryCall(
+        "POST",
+        _path("compatibility", "subjects", subject, "versions") + "?verbose=true",
+        _asBody(text),
+        read,
+    )

@@ -20,7 +20,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import RegistryError
-from pylogbroker.schemas.entries import Begin, DeleteSubject, DeleteVersion, Entry, Register, SetLevel
+from pylogbroker.schemas.entries import (
+    Begin,
+    DeleteSubject,
+    DeleteVersion,
+    Entry,
+    Register,
+    SetLevel,
+)
 from pylogbroker.schemas.levels import DEFAULT_LEVEL
 
 REQUEST_COUNT = 10_000
@@ -69,7 +76,11 @@ class _Subject:
         self.revision = 0
 
     def some(self, isWithDeleted: bool) -> dict[int, _Version]:
-        return {number: version for number, version in self.versions.items() if isWithDeleted or not version.isDeleted}
+        return {
+            number: version
+            for number, version in self.versions.items()
+            if isWithDeleted or not version.isDeleted
+        }
 
 
 class RegistryState:
@@ -142,10 +153,16 @@ class RegistryState:
             raise RegistryError(VERSION_NOT_FOUND, f"Version {change.version} not found.")
         if change.isPermanent:
             if not version.isDeleted:
-                raise RegistryError(VERSION_NOT_SOFT_DELETED, f"{where} was not deleted first before being permanently deleted")
+                raise RegistryError(
+                    VERSION_NOT_SOFT_DELETED,
+                    f"{where} was not deleted first before being permanently deleted",
+                )
             self._remove(change.subject, subject, change.version)
         elif version.isDeleted:
-            raise RegistryError(VERSION_SOFT_DELETED, f"{where} was soft deleted. Set permanent=true to delete permanently")
+            raise RegistryError(
+                VERSION_SOFT_DELETED,
+                f"{where} was soft deleted. Set permanent=true to delete permanently",
+            )
         version.isDeleted = True
         subject.revision += 1
         return change.version
@@ -158,11 +175,17 @@ class RegistryState:
         numbers = list(subject.some(change.isPermanent))
         if change.isPermanent:
             if subject.some(False):
-                raise RegistryError(SUBJECT_NOT_SOFT_DELETED, f"Subject '{change.subject}' was not deleted first before being permanently deleted")
+                raise RegistryError(
+                    SUBJECT_NOT_SOFT_DELETED,
+                    f"Subject '{change.subject}' was not deleted first before being permanently deleted",
+                )
             for number in numbers:
                 self._remove(change.subject, subject, number)
         elif not numbers:
-            raise RegistryError(SUBJECT_SOFT_DELETED, f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete permanently")
+            raise RegistryError(
+                SUBJECT_SOFT_DELETED,
+                f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete permanently",
+            )
         for number in numbers if not change.isPermanent else ():
             subject.versions[number].isDeleted = True
         subject.revision += 1
@@ -192,7 +215,9 @@ class RegistryState:
 
     def subjects(self, isWithDeleted: bool = False) -> list[str]:
         """Names of those that have versions."""
-        return sorted(name for name, subject in self._subjects.items() if subject.some(isWithDeleted))
+        return sorted(
+            name for name, subject in self._subjects.items() if subject.some(isWithDeleted)
+        )
 
     def _subject(self, name: str, isWithDeleted: bool) -> _Subject:
         subject = self._subjects.get(name)
@@ -227,13 +252,28 @@ class RegistryState:
     def earlier(self, subject: str) -> list[tuple[int, str]]:
         """Version and text of all that a new schema of a subject has to get on with, the oldest first."""
         found = self._subjects.get(subject)
-        return [] if found is None else [(number, self._texts[version.schemaId]) for number, version in sorted(found.some(False).items())]
+        return (
+            []
+            if found is None
+            else [
+                (number, self._texts[version.schemaId])
+                for number, version in sorted(found.some(False).items())
+            ]
+        )
 
     def find(self, subject: str, identity: str, isWithDeleted: bool = False) -> Registered | None:
         """The latest version of a subject that is this schema; L{None}: none is."""
         found = self._subjects.get(subject)
         schemaId = self._ids.get(identity)
-        numbers = [] if found is None else [number for number, version in found.some(isWithDeleted).items() if version.schemaId == schemaId]
+        numbers = (
+            []
+            if found is None
+            else [
+                number
+                for number, version in found.some(isWithDeleted).items()
+                if version.schemaId == schemaId
+            ]
+        )
         return self.version(subject, max(numbers), isWithDeleted) if numbers else None
 
     def schema(self, schemaId: int) -> str:

@@ -45,7 +45,9 @@ def identityOf(text: str) -> str:
 
     @param text: canonical.
     """
-    return sha256(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return sha256(
+        json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def _read(text: str) -> Any:
@@ -75,7 +77,17 @@ def isDeeper(value: Any, most: int) -> bool:
     """Whether lists and dictionaries are nested more than so deep in one another. Without recursion: it is there to protect from it."""
     level = [value]
     for _depth in range(most):
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ())]
+        level = [
+            inner
+            for each in level
+            for inner in (
+                each.values()
+                if isinstance(each, dict)
+                else each
+                if isinstance(each, list | tuple)
+                else ()
+            )
+        ]
     return bool(level)
 
 
@@ -122,10 +134,17 @@ def withoutLogicalType(text: str, name: str) -> str:
 
 def _changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """With what it is made of changed, only where a schema stands: a default may look like one."""
-    inner: dict[str, Any] = {key: change(schema[key]) for key in ("items", "values") if key in schema}
+    inner: dict[str, Any] = {
+        key: change(schema[key]) for key in ("items", "values") if key in schema
+    }
     if "type" in schema and not isinstance(schema["type"], str):
         inner["type"] = change(schema["type"])
     fields = schema.get("fields")
     if isinstance(fields, list):
-        inner["fields"] = [{**field, "type": change(field["type"])} if isinstance(field, dict) and "type" in field else field for field in fields]
+        inner["fields"] = [
+            {**field, "type": change(field["type"])}
+            if isinstance(field, dict) and "type" in field
+            else field
+            for field in fields
+        ]
     return {key: inner.get(key, value) for key, value in schema.items()}

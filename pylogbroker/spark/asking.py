@@ -32,7 +32,12 @@ class Patience:
     How often to try, and how long to wait in between.
     """
 
-    def __init__(self, retryCount: int, pause: Callable[[float], None] = sleep, random: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        retryCount: int,
+        pause: Callable[[float], None] = sleep,
+        random: Callable[[], float] | None = None,
+    ) -> None:
         """
         @param pause: waits so many seconds.
         @param random: numbers from 0 up to, not including, 1; by default the system's.
@@ -55,7 +60,12 @@ class Brokers:
     The brokers of a cluster. A context manager: leaving it closes all connections.
     """
 
-    def __init__(self, addresses: Mapping[int, BrokerAddress], options: ClusterOptions, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[int, BrokerAddress],
+        options: ClusterOptions,
+        patience: Patience | None = None,
+    ) -> None:
         """
         @param patience: by default that of the options.
         """
@@ -90,8 +100,12 @@ class Brokers:
                 return question(consumer)
             except ConnectionError as error:
                 if isLast:
-                    raise type(error)(f"{what}: broker {broker} gave no answer, {self.patience.retryCount + 1} times: {error}") from error
-                log.warning("%s: broker %d gave no answer, it is asked again: %s", what, broker, error)
+                    raise type(error)(
+                        f"{what}: broker {broker} gave no answer, {self.patience.retryCount + 1} times: {error}"
+                    ) from error
+                log.warning(
+                    "%s: broker %d gave no answer, it is asked again: %s", what, broker, error
+                )
         raise AssertionError("it was asked at least once")
 
     def address(self, broker: int) -> BrokerAddress:
@@ -103,6 +117,8 @@ class Brokers:
         if consumer is None:
             address = self._addresses.get(broker)
             if address is None:
-                raise NoBrokersError(f"{what}: there is no broker {broker}; there are {', '.join(map(str, sorted(self._addresses))) or 'none'}")
+                raise NoBrokersError(
+                    f"{what}: there is no broker {broker}; there are {', '.join(map(str, sorted(self._addresses))) or 'none'}"
+                )
             consumer = self._consumers[broker] = self._options.consumer(address)
         return consumer

@@ -24,7 +24,13 @@ from pyspark.sql.functions import arrow_udf, col  # type: ignore[attr-defined] #
 from pyspark.sql.pandas.types import to_arrow_type
 
 from pylogbroker.blocking.registryclient import RegistryClient
-from pylogbroker.errors import BrokenPayloadError, ConfigurationError, InvalidSchemaError, SchemaError, UnknownSchemaError
+from pylogbroker.errors import (
+    BrokenPayloadError,
+    ConfigurationError,
+    InvalidSchemaError,
+    SchemaError,
+    UnknownSchemaError,
+)
 from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.framing import schemaIdOf
 from pylogbroker.schemas.logical import logicalType
@@ -56,31 +62,41 @@ def sparkType(text: str) -> types.DataType:
     """
     parsed = parseSchema(text)
     if parsed.isRecursive:
-        raise InvalidSchemaError("a recursive schema: Spark has no type for values that hold others of their own kind")
+        raise InvalidSchemaError(
+            "a recursive schema: Spark has no type for values that hold others of their own kind"
+        )
     return _typeOf(parsed.tree)[0]
 
 
 def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
     """Type, and whether it may be null."""
     if tree.type in ("record", "error"):
-        return types.StructType([types.StructField(field.name, *_typeOf(field.type)) for field in tree.fields]), False
+        return types.StructType(
+            [types.StructField(field.name, *_typeOf(field.type)) for field in tree.fields]
+        ), False
     if tree.type == "array":
         return types.ArrayType(*_typeOf(tree.items)), False
     if tree.type == "map":
         return types.MapType(types.StringType(), *_typeOf(tree.values)), False
     if tree.type in ("union", "error_union"):
-        return _unionType([branch for branch in tree.schemas if branch.type != "null"], len(tree.schemas))
+        return _unionType(
+            [branch for branch in tree.schemas if branch.type != "null"], len(tree.schemas)
+        )
     logical = logicalType(tree.props)
     if logical == "decimal":
         return _decimalType(tree.props["precision"], tree.props.get("scale", 0)), False
     if logical in ("time-millis", "time-micros", "duration"):
-        raise InvalidSchemaError(f"a schema with the logical type {logical}, which Spark has no type for")
+        raise InvalidSchemaError(
+            f"a schema with the logical type {logical}, which Spark has no type for"
+        )
     return _LOGICAL.get((tree.type, logical), _PRIMITIVES[tree.type]), tree.type == "null"
 
 
 def _decimalType(precision: int, scale: int) -> types.DecimalType:
     if precision > DECIMAL_DIGIT_COUNT_MAX:
-        raise InvalidSchemaError(f"a decimal of {precision} digits: Spark has room for {DECIMAL_DIGIT_COUNT_MAX}")
+        raise InvalidSchemaError(
+            f"a decimal of {precision} digits: Spark has room for {DECIMAL_DIGIT_COUNT_MAX}"
+        )
     return types.DecimalType(precision, scale)
 
 
@@ -88,11 +104,19 @@ def _unionType(branches: list[Any], branchCount: int) -> tuple[types.DataType, b
     isNullable = len(branches) < branchCount
     if len(branches) == 1:
         return _typeOf(branches[0])[0], isNullable
-    raise InvalidSchemaError(f"a union of {branchCount} branches: as the reader's schema for Spark, a union may have null and one more")
+    raise InvalidSchemaError(
+        f"a union of {branchCount} branches: as the reader's schema for Spark, a union may have null and one more"
+    )
 
 
 def fromAvro(
-    column: Column | str, *, registry: str, readerSchema: str | None = None, subject: str | None = None, mode: str = PERMISSIVE, withErrors: bool = False
+    column: Column | str,
+    *,
+    registry: str,
+    readerSchema: str | None = None,
+    subject: str | None = None,
+    mode: str = PERMISSIVE,
+    withErrors: bool = False,
 ) -> Column:
     """
     Decode a column of payloads.
@@ -115,13 +139,17 @@ def fromAvro(
         readerSchema = RegistryClient(registry).version(subject).text
     kind = sparkType(readerSchema)
     if withErrors:
-        kind = types.StructType([types.StructField("value", kind), types.StructField("error", types.StringType())])
+        kind = types.StructType(
+            [types.StructField("value", kind), types.StructField("error", types.StringType())]
+        )
     decode = arrow_udf(decoding(registry, readerSchema, kind, mode == FAILFAST, withErrors), kind)
     decoded: Column = decode(col(column) if isinstance(column, str) else column)
     return decoded
 
 
-def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: bool, withErrors: bool) -> Callable[[pyarrow.Array], pyarrow.Array]:
+def decoding(
+    registry: str, readerSchema: str, kind: types.DataType, isStrict: bool, withErrors: bool
+) -> Callable[[pyarrow.Array], pyarrow.Array]:
     """What the executors do with a batch."""
 
     def decode(payloads: pyarrow.Array) -> pyarrow.Array:
@@ -131,7 +159,12 @@ def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: b
         try:
             return _asArray(outcomes, arrowType, isStrict, withErrors)
         except pyarrow.ArrowException:  # a value that the type has no room for: which one?
-            return _asArray([_checked(outcome, valueType) for outcome in outcomes], arrowType, isStrict, withErrors)
+            return _asArray(
+                [_checked(outcome, valueType) for outcome in outcomes],
+                arrowType,
+                isStrict,
+                withErrors,
+            )
 
     arrowType = to_arrow_type(kind, timezone="UTC")
     valueType = arrowType.field("value").type if withErrors else arrowType
@@ -141,7 +174,9 @@ def decoding(registry: str, readerSchema: str, kind: types.DataType, isStrict: b
 _Outcome = tuple[Any, SchemaError | None]
 
 
-def _decoded(decoder: AvroDecoder, payload: bytes | None, unknown: dict[int, SchemaError]) -> _Outcome:
+def _decoded(
+    decoder: AvroDecoder, payload: bytes | None, unknown: dict[int, SchemaError]
+) -> _Outcome:
     """
     A value, or what is wrong.
 
@@ -168,13 +203,18 @@ def _checked(outcome: _Outcome, kind: pyarrow.DataType) -> _Outcome:
         return None, BrokenPayloadError(f"a value that {kind} has no room for: {error}")
 
 
-def _asArray(outcomes: list[_Outcome], kind: pyarrow.DataType, isStrict: bool, withErrors: bool) -> pyarrow.Array:
+def _asArray(
+    outcomes: list[_Outcome], kind: pyarrow.DataType, isStrict: bool, withErrors: bool
+) -> pyarrow.Array:
     for _value, error in outcomes if isStrict else ():
         if error is not None:
             raise error
     if not withErrors:
         return pyarrow.array([value for value, _error in outcomes], kind)
-    rows = [{"value": value, "error": None if error is None else f"{type(error).__name__}: {error}"} for value, error in outcomes]
+    rows = [
+        {"value": value, "error": None if error is None else f"{type(error).__name__}: {error}"}
+        for value, error in outcomes
+    ]
     return pyarrow.array(rows, kind)
 
 

@@ -28,7 +28,9 @@ def planBatch(options: SourceOptions) -> list[Split]:
         checkNamed("endingOffsets", options.ending, places)
         with cluster.brokers(partition.broker for _topic, partition in places) as brokers:
             ranges = batchRanges(options, brokers, places)
-            cuts = cutRanges(list(ranges), options.minPartitionCount, lambda whole: ranges[whole].starts)
+            cuts = cutRanges(
+                list(ranges), options.minPartitionCount, lambda whole: ranges[whole].starts
+            )
             return [Split(each, brokers.address(each.partition.broker)) for each in cuts]
 
 

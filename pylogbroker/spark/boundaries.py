@@ -20,7 +20,9 @@ from pylogbroker.spark.options import SourceOptions
 from pylogbroker.spark.plan import Range
 
 
-def boundaryWithin(brokers: Brokers, options: SourceOptions, whole: Range, sizeMax: int, starts: Sequence[int]) -> int:
+def boundaryWithin(
+    brokers: Brokers, options: SourceOptions, whole: Range, sizeMax: int, starts: Sequence[int]
+) -> int:
     """
     @param sizeMax: how far to go, in bytes; an entry that is larger is taken all the same.
     @param starts: of the partition's segments, ascending.
@@ -47,11 +49,19 @@ def _step(brokers: Brokers, options: SourceOptions, whole: Range, offset: int, w
     topic, (broker, partition) = whole.topic, whole.partition
     while offset < wanted:
         size = min(options.fetchSize, max(wanted - offset, SIZE_FIELD_SIZE))
-        data = brokers.ask(broker, str(whole), lambda consumer, at=offset, size=size: consumer.fetch(topic, partition, at, size)).data  # type: ignore[misc]
+        data = brokers.ask(
+            broker,
+            str(whole),
+            lambda consumer, at=offset, size=size: consumer.fetch(topic, partition, at, size),
+        ).data  # type: ignore[misc]
         done = wholeSize(data)
         if not done:
             isFirst = offset == whole.start
-            needed = int.from_bytes(data[:SIZE_FIELD_SIZE], "big", signed=True) + SIZE_FIELD_SIZE if len(data) >= SIZE_FIELD_SIZE else 0
+            needed = (
+                int.from_bytes(data[:SIZE_FIELD_SIZE], "big", signed=True) + SIZE_FIELD_SIZE
+                if len(data) >= SIZE_FIELD_SIZE
+                else 0
+            )
             if not needed > SIZE_FIELD_SIZE or (offset + needed > wanted and not isFirst):
                 break
             done = needed

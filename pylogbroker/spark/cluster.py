@@ -61,12 +61,16 @@ class Cluster:
                 found = findPlaces(self._view, selection)
             except (NoBrokersError, ConnectionError) as error:
                 if isLast:
-                    raise type(error)(f"{error} (looked for {self._patience.retryCount + 1} times)") from error
+                    raise type(error)(
+                        f"{error} (looked for {self._patience.retryCount + 1} times)"
+                    ) from error
                 log.warning("The partitions are looked for again: %s", error)
             except ZookeeperError as error:
                 if not self._known:
                     raise
-                log.warning("ZooKeeper cannot be asked, so that no new partitions are found: %s", error)
+                log.warning(
+                    "ZooKeeper cannot be asked, so that no new partitions are found: %s", error
+                )
                 return self._known
             else:
                 self._known = found
@@ -87,8 +91,13 @@ class Cluster:
             self._look(wanted)
             if wanted.issubset(self._addresses):
                 return Brokers(self._addresses, self._options, self._patience)
-        missing, there = min(wanted.difference(self._addresses)), ", ".join(map(str, sorted(self._addresses))) or "none"
-        raise NoBrokersError(f"there is no broker {missing}, though it was looked for {self._patience.retryCount + 1} times; there are {there}")
+        missing, there = (
+            min(wanted.difference(self._addresses)),
+            ", ".join(map(str, sorted(self._addresses))) or "none",
+        )
+        raise NoBrokersError(
+            f"there is no broker {missing}, though it was looked for {self._patience.retryCount + 1} times; there are {there}"
+        )
 
     def _look(self, wanted: set[int]) -> None:
         """Where the brokers are now, or were when ZooKeeper could last be asked: one that has moved since gives no answer there, which is told."""
@@ -97,7 +106,10 @@ class Cluster:
         except ZookeeperError as error:
             if not wanted.issubset(self._addresses):
                 raise
-            log.warning("ZooKeeper cannot be asked, so that brokers are looked for where they were: %s", error)
+            log.warning(
+                "ZooKeeper cannot be asked, so that brokers are looked for where they were: %s",
+                error,
+            )
 
 
 def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:
@@ -107,7 +119,11 @@ def findPlaces(view: IClusterView, selection: Selection) -> list[Place]:
     @raise NoBrokersError: a topic that is named is on no broker.
     """
     if selection.assigned is not None:
-        return sorted(Place(topic, partition) for topic, partitions in selection.assigned.items() for partition in partitions)
+        return sorted(
+            Place(topic, partition)
+            for topic, partitions in selection.assigned.items()
+            for partition in partitions
+        )
     names: Iterable[str] = selection.topics
     if selection.pattern:
         matches = matcher(compilePattern(selection.pattern))

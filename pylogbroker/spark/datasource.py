@@ -8,7 +8,15 @@ change when one does.
 from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.model import LATEST
@@ -76,7 +84,9 @@ class PylogbrokerDataSource(DataSource):
 
     def _sinkOptions(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:
-            raise ConfigurationError("a topic can be appended to, not overwritten: mode append is the one that is left")
+            raise ConfigurationError(
+                "a topic can be appended to, not overwritten: mode append is the one that is left"
+            )
         options = sinkOptions(self.options)
         checkColumns(schema, options)
         return options
@@ -84,4 +94,6 @@ class PylogbrokerDataSource(DataSource):
 
 def _checkSchema(schema: StructType) -> None:
     if schema != SCHEMA:
-        raise ConfigurationError(f"the columns of pylogbroker are fixed: {SCHEMA.simpleString()}; a schema was given: {schema.simpleString()}")
+        raise ConfigurationError(
+            f"the columns of pylogbroker are fixed: {SCHEMA.simpleString()}; a schema was given: {schema.simpleString()}"
+        )

@@ -15,13 +15,23 @@ from pylogbroker.spark.plan import Bounds
 SEGMENT_COUNT_MAX = 1_000_000
 
 
-def _offsetsBefore(brokers: Brokers, topic: str, partition: BrokerPartition, time: int) -> list[int]:
+def _offsetsBefore(
+    brokers: Brokers, topic: str, partition: BrokerPartition, time: int
+) -> list[int]:
     what = f"topic {topic}, partition {partition}"
     # A broker answers a question about offsets of a partition that it does not have by closing the connection; a fetch gets a code.
-    error = brokers.ask(partition.broker, what, lambda consumer: consumer.fetch(topic, partition.partition, 0, 0)).error
+    error = brokers.ask(
+        partition.broker, what, lambda consumer: consumer.fetch(topic, partition.partition, 0, 0)
+    ).error
     if isinstance(error, RemotePartitionError):
         raise UnreadableError(f"{what}: the broker does not have this partition") from error
-    return brokers.ask(partition.broker, what, lambda consumer: consumer.getOffsetsBefore(topic, partition.partition, time, SEGMENT_COUNT_MAX))
+    return brokers.ask(
+        partition.broker,
+        what,
+        lambda consumer: consumer.getOffsetsBefore(
+            topic, partition.partition, time, SEGMENT_COUNT_MAX
+        ),
+    )
 
 
 def askBounds(brokers: Brokers, topic: str, partition: BrokerPartition) -> Bounds:
@@ -31,7 +41,9 @@ def askBounds(brokers: Brokers, topic: str, partition: BrokerPartition) -> Bound
     """
     newestFirst = _offsetsBefore(brokers, topic, partition, LATEST)
     if not newestFirst:
-        raise UnreadableError(f"topic {topic}, partition {partition}: the broker does not say where it ends")
+        raise UnreadableError(
+            f"topic {topic}, partition {partition}: the broker does not say where it ends"
+        )
     return Bounds(tuple(reversed(newestFirst[1:])) or (newestFirst[-1],), newestFirst[0])
 
 

@@ -13,7 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from pylogbroker.errors import ConnectionError, DataLossError, FormatError, RemoteOffsetOutOfRangeError, UnreadableError  # noqa: A004
+from pylogbroker.errors import (
+    ConnectionError,
+    DataLossError,
+    FormatError,
+    RemoteOffsetOutOfRangeError,
+    UnreadableError,
+)  # noqa: A004
 from pylogbroker.formats.messageset import SIZE_FIELD_SIZE, MessageSet
 from pylogbroker.formats.stretches import Stretch, stretches
 from pylogbroker.spark.asking import Brokers
@@ -58,7 +64,9 @@ class RangeReader:
         """
         while self._offset < self._range.end:
             fetched = self._fetch()
-            if isinstance(fetched.error, RemoteOffsetOutOfRangeError) or (fetched.error is None and not fetched.data):
+            if isinstance(fetched.error, RemoteOffsetOutOfRangeError) or (
+                fetched.error is None and not fetched.data
+            ):
                 self._findOut()
             elif fetched.error is not None:
                 raise UnreadableError(f"{self._at()}: {fetched.error}") from fetched.error
@@ -66,12 +74,22 @@ class RangeReader:
                 yield from self._walk(fetched)
 
     def _at(self) -> str:
-        return f"topic {self._range.topic}, partition {self._range.partition}, offset {self._offset}"
+        return (
+            f"topic {self._range.topic}, partition {self._range.partition}, offset {self._offset}"
+        )
 
     def _fetch(self) -> MessageSet:
         """What is there from here on, and nothing from behind the end."""
-        topic, partition, size = self._range.topic, self._range.partition, min(self._sizeMax, self._range.end - self._offset)
-        return self._brokers.ask(partition.broker, self._at(), lambda consumer: consumer.fetch(topic, partition.partition, self._offset, size))
+        topic, partition, size = (
+            self._range.topic,
+            self._range.partition,
+            min(self._sizeMax, self._range.end - self._offset),
+        )
+        return self._brokers.ask(
+            partition.broker,
+            self._at(),
+            lambda consumer: consumer.fetch(topic, partition.partition, self._offset, size),
+        )
 
     def _walk(self, fetched: MessageSet) -> Iterator[Stretch]:
         try:
@@ -87,7 +105,9 @@ class RangeReader:
     def _isWhole(self, data: bytes) -> bool:
         """Whether the first entry came whole. If not, the next fetch will be large enough, or there will be none."""
         left = self._range.end - self._offset
-        needed = SIZE_FIELD_SIZE + max(int.from_bytes(data[:SIZE_FIELD_SIZE], "big", signed=True), 0)
+        needed = SIZE_FIELD_SIZE + max(
+            int.from_bytes(data[:SIZE_FIELD_SIZE], "big", signed=True), 0
+        )
         if needed <= len(data):
             return True
         if needed > left:
@@ -96,9 +116,13 @@ class RangeReader:
                 " boundary, or the entry is corrupt"
             )
         if needed > self._options.fetchSizeMax:
-            raise UnreadableError(f"{self._at()}: the entry there has {needed} bytes, more than fetchSizeMax={self._options.fetchSizeMax}, or is corrupt")
+            raise UnreadableError(
+                f"{self._at()}: the entry there has {needed} bytes, more than fetchSizeMax={self._options.fetchSizeMax}, or is corrupt"
+            )
         if needed <= self._sizeMax:
-            self._inVain(f"the entry there has {needed} bytes, of which the broker gives {len(data)}")
+            self._inVain(
+                f"the entry there has {needed} bytes, of which the broker gives {len(data)}"
+            )
         self._sizeMax = max(needed, self._sizeMax)
         return False
 
@@ -113,10 +137,18 @@ class RangeReader:
         bounds = askBounds(self._brokers, self._range.topic, self._range.partition)
         end = self._range.end
         if self._offset < bounds.earliest:
-            lost(self._options, f"{self._at()}: it was deleted before it was read; the earliest that is left is {bounds.earliest}")
+            lost(
+                self._options,
+                f"{self._at()}: it was deleted before it was read; the earliest that is left is {bounds.earliest}",
+            )
             self._offset = min(bounds.earliest, end)
         elif bounds.latest < end:
-            lost(self._options, f"{self._at()}: the log ends at {bounds.latest}, before {end}, where it ended when this was planned: it was emptied or cut")
+            lost(
+                self._options,
+                f"{self._at()}: the log ends at {bounds.latest}, before {end}, where it ended when this was planned: it was emptied or cut",
+            )
             self._offset = end
         else:
-            self._inVain(f"the broker gives nothing, though it has {bounds.earliest} to {bounds.latest}")
+            self._inVain(
+                f"the broker gives nothing, though it has {bounds.earliest} to {bounds.latest}"
+            )

@@ -27,7 +27,9 @@ def _object(option: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{option}={text}: neither a word that is known nor JSON: {error}") from error
+        raise ConfigurationError(
+            f"{option}={text}: neither a word that is known nor JSON: {error}"
+        ) from error
     if not isinstance(found, dict) or not found:
         raise ConfigurationError(f"{option}={text}: it should be an object of topics")
     return found
@@ -61,13 +63,19 @@ def parseOffsets(option: str, text: str) -> OffsetMap:
     found: OffsetMap = {}
     for name, partitions in _object(option, text).items():
         if not isinstance(partitions, dict):
-            raise ConfigurationError(f"{option}: {name} should have an object of partitions and offsets")
+            raise ConfigurationError(
+                f"{option}: {name} should have an object of partitions and offsets"
+            )
         offsets = found[_checkedTopic(option, name)] = {}
         for partition, offset in partitions.items():
             if type(offset) is not int or not EARLIEST <= offset < 2**63:
-                raise ConfigurationError(f"{option}: {name} {partition} has {offset!r}, which is no offset, nor -1 (latest) or -2 (earliest)")
+                raise ConfigurationError(
+                    f"{option}: {name} {partition} has {offset!r}, which is no offset, nor -1 (latest) or -2 (earliest)"
+                )
             if (number := parsePartition(option, partition)) in offsets:
-                raise ConfigurationError(f"{option}: {name} {number} stands there twice, once as {partition!r}")
+                raise ConfigurationError(
+                    f"{option}: {name} {number} stands there twice, once as {partition!r}"
+                )
             offsets[number] = offset
     return found
 
@@ -81,5 +89,7 @@ def parseAssignment(option: str, text: str) -> dict[str, tuple[BrokerPartition, 
     for name, partitions in _object(option, text).items():
         if not isinstance(partitions, list) or not partitions:
             raise ConfigurationError(f"{option}: {name} should have a list of partitions")
-        found[_checkedTopic(option, name)] = tuple(sorted({parsePartition(option, partition) for partition in partitions}))
+        found[_checkedTopic(option, name)] = tuple(
+            sorted({parsePartition(option, partition) for partition in partitions})
+        )
     return found

@@ -66,7 +66,14 @@ class Given:
         for key in self._values:
             if key not in names and key not in SPARKS_OPTIONS:
                 near = difflib.get_close_matches(key, names, 1, 0.6)
-                raise ConfigurationError(f"there is no option {key}" + (f"; did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"))
+                raise ConfigurationError(
+                    f"there is no option {key}"
+                    + (
+                        f"; did you mean {names[near[0]]}?"
+                        if near
+                        else f"; there are {', '.join(known)}"
+                    )
+                )
 
     def text(self, name: str) -> str:
         """Without white space around it; empty when it was not given."""
@@ -100,7 +107,9 @@ class Given:
         """
         text = self.text(name)
         if text.lower() not in values:
-            raise ConfigurationError(f"{name}={text}: it must be one of {', '.join(word for word in values if word)}")
+            raise ConfigurationError(
+                f"{name}={text}: it must be one of {', '.join(word for word in values if word)}"
+            )
         return values[text.lower()]
 
 
@@ -129,7 +138,12 @@ def accessOptions(given: Given) -> AccessOptions:
     """
     @raise ConfigurationError: an option, or what stands in the file on this machine, is wrong.
     """
-    access = AccessOptions(given.text("config"), tuple(f"{key}={given.text(name)}" for name, key in ACCESS_OPTIONS.items() if given.text(name)))
+    access = AccessOptions(
+        given.text("config"),
+        tuple(
+            f"{key}={given.text(name)}" for name, key in ACCESS_OPTIONS.items() if given.text(name)
+        ),
+    )
     access.settings()
     return access
 
@@ -153,16 +167,27 @@ class ClusterOptions:
         """A look at the cluster; to be closed. Raises as L{AccessOptions.settings}, and so do the others."""
         if self.zookeeper:
             access = self.access.settings()
-            return ZookeeperView(self.zookeeper, digest=access.zookeeperDigest, acl=access.zookeeperAcl, timeoutMs=self.timeoutMs)
+            return ZookeeperView(
+                self.zookeeper,
+                digest=access.zookeeperDigest,
+                acl=access.zookeeperAcl,
+                timeoutMs=self.timeoutMs,
+            )
         return StaticView(self.brokers, consumer=self.consumer)
 
     def consumer(self, address: BrokerAddress) -> SimpleConsumer:
         """A client for a broker; to be closed."""
-        return SimpleConsumer(*self.endpoint(address), timeoutMs=self.timeoutMs, connectTimeoutMs=min(self.timeoutMs, CONNECT_TIMEOUT_MS))
+        return SimpleConsumer(
+            *self.endpoint(address),
+            timeoutMs=self.timeoutMs,
+            connectTimeoutMs=min(self.timeoutMs, CONNECT_TIMEOUT_MS),
+        )
 
     def endpoint(self, address: BrokerAddress) -> Endpoint:
         """How to reach a broker."""
-        return endpoint(brokerEndpoint(self.access.settings().brokerEndpoint, f"{address.host}:{address.port}"))
+        return endpoint(
+            brokerEndpoint(self.access.settings().brokerEndpoint, f"{address.host}:{address.port}")
+        )
 
 
 def clusterOptions(given: Given) -> ClusterOptions:
@@ -209,7 +234,9 @@ def sinkOptions(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         clusterOptions(given),
         given.text("topic"),
-        given.choice("compression", {"": NONE, **{name: codec for codec, name in CODEC_NAMES.items()}}),
+        given.choice(
+            "compression", {"": NONE, **{name: codec for codec, name in CODEC_NAMES.items()}}
+        ),
         given.number("maxMessageSize", PAYLOAD_SIZE_MAX, 1),
         given.number("batchSize", BATCH_SIZE, 1, BATCH_SIZE_MAX),
     )
@@ -268,10 +295,17 @@ def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
     timestamp = given.number("startingTimestamp", -1, 0)
     starting = _where(given, "startingOffsets")
     if timestamp >= 0 and starting is not None:
-        raise ConfigurationError("startingOffsets and startingTimestamp are both given: one of them says where to begin")
+        raise ConfigurationError(
+            "startingOffsets and startingTimestamp are both given: one of them says where to begin"
+        )
     ending = _where(given, "endingOffsets")
-    if ending == EARLIEST or (isinstance(ending, dict) and any(EARLIEST in offsets.values() for offsets in ending.values())):
-        raise ConfigurationError(f"endingOffsets={given.text('endingOffsets')}: to end at the earliest would be to read nothing")
+    if ending == EARLIEST or (
+        isinstance(ending, dict)
+        and any(EARLIEST in offsets.values() for offsets in ending.values())
+    ):
+        raise ConfigurationError(
+            f"endingOffsets={given.text('endingOffsets')}: to end at the earliest would be to read nothing"
+        )
     return SourceOptions(
         clusterOptions(given),
         _selection(given),
@@ -290,16 +324,24 @@ def _selection(given: Given) -> Selection:
     names = ("subscribe", "subscribePattern", "assign")
     chosen = [name for name in names if given.text(name)]
     if len(chosen) != 1:
-        raise ConfigurationError(f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one says what to read")
+        raise ConfigurationError(
+            f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one says what to read"
+        )
     text = given.text(chosen[0])
     if chosen == ["assign"]:
         return Selection(assigned=parseAssignment("assign", text))
     if chosen == ["subscribePattern"]:
-        return Selection(pattern=_checked("subscribePattern", text, lambda: compilePattern(text).pattern))
+        return Selection(
+            pattern=_checked("subscribePattern", text, lambda: compilePattern(text).pattern)
+        )
     topics = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not topics:
         raise ConfigurationError(f"subscribe={text}: it names no topic")
-    return _checked("subscribe", text, lambda: Selection(topics=tuple(paths.step("topic", name) for name in topics)))
+    return _checked(
+        "subscribe",
+        text,
+        lambda: Selection(topics=tuple(paths.step("topic", name) for name in topics)),
+    )
 
 
 def _checked(name: str, text: str, check: Callable[[], T]) -> T:

@@ -63,7 +63,9 @@ class Split(NamedTuple):
     address: BrokerAddress
 
 
-def cutRanges(ranges: Sequence[Range], countMin: int, startsOf: Callable[[Range], Sequence[int]]) -> list[Range]:
+def cutRanges(
+    ranges: Sequence[Range], countMin: int, startsOf: Callable[[Range], Sequence[int]]
+) -> list[Range]:
     """
     Cut large ranges so that there are about C{countMin} or more, as far as there are segments to cut between. Empty ranges are left out.
 
@@ -74,14 +76,20 @@ def cutRanges(ranges: Sequence[Range], countMin: int, startsOf: Callable[[Range]
     found = []
     for each in filled:
         count = -(-each.size * countMin // total)  # rounded up
-        found += _cut(each, count, startsOf(each)) if count > 1 and len(filled) < countMin else [each]
+        found += (
+            _cut(each, count, startsOf(each)) if count > 1 and len(filled) < countMin else [each]
+        )
     return found
 
 
 def _cut(whole: Range, count: int, starts: Sequence[int]) -> list[Range]:
     """At the segment starts that are nearest to where equal parts would end."""
     inner = starts[bisect_right(starts, whole.start) : bisect_left(starts, whole.end)]
-    cuts = {_nearest(inner, whole.start + whole.size * index // count) for index in range(1, count)} if inner else set()
+    cuts = (
+        {_nearest(inner, whole.start + whole.size * index // count) for index in range(1, count)}
+        if inner
+        else set()
+    )
     edges = [whole.start, *sorted(cuts), whole.end]
     return [whole._replace(start=start, end=end) for start, end in pairwise(edges)]
 

@@ -32,10 +32,16 @@ def decodeProgress(kept: Mapping[str, Any]) -> dict[Place, Range]:
     @raise UnreadableError: it is not what we have given to Spark.
     """
     try:
-        pairs = [(Place(topic, parsePartition(topic, name)), each) for topic, partitions in kept.items() for name, each in partitions.items()]
+        pairs = [
+            (Place(topic, parsePartition(topic, name)), each)
+            for topic, partitions in kept.items()
+            for name, each in partitions.items()
+        ]
         return {place: Range(*place, int(each[FROM]), int(each[TO])) for place, each in pairs}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UnreadableError(f"the checkpoint has {kept!r}, which is no offset of pylogbroker") from error
+        raise UnreadableError(
+            f"the checkpoint has {kept!r}, which is no offset of pylogbroker"
+        ) from error
 
 
 def sharesOf(ranges: Mapping[Place, Range], sizeMax: int) -> dict[Place, int]:
@@ -43,4 +49,7 @@ def sharesOf(ranges: Mapping[Place, Range], sizeMax: int) -> dict[Place, int]:
     How many bytes of each range belong to a micro-batch of C{sizeMax}: parts in proportion, so that all come to their ends together.
     """
     total = sum(each.size for each in ranges.values())
-    return {place: each.size if total <= sizeMax else -(-each.size * sizeMax // total) for place, each in ranges.items()}
+    return {
+        place: each.size if total <= sizeMax else -(-each.size * sizeMax // total)
+        for place, each in ranges.items()
+    }

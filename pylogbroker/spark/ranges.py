@@ -21,7 +21,13 @@ from pylogbroker.spark.plan import Bounds, Range
 
 def expectedPlaces(options: SourceOptions) -> set[Place]:
     """The partitions for which offsets are given, and which must therefore be there."""
-    return {Place(topic, partition) for where in (options.starting, options.ending) if isinstance(where, dict) for topic in where for partition in where[topic]}
+    return {
+        Place(topic, partition)
+        for where in (options.starting, options.ending)
+        if isinstance(where, dict)
+        for topic in where
+        for partition in where[topic]
+    }
 
 
 def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> None:
@@ -33,9 +39,13 @@ def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> Non
     named = {Place(topic, partition) for topic, offsets in where.items() for partition in offsets}
     wanted = set(places)
     for topic, partition in sorted(wanted - named):
-        raise ConfigurationError(f"{option} says nothing of topic {topic}, partition {partition}; it must name all (-2 is the earliest, -1 the latest)")
+        raise ConfigurationError(
+            f"{option} says nothing of topic {topic}, partition {partition}; it must name all (-2 is the earliest, -1 the latest)"
+        )
     for topic, partition in sorted(named - wanted):
-        raise ConfigurationError(f"{option} names topic {topic}, partition {partition}, which is not there, or not to be read")
+        raise ConfigurationError(
+            f"{option} names topic {topic}, partition {partition}, which is not there, or not to be read"
+        )
 
 
 def _offset(where: Where, place: Place, bounds: Bounds) -> int:
@@ -44,7 +54,9 @@ def _offset(where: Where, place: Place, bounds: Bounds) -> int:
     return bounds.earliest if offset == EARLIEST else bounds.latest if offset == LATEST else offset
 
 
-def startOf(options: SourceOptions, brokers: Brokers, place: Place, bounds: Bounds, default: int) -> int:
+def startOf(
+    options: SourceOptions, brokers: Brokers, place: Place, bounds: Bounds, default: int
+) -> int:
     """
     Where a partition is to begin.
 
@@ -67,12 +79,17 @@ def inBounds(options: SourceOptions, wanted: Range, bounds: Bounds) -> Range:
         lost(options, f"{wanted}: the log ends at {bounds.latest} already: it was emptied or cut")
         end = bounds.latest
     if start < bounds.earliest:
-        lost(options, f"{wanted}: {start} was deleted; the earliest that is left is {bounds.earliest}")
+        lost(
+            options,
+            f"{wanted}: {start} was deleted; the earliest that is left is {bounds.earliest}",
+        )
         start = bounds.earliest
     return wanted._replace(start=min(start, end), end=end)
 
 
-def batchRanges(options: SourceOptions, brokers: Brokers, places: list[Place]) -> dict[Range, Bounds]:
+def batchRanges(
+    options: SourceOptions, brokers: Brokers, places: list[Place]
+) -> dict[Range, Bounds]:
     """
     The ranges of a batch read.
 
@@ -85,6 +102,8 @@ def batchRanges(options: SourceOptions, brokers: Brokers, places: list[Place]) -
         start = startOf(options, brokers, place, bounds, EARLIEST)
         end = _offset(options.ending, place, bounds)
         if end < start <= bounds.latest:
-            raise ConfigurationError(f"topic {place[0]}, partition {place[1]}: endingOffsets says {end}, before the start at {start}")
+            raise ConfigurationError(
+                f"topic {place[0]}, partition {place[1]}: endingOffsets says {end}, before the start at {start}"
+            )
         found[inBounds(options, Range(*place, start, max(end, start)), bounds)] = bounds
     return found

@@ -81,7 +81,12 @@ class Batches:
         found = self._constant.get(count)
         if found is None:
             topic, (broker, partition) = self._range.topic, self._range.partition
-            values = ((None, pa.binary()), (topic, pa.string()), (broker, pa.int32()), (partition, pa.int32()))
+            values = (
+                (None, pa.binary()),
+                (topic, pa.string()),
+                (broker, pa.int32()),
+                (partition, pa.int32()),
+            )
             found = [pa.repeat(pa.scalar(value, kind), count) for value, kind in values]
             found.append(pa.nulls(count, ARROW_SCHEMA.field("timestamp").type))
             self._constant = {count: found}

@@ -22,7 +22,14 @@ from pylogbroker.blocking.clusterview import IClusterView
 from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioning import defaultPartitioner
-from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidNameError, MessageTooLargeError, NoBrokersError  # noqa: A004
+from pylogbroker.errors import (
+    ConfigurationError,
+    ConnectionError,
+    EncodingError,
+    InvalidNameError,
+    MessageTooLargeError,
+    NoBrokersError,
+)  # noqa: A004
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.options import SinkOptions
@@ -38,7 +45,9 @@ class Sending:
     @ivar sentCount: of messages.
     """
 
-    def __init__(self, options: SinkOptions, view: IClusterView, random: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, options: SinkOptions, view: IClusterView, random: Callable[[], float] | None = None
+    ) -> None:
         """
         @param view: tells where to; who made it closes it.
         @param random: numbers from 0 up to, not including, 1; by default the system's.
@@ -49,14 +58,18 @@ class Sending:
         self._random = random or SystemRandom().random
         self._addresses = view.brokers()
         self._partitions: dict[str, list[BrokerPartition]] = {}
-        self._chosen: dict[str, BrokerPartition] = {}  # where rows without a key go, until a set is full
+        self._chosen: dict[
+            str, BrokerPartition
+        ] = {}  # where rows without a key go, until a set is full
         self._held: dict[Place, list[bytes]] = {}
         self._sizes: dict[Place, int] = {}
         self._heldSize = 0
         self._isCompressed = options.codec != NONE
         self._producers: dict[int, SyncProducer] = {}
 
-    def add(self, topic: str | None, key: bytes | str | int | None, value: bytes | str | None) -> None:
+    def add(
+        self, topic: str | None, key: bytes | str | int | None, value: bytes | str | None
+    ) -> None:
         """
         Take a row, and send what is full.
 
@@ -66,11 +79,17 @@ class Sending:
         @raise ConnectionError: as L{SyncProducer.send}.
         """
         if topic is None or value is None:
-            raise EncodingError(f"a row without a {'topic' if topic is None else 'value'} (key {key!r}) cannot be sent")
+            raise EncodingError(
+                f"a row without a {'topic' if topic is None else 'value'} (key {key!r}) cannot be sent"
+            )
         payload = value.encode() if isinstance(value, str) else value
         place = Place(topic, self._choose(topic, key))
         size = len(payload) + ENTRY_HEADER_SIZE
-        if self._isCompressed and place in self._held and self._sizes[place] + size > self._options.payloadSizeMax:
+        if (
+            self._isCompressed
+            and place in self._held
+            and self._sizes[place] + size > self._options.payloadSizeMax
+        ):
             self._send(place)
         self._held.setdefault(place, []).append(payload)
         self._sizes[place] = self._sizes.get(place, 0) + size
@@ -95,7 +114,9 @@ class Sending:
             paths.topic(topic)
         except InvalidNameError as error:
             raise ConfigurationError(f"topic={topic}: {error}") from error
-        found = self._view.partitions(topic) or [BrokerPartition(number, 0) for number in sorted(self._addresses)]
+        found = self._view.partitions(topic) or [
+            BrokerPartition(number, 0) for number in sorted(self._addresses)
+        ]
         if not found:
             raise NoBrokersError(f"there is no broker for topic {topic}")
         self._partitions[topic] = found

@@ -20,8 +20,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType, StringType, StructType
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from pylogbroker.blocking.clusterview import ZookeeperView
 from pylogbroker.cluster import paths
@@ -48,11 +61,15 @@ def checkColumns(schema: StructType, options: SinkOptions) -> None:
     kinds = {field.name: field.dataType for field in schema.fields}
     needed = {"value"} if options.topic else {"value", "topic"}
     for name in sorted(needed - set(kinds)):
-        raise ConfigurationError(f"there is no column {name}" + (", nor an option topic" if name == "topic" else ""))
+        raise ConfigurationError(
+            f"there is no column {name}" + (", nor an option topic" if name == "topic" else "")
+        )
     for name, right in _COLUMNS.items():
         if name in kinds and not isinstance(kinds[name], right):
             words = ", ".join(kind.typeName() for kind in right)
-            raise ConfigurationError(f"column {name} is of type {kinds[name].simpleString()}; it should be one of {words}")
+            raise ConfigurationError(
+                f"column {name} is of type {kinds[name].simpleString()}; it should be one of {words}"
+            )
 
 
 @dataclass
@@ -92,7 +109,9 @@ def sendAll(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
 
 def _rows(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[Any, Any, Any]]:
     names, nothing = batch.schema.names, [None] * batch.num_rows
-    topics = [options.topic] * batch.num_rows if options.topic else batch.column("topic").to_pylist()
+    topics = (
+        [options.topic] * batch.num_rows if options.topic else batch.column("topic").to_pylist()
+    )
     keys = batch.column("key").to_pylist() if "key" in names else nothing
     return zip(topics, keys, batch.column("value").to_pylist(), strict=True)
 
@@ -126,15 +145,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         if options.cluster.zookeeper:
-            log.info("Micro-batches are written effectively once, as far as their numbers are kept in ZooKeeper; a task that is repeated writes rows again")
+            log.info(
+                "Micro-batches are written effectively once, as far as their numbers are kept in ZooKeeper; a task that is repeated writes rows again"
+            )
         else:
-            log.warning("Rows are written at least once: there is no ZooKeeper to keep the numbers of micro-batches, so that a repeated one is written again")
+            log.warning(
+                "Rows are written at least once: there is no ZooKeeper to keep the numbers of micro-batches, so that a repeated one is written again"
+            )
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """A task's rows, unless their micro-batch is known to be written."""
         context: Any = TaskContext.get()
-        return sendOnce(self._options, str(context.getLocalProperty(QUERY_PROPERTY)), int(context.getLocalProperty(BATCH_PROPERTY)), iterator)
+        return sendOnce(
+            self._options,
+            str(context.getLocalProperty(QUERY_PROPERTY)),
+            int(context.getLocalProperty(BATCH_PROPERTY)),
+            iterator,
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks have done their part: the micro-batch's number is kept."""
@@ -143,10 +171,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """The micro-batch failed. What was sent stays, and will be sent again."""
-        log.warning("Micro-batch %d failed; %d rows or more were written, stay, and will be written again", batchId, _count(messages))
+        log.warning(
+            "Micro-batch %d failed; %d rows or more were written, stay, and will be written again",
+            batchId,
+            _count(messages),
+        )
 
 
-def sendOnce(options: SinkOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+def sendOnce(
+    options: SinkOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]
+) -> Written:
     """
     Send a task's rows, unless their micro-batch is known to be written.
 
@@ -155,7 +189,12 @@ def sendOnce(options: SinkOptions, query: str, batch: int, batches: Iterator[pa.
     last = lastWritten(options, query)
     if last is None or batch > last:
         return Written(query, sendAll(options, batches))
-    log.warning("Micro-batch %d of query %s is written already, the last was %d; nothing is sent", batch, query, last)
+    log.warning(
+        "Micro-batch %d of query %s is written already, the last was %d; nothing is sent",
+        batch,
+        query,
+        last,
+    )
     for _batch in batches:
         pass  # Spark wants its rows to be taken
     return Written(query, 0)

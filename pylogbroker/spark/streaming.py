@@ -13,7 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 
 from pylogbroker.model import LATEST, Place
 from pylogbroker.spark.asking import Brokers
@@ -62,7 +67,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """C{maxBytesPerTrigger}."""
-        return ReadMaxBytes(self._options.triggerSizeMax) if self._options.triggerSizeMax else ReadAllAvailable()
+        return (
+            ReadMaxBytes(self._options.triggerSizeMax)
+            if self._options.triggerSizeMax
+            else ReadAllAvailable()
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run will read."""
@@ -83,15 +92,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = self._present(before)
         with self._live().brokers(partition.broker for _topic, partition in places) as brokers:
             bounds = {place: askBounds(brokers, *place) for place in places}
-            ahead = {place: self._ahead(place, before.get(place), bounds[place]) for place in places}
+            ahead = {
+                place: self._ahead(place, before.get(place), bounds[place]) for place in places
+            }
             after |= self._limited(brokers, ahead, bounds, limit)
-        isNew = any(place not in before or each.size or each.start != before[place].end for place, each in after.items())
+        isNew = any(
+            place not in before or each.size or each.start != before[place].end
+            for place, each in after.items()
+        )
         return encodeProgress(after) if isNew else start
 
     def _present(self, before: Mapping[Place, Range]) -> list[Place]:
         """The partitions that are there, after all that are known have been looked for."""
         selection = self._options.selection
-        places = self._live().places(selection, [place for place in before if isSelected(selection, place)])
+        places = self._live().places(
+            selection, [place for place in before if isSelected(selection, place)]
+        )
         for place in sorted(set(before) - set(places)):
             read = before[place].end
             why = f"no broker has it any more, of which {read} was read"
@@ -104,21 +120,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ahead(self, place: Place, before: Range | None, bounds: Bounds) -> Range:
         """All that there is to read of a partition; of one whose broker was away when a run's end was fixed, what is there when it is first seen."""
-        latest = bounds.latest if self._targets is None else min(bounds.latest, self._targets.setdefault(place, bounds.latest))
+        latest = (
+            bounds.latest
+            if self._targets is None
+            else min(bounds.latest, self._targets.setdefault(place, bounds.latest))
+        )
         if before is None:
-            log.info("Topic %s has a new partition %s, which is read from %d on", *place, bounds.earliest)
+            log.info(
+                "Topic %s has a new partition %s, which is read from %d on", *place, bounds.earliest
+            )
             return Range(*place, bounds.earliest, max(latest, bounds.earliest))
         if bounds.latest < before.end:
-            lost(self._options, f"topic {place[0]}, partition {place[1]}: the log ends at {bounds.latest}, and {before.end} was read: it was emptied or cut")
+            lost(
+                self._options,
+                f"topic {place[0]}, partition {place[1]}: the log ends at {bounds.latest}, and {before.end} was read: it was emptied or cut",
+            )
             return Range(*place, bounds.earliest, max(latest, bounds.earliest))
         return inBounds(self._options, Range(*place, before.end, max(latest, before.end)), bounds)
 
-    def _limited(self, brokers: Brokers, ahead: Mapping[Place, Range], bounds: Mapping[Place, Bounds], limit: ReadLimit) -> dict[Place, Range]:
+    def _limited(
+        self,
+        brokers: Brokers,
+        ahead: Mapping[Place, Range],
+        bounds: Mapping[Place, Bounds],
+        limit: ReadLimit,
+    ) -> dict[Place, Range]:
         if not isinstance(limit, ReadMaxBytes):
             return dict(ahead)
         shares = sharesOf(ahead, limit.max_bytes)
         return {
-            place: each._replace(end=boundaryWithin(brokers, self._options, each, shares[place], bounds[place].starts)) if each.size else each
+            place: each._replace(
+                end=boundaryWithin(
+                    brokers, self._options, each, shares[place], bounds[place].starts
+                )
+            )
+            if each.size
+            else each
             for place, each in ahead.items()
         }
 
@@ -128,8 +165,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The splits of a micro-batch, which its end describes."""
         ranges = [each for each in decodeProgress(end).values() if each.size]
         with self._live().brokers(each.partition.broker for each in ranges) as brokers:
-            cuts = cutRanges(ranges, self._options.minPartitionCount, lambda whole: askBounds(brokers, whole.topic, whole.partition).starts)
-            return [InputPartition(Split(each, brokers.address(each.partition.broker))) for each in cuts]
+            cuts = cutRanges(
+                ranges,
+                self._options.minPartitionCount,
+                lambda whole: askBounds(brokers, whole.topic, whole.partition).starts,
+            )
+            return [
+                InputPartition(Split(each, brokers.address(each.partition.broker))) for each in cuts
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split."""

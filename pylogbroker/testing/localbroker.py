@@ -58,14 +58,18 @@ class LocalBroker:
         self._owned = directory is None
         self._trigger: Any = None
         self.directory = directory or tempfile.mkdtemp(prefix="pylogbroker-")
-        self.broker = EmbeddedBroker(reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})}, zookeeper)
+        self.broker = EmbeddedBroker(
+            reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})}, zookeeper
+        )
 
     def start(self) -> Deferred[None]:
         """
         @return: fires with L{None} when clients are served; fails as L{EmbeddedBroker.start} does.
         """
         if self._trigger is None:
-            self._trigger = self._reactor.addSystemEventTrigger("after", "shutdown", self._remove)  # behind the broker's own, which is before
+            self._trigger = self._reactor.addSystemEventTrigger(
+                "after", "shutdown", self._remove
+            )  # behind the broker's own, which is before
         return self.broker.start()
 
     def stop(self) -> Deferred[None]:

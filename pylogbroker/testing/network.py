@@ -23,9 +23,19 @@ from typing import Any
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import (
+    ConnectingCancelledError,
+    ConnectionAborted,
+    ConnectionDone,
+    ConnectionLost,
+)
 from twisted.internet.error import ConnectionRefusedError as RefusedError
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint, ITCPTransport
+from twisted.internet.interfaces import (
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+    ITCPTransport,
+)
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -84,7 +94,11 @@ class _PuppetTransport(FileDescriptor):
 
     def _isWanting(self) -> bool:
         heldSize = len(self.dataBuffer) - self.offset + self._tempDataLen
-        return heldSize > 0 or bool(self.disconnecting) or self._writeDisconnecting != self._writeDisconnected
+        return (
+            heldSize > 0
+            or bool(self.disconnecting)
+            or self._writeDisconnecting != self._writeDisconnected
+        )
 
     def writeSomeData(self, data: bytes) -> int:
         some = bytes(memoryview(data)[: min(self.roomSize, self.SEND_LIMIT)])

@@ -150,7 +150,9 @@ def _resize(data: bytearray, size: int, filler: bytes) -> None:
 class PowerCutFile:
     """An open file of a L{PowerCutFileSystem}, provider of L{IFile}."""
 
-    def __init__(self, fileSystem: PowerCutFileSystem, path: str, node: _FileNode, writable: bool) -> None:
+    def __init__(
+        self, fileSystem: PowerCutFileSystem, path: str, node: _FileNode, writable: bool
+    ) -> None:
         self.path = path
         self._fileSystem = fileSystem
         self._generation = fileSystem.generation
@@ -310,7 +312,9 @@ class PowerCutFileSystem:
 
     # -- what the code under test does --------------------------------------------------------------------------------
 
-    def _enter(self, action: str, path: str, changes: bool = True, generation: int | None = None) -> None:
+    def _enter(
+        self, action: str, path: str, changes: bool = True, generation: int | None = None
+    ) -> None:
         if self._isOff or (generation is not None and generation != self.generation):
             raise PowerLostError(f"{action} {path}: the power is off")
         if changes:
@@ -383,7 +387,11 @@ class PowerCutFileSystem:
             node = self._find(path)
             if node is None:
                 return None
-            return FileStatus(len(node.data) if isinstance(node, _FileNode) else 0, node.time, isinstance(node, _DirectoryNode))
+            return FileStatus(
+                len(node.data) if isinstance(node, _FileNode) else 0,
+                node.time,
+                isinstance(node, _DirectoryNode),
+            )
 
     def makeDirectories(self, path: str) -> None:
         """With parents; it may exist."""

@@ -44,7 +44,9 @@ class _Node:
         self.children: dict[str, _Node] = {}
 
     def stat(self) -> Stat:
-        return Stat(self.czxid, self.mzxid, self.version, self.cversion, self.owner, len(self.children))
+        return Stat(
+            self.czxid, self.mzxid, self.version, self.cversion, self.owner, len(self.children)
+        )
 
 
 class ZookeeperDouble:
@@ -90,7 +92,9 @@ class ZookeeperDouble:
         """Cut a client's connection. Its session expires unless C{reconnect} comes in time."""
         if client.connected:
             self._drop(client)
-            self._expiries[client.session_id] = self.clock.callLater(client.session_timeout / 1000, self._end, client.session_id)
+            self._expiries[client.session_id] = self.clock.callLater(
+                client.session_timeout / 1000, self._end, client.session_id
+            )
             client._suspended()
 
     def reconnect(self, client: ZookeeperDoubleClient) -> None:
@@ -131,7 +135,9 @@ class ZookeeperDouble:
         """It is back; clients have to C{reconnect}."""
         self.isRunning = True
         for session, client in self._sessions.items():
-            self._expiries[session] = self.clock.callLater(client.session_timeout / 1000, self._end, session)
+            self._expiries[session] = self.clock.callLater(
+                client.session_timeout / 1000, self._end, session
+            )
 
     # -- sessions
 
@@ -224,7 +230,11 @@ class ZookeeperDouble:
         self._notify("children", parentPath, "child")
 
     def watch(self, what: str, path: str, seen: Sight, client: ZookeeperDoubleClient) -> None:
-        wanted = {each: owner for each, owner in self._watchers.get((what, path), {}).items() if each.isWanted}
+        wanted = {
+            each: owner
+            for each, owner in self._watchers.get((what, path), {}).items()
+            if each.isWanted
+        }
         self._watchers[what, path] = {**wanted, seen: client}
 
     def _notify(self, what: str, path: str, kind: str) -> None:
@@ -268,11 +278,17 @@ class ZookeeperDoubleClient:
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException("no connection in time")
 
-        connected.addTimeout((timeoutMs or 2 * self.session_timeout) / 1000, self._server.clock, late)
+        connected.addTimeout(
+            (timeoutMs or 2 * self.session_timeout) / 1000, self._server.clock, late
+        )
         self._connecting.append(connected)
         if self._reaching is None:
-            self._reaching = self._server.clock.callLater(self._server.latency, self._server.reconnect, self)
-        return connected.addCallback(self._checkChroot).addErrback(lambda failure: self.close().addBoth(lambda _: failure))
+            self._reaching = self._server.clock.callLater(
+                self._server.latency, self._server.reconnect, self
+            )
+        return connected.addCallback(self._checkChroot).addErrback(
+            lambda failure: self.close().addBoth(lambda _: failure)
+        )
 
     def _checkChroot(self, _result: object) -> Any:
         def check(stat: Stat | None) -> ZookeeperDoubleClient:
@@ -409,9 +425,14 @@ class ZookeeperDoubleClient:
     def _path(self, path: str) -> str:
         return (self._chroot + path).rstrip("/") or "/"
 
-    def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Deferred[str]:
+    def create(
+        self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0
+    ) -> Deferred[str]:
         """Fires with the path."""
-        made = self._ask(f"create {path}", lambda: self._server.create(self._path(path), data, flags, self.session_id))
+        made = self._ask(
+            f"create {path}",
+            lambda: self._server.create(self._path(path), data, flags, self.session_id),
+        )
         return made.addCallback(lambda found: found[len(self._chroot) :])
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
@@ -444,7 +465,9 @@ class ZookeeperDoubleClient:
 
     # -- watches
 
-    def _watch(self, what: str, path: str, kind: str, work: Callable[[], tuple[Any, Any]]) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
+    def _watch(
+        self, what: str, path: str, kind: str, work: Callable[[], tuple[Any, Any]]
+    ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
         server, full = self._server, self._path(path)
 
         def read(seen: Sight) -> Deferred[tuple[Any, Any]]:
@@ -463,7 +486,9 @@ class ZookeeperDoubleClient:
     def _forget(self, watch: Watch) -> None:
         self._watches.pop(watch, None)
 
-    def get_and_watch(self, path: str) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
+    def get_and_watch(
+        self, path: str
+    ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
         def work() -> tuple[Any, Any]:

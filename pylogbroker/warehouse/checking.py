@@ -38,4 +38,7 @@ def checkNames(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> Non
             continue
         for name in fileSystem.list(table.at(folder)):
             if (runNumber(name) or 0) >= manifest.number:
-                raise TableError(table.at(folder, name), f"{foreignText(manifest.number - 1)}; nothing was committed")
+                raise TableError(
+                    table.at(folder, name),
+                    f"{foreignText(manifest.number - 1)}; nothing was committed",
+                )

@@ -163,7 +163,10 @@ def decodeManifest(name: str, data: bytes) -> Manifest:
     try:
         found: Any = json.loads(data)
         if found["manifest"] != VERSION or found["manifest"] is True:
-            raise TableError(name, f"its version is {found['manifest']!r}, and this release knows {VERSION}: a newer one has written it")
+            raise TableError(
+                name,
+                f"its version is {found['manifest']!r}, and this release knows {VERSION}: a newer one has written it",
+            )
         manifest = Manifest(
             found["number"], found["runId"], found["kind"], found["startedMs"], found["eventTime"], tuple(map(_range, _list(found["ranges"]))),
             {Place(topic, _partition(text)): offset for topic, offsets in found["positions"].items() for text, offset in offsets.items()},
@@ -196,15 +199,27 @@ def _partition(text: str) -> BrokerPartition:
 
 def _check(manifest: Manifest) -> None:
     """That what is counted with are numbers, and paths stay below the folder: who can write a manifest must not choose which of our files to remove."""
-    numbers: list[Any] = [manifest.number, manifest.startedMs, manifest.windowMs, manifest.leftOutCount]
+    numbers: list[Any] = [
+        manifest.number,
+        manifest.startedMs,
+        manifest.windowMs,
+        manifest.leftOutCount,
+    ]
     numbers += [*manifest.positions.values(), *manifest.arrivals.values()]
     numbers += [number for each in (*manifest.ranges, *manifest.added) for number in each[2:]]
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
         raise ValueError("a number is none")
-    if any(type(text) is not str for text in (*manifest.columns, *manifest.columns.values(), *manifest.notes)):
+    if any(
+        type(text) is not str
+        for text in (*manifest.columns, *manifest.columns.values(), *manifest.notes)
+    ):
         raise ValueError("a text is none")
-    paths = [manifest.runId, *manifest.removed, *(path for each in manifest.added for path in (each.path, each.staged))]
+    paths = [
+        manifest.runId,
+        *manifest.removed,
+        *(path for each in manifest.added for path in (each.path, each.staged)),
+    ]
     if any(not path or path.startswith(("/", "_")) or ".." in path.split("/") for path in paths):
         raise ValueError("a path leads out of the table")
     if manifest.kind not in KINDS or manifest.windowMs < 1:

@@ -61,7 +61,11 @@ class LoadPlan(NamedTuple):
 
 
 def planRanges(
-    positions: Mapping[Place, int], bounds: Mapping[Place, Bounds], beginnings: Mapping[Place, int] | None = None, *, isLossFatal: bool = True
+    positions: Mapping[Place, int],
+    bounds: Mapping[Place, Bounds],
+    beginnings: Mapping[Place, int] | None = None,
+    *,
+    isLossFatal: bool = True,
 ) -> LoadPlan:
     """
     @param positions: up to where the table has each partition.
@@ -78,25 +82,42 @@ def planRanges(
         problems.append(f"{place}: there is no such partition to begin at an offset of")
     for place in sorted(bounds):
         try:
-            fromOffset = _beginning(place, positions.get(place), bounds[place], wanted.get(place), isLossFatal, notes)
+            fromOffset = _beginning(
+                place, positions.get(place), bounds[place], wanted.get(place), isLossFatal, notes
+            )
         except LoadError as error:
             problems.append(str(error))
             continue
-        if fromOffset < bounds[place].end or (place in wanted and fromOffset != positions.get(place)):
-            ranges.append(PlannedRange(place, fromOffset, bounds[place].end, fromOffset < positions.get(place, 0)))
+        if fromOffset < bounds[place].end or (
+            place in wanted and fromOffset != positions.get(place)
+        ):
+            ranges.append(
+                PlannedRange(
+                    place, fromOffset, bounds[place].end, fromOffset < positions.get(place, 0)
+                )
+            )
     if problems:
         raise LoadError("\n".join(problems))
     return LoadPlan(tuple(ranges), tuple(notes))
 
 
-def _beginning(place: Place, position: int | None, bounds: Bounds, wish: int | None, isLossFatal: bool, notes: list[str]) -> int:
+def _beginning(
+    place: Place,
+    position: int | None,
+    bounds: Bounds,
+    wish: int | None,
+    isLossFatal: bool,
+    notes: list[str],
+) -> int:
     """Where to begin; what there is to say goes to the notes."""
     if wish is not None:
         return _wished(place, position, bounds, wish, notes)
     if position is None:
         return bounds.start
     if position > bounds.end:
-        raise LoadError(f"{place}: the log ends at {bounds.end}, and the table has it up to {position}: was it made anew? A beginning has to be given")
+        raise LoadError(
+            f"{place}: the log ends at {bounds.end}, and the table has it up to {position}: was it made anew? A beginning has to be given"
+        )
     if position >= bounds.start:
         return position
     lost = f"{place}: offsets {position} to {bounds.start} were deleted before they were loaded"
@@ -109,9 +130,13 @@ def _beginning(place: Place, position: int | None, bounds: Bounds, wish: int | N
 def _wished(place: Place, position: int | None, bounds: Bounds, wish: int, notes: list[str]) -> int:
     offset = {EARLIEST: bounds.start, LATEST: bounds.end}.get(wish, wish)
     if offset > bounds.end:
-        raise LoadError(f"{place}: the log ends at {bounds.end}, and cannot be loaded from {offset} on")
+        raise LoadError(
+            f"{place}: the log ends at {bounds.end}, and cannot be loaded from {offset} on"
+        )
     if offset < bounds.start:
-        notes.append(f"{place}: the oldest message is at {bounds.start}; the load begins there, and not at {offset}")
+        notes.append(
+            f"{place}: the oldest message is at {bounds.start}; the load begins there, and not at {offset}"
+        )
         offset = bounds.start
     if position is not None and offset > position:
         notes.append(f"{place}: offsets {position} to {offset} are skipped, as was asked for")

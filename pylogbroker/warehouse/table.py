@@ -90,10 +90,17 @@ class Table:
         """
         if self._files.status(self.at(MANIFESTS)) is None:
             return 0
-        names = {name for name in self._files.list(self.at(MANIFESTS)) if name.endswith(".json") and not name.startswith((".", "_"))}
+        names = {
+            name
+            for name in self._files.list(self.at(MANIFESTS))
+            if name.endswith(".json") and not name.startswith((".", "_"))
+        }
         missing = {manifestName(number + 1) for number in range(len(names))} - names
         if missing:
-            raise TableError(self.at(MANIFESTS, min(missing)), f"it is missing among the {len(names)} manifests: how far the table is loaded is not known")
+            raise TableError(
+                self.at(MANIFESTS, min(missing)),
+                f"it is missing among the {len(names)} manifests: how far the table is loaded is not known",
+            )
         return len(names)
 
     def manifest(self, number: int) -> Manifest:
@@ -159,7 +166,11 @@ class Table:
             found -= {self.at(path) for path in last.removed}
             for each in last.added:
                 final = self.at(each.path)
-                found.add(final if self._files.status(final) is not None else self.at(STAGING, last.runId, each.staged))
+                found.add(
+                    final
+                    if self._files.status(final) is not None
+                    else self.at(STAGING, last.runId, each.staged)
+                )
         return found
 
     def published(self) -> Iterator[str]:
@@ -182,11 +193,19 @@ class Table:
 
     def _names(self, below: str, beginning: str) -> list[str]:
         where = self.at(below.rstrip("/")) if below else self.path
-        return sorted(name for name in self._files.list(where) if name.startswith(beginning)) if self._files.status(where) is not None else []
+        return (
+            sorted(name for name in self._files.list(where) if name.startswith(beginning))
+            if self._files.status(where) is not None
+            else []
+        )
 
     def _below(self, folder: str, levels: tuple[str, ...]) -> Iterator[str]:
         if not levels:
-            yield from (folder + name for name in self._names(folder, "") if name.endswith(SUFFIX) and not name.startswith((".", "_")))
+            yield from (
+                folder + name
+                for name in self._names(folder, "")
+                if name.endswith(SUFFIX) and not name.startswith((".", "_"))
+            )
             return
         for name in self._names(folder, levels[0]):
             yield from self._below(f"{folder}{name}/", levels[1:])

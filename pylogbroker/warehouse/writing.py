@@ -33,7 +33,13 @@ import re
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from pylogbroker.errors import CommittedError, DirectoryLockedError, StorageError, TableBusyError, TableError
+from pylogbroker.errors import (
+    CommittedError,
+    DirectoryLockedError,
+    StorageError,
+    TableBusyError,
+    TableError,
+)
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.warehouse.checking import TAKEN_FOR_DEAD, checkNames, checkStaged
 from pylogbroker.warehouse.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
@@ -55,9 +61,15 @@ def localPath(text: str) -> str:
     @raise TableError: it is no path of this machine's file systems, or one that Spark would take for a pattern of paths.
     """
     if _LOCATION.match(text) or not text:
-        raise TableError(repr(text), "a table lies in a folder of a local or mounted file system; object stores and HDFS have no exclusive links")
+        raise TableError(
+            repr(text),
+            "a table lies in a folder of a local or mounted file system; object stores and HDFS have no exclusive links",
+        )
     if found := sorted(_PATTERN_SIGNS.intersection(os.path.abspath(text))):
-        raise TableError(repr(text), f"the path has {' '.join(found)} in it, which Spark takes for a pattern of many paths; give the folder another name")
+        raise TableError(
+            repr(text),
+            f"the path has {' '.join(found)} in it, which Spark takes for a pattern of many paths; give the folder another name",
+        )
     return text.rstrip("/") or "/"
 
 
@@ -83,7 +95,10 @@ class TableWriter:
         try:
             self._release = self._files.lock(self.table.at(LOCK))
         except DirectoryLockedError as error:
-            raise TableBusyError(self.table.path, "another run writes to this table; nothing was loaded. It is free again when that one has ended") from error
+            raise TableBusyError(
+                self.table.path,
+                "another run writes to this table; nothing was loaded. It is free again when that one has ended",
+            ) from error
         try:
             self._recover()
         except BaseException:
@@ -91,7 +106,12 @@ class TableWriter:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._release()
 
     def staging(self, runId: str) -> str:
@@ -121,7 +141,9 @@ class TableWriter:
             self._drop(self._temporary(manifest.runId))
             self._publish(manifest)
         except (StorageError, TableError) as error:
-            raise CommittedError(f"committed as run {manifest.number}, but its files were not all published, which the next run does: {error}") from error
+            raise CommittedError(
+                f"committed as run {manifest.number}, but its files were not all published, which the next run does: {error}"
+            ) from error
 
     def _prepared(self, manifest: Manifest) -> bytes:
         """The manifest as a file, with all that it names on the disk."""
@@ -144,13 +166,19 @@ class TableWriter:
         name = self.table.at(MANIFESTS, manifestName(manifest.number))
         data = manifest.encode()
         if len(data) > MANIFEST_SIZE_MAX:
-            raise TableError(name, f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX}; nothing was committed")
+            raise TableError(
+                name,
+                f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX}; nothing was committed",
+            )
         decodeManifest(name, data)
         return data
 
     def _link(self, manifest: Manifest, data: bytes) -> None:
         """The commit."""
-        temporary, final = self._temporary(manifest.runId), self.table.at(MANIFESTS, manifestName(manifest.number))
+        temporary, final = (
+            self._temporary(manifest.runId),
+            self.table.at(MANIFESTS, manifestName(manifest.number)),
+        )
         self._write(temporary, data)
         try:
             checkStaged(self.table, self._files, manifest)
@@ -162,7 +190,9 @@ class TableWriter:
             self.discard(manifest.runId)
             code = error.errno if isinstance(error, StorageError) else None
             if code == errno.EEXIST:
-                raise TableBusyError(final, "another run has committed under this number; nothing of this one was") from error
+                raise TableBusyError(
+                    final, "another run has committed under this number; nothing of this one was"
+                ) from error
             if code == errno.ENOENT:
                 raise TableError(temporary, f"it is gone; {TAKEN_FOR_DEAD}") from error
             raise
@@ -195,7 +225,9 @@ class TableWriter:
             finally:
                 file.close()
         folders = [path.rpartition("/")[0] for path in paths]
-        if manifest.removed:  # with nothing added, the staging folder alone tells that files may still have to go
+        if (
+            manifest.removed
+        ):  # with nothing added, the staging folder alone tells that files may still have to go
             self._files.makeDirectories(self.staging(manifest.runId))
             folders.append(self.staging(manifest.runId))
         self._syncUp(folders)
@@ -222,9 +254,16 @@ class TableWriter:
             if status is None:
                 self._linkStaged(manifest, each.staged, final)
             elif status.size != each.size:
-                raise TableError(final, f"it has {status.size} bytes, and run {manifest.number} has committed one of {each.size}: somebody has put it there")
+                raise TableError(
+                    final,
+                    f"it has {status.size} bytes, and run {manifest.number} has committed one of {each.size}: somebody has put it there",
+                )
         self._syncUp([path.rpartition("/")[0] for path in finals])
-        removed = [path for path in map(self.table.at, manifest.removed) if self._files.status(path) is not None]
+        removed = [
+            path
+            for path in map(self.table.at, manifest.removed)
+            if self._files.status(path) is not None
+        ]
         for path in removed:
             self._files.remove(path)
         self._syncUp([path.rpartition("/")[0] for path in removed])
@@ -235,13 +274,18 @@ class TableWriter:
             self._files.link(f"{self.staging(manifest.runId)}/{staged}", final)
         except StorageError as error:
             if error.errno == errno.ENOENT:
-                raise TableError(final, f"run {manifest.number} has committed this file, and it is neither there nor staged in {manifest.runId}") from error
+                raise TableError(
+                    final,
+                    f"run {manifest.number} has committed this file, and it is neither there nor staged in {manifest.runId}",
+                ) from error
             raise
 
     def _recover(self) -> None:
         # The manifest of a run that died just behind its commit may not be on the disk yet; its files must not be there before it.
         self._syncUp([self.table.at(MANIFESTS), self.table.at(STAGING)])
-        for runId in sorted({name.removesuffix(_ASIDE) for name in self._files.list(self.table.at(STAGING))}):
+        for runId in sorted(
+            {name.removesuffix(_ASIDE) for name in self._files.list(self.table.at(STAGING))}
+        ):
             self._settle(runId)
         for name in self._files.list(self.table.at(MANIFESTS)):
             if name.startswith(_TEMPORARY):

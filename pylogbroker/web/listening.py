@@ -26,7 +26,11 @@ def listenerDescription(text: str) -> str:
     if re.fullmatch(r"[0-9]{1,5}", text):
         text = f"tcp:{text}"
     loopback = _LOOPBACKS.get(text.partition(":")[0])
-    return text if loopback is None or re.search(r"(?<!\\):interface=", text) else f"{text}:interface={loopback}"
+    return (
+        text
+        if loopback is None or re.search(r"(?<!\\):interface=", text)
+        else f"{text}:interface={loopback}"
+    )
 
 
 def listenNow(listen: Callable[[], Deferred[Any]], setting: str) -> Any:
@@ -45,5 +49,7 @@ def listenNow(listen: Callable[[], Deferred[Any]], setting: str) -> Any:
         raise ConfigurationError(f"{setting}: {error}") from error
     [outcome] = outcomes or [None]
     if not hasattr(outcome, "stopListening"):
-        raise ConfigurationError(f"{setting}: {getattr(outcome, 'value', 'it needs a running reactor')}")
+        raise ConfigurationError(
+            f"{setting}: {getattr(outcome, 'value', 'it needs a running reactor')}"
+        )
     return outcome

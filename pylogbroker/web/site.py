@@ -31,9 +31,7 @@ CONNECTION_COUNT_MAX = 64
 IDLE_SECONDS = 60
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,255})(?::[0-9]{1,5})?")
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -84,7 +82,11 @@ Route = Callable[[Query], "Reply | Deferred[Reply]"]
 
 def jsonReply(value: object, status: int = 200, kind: str = "application/json") -> Reply:
     """An answer for pages and programs. Only ASCII, and without C{<}: however it is shown, it is no markup."""
-    return Reply(status, kind, json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").encode("ascii"))
+    return Reply(
+        status,
+        kind,
+        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").encode("ascii"),
+    )
 
 
 def textReply(text: str, status: int = 200) -> Reply:
@@ -143,7 +145,9 @@ class _Request(http.Request):
             return
         web: Web = self.channel.web
         self.notifyFinish().addErrback(self._left)
-        maybeDeferred(self._answer, web).addCallbacks(self._reply, self._failed).addErrback(self._broken)
+        maybeDeferred(self._answer, web).addCallbacks(self._reply, self._failed).addErrback(
+            self._broken
+        )
 
     def _left(self, _failure: Failure) -> None:
         self._isOver = True
@@ -151,19 +155,43 @@ class _Request(http.Request):
     def _answer(self, web: Web) -> Any:
         hosts = self.requestHeaders.getRawHeaders(b"Host") or []
         if len(hosts) != 1 or not isOurs(hosts[0].decode("latin-1"), web.names):
-            return textReply(f"This site is not known by that name. If it should be, name it in {web.namesCalled}, or use its address.", 421)
+            return textReply(
+                f"This site is not known by that name. If it should be, name it in {web.namesCalled}, or use its address.",
+                421,
+            )
         try:
-            query = {name.decode(): values[-1].decode() for name, values in cast("dict[bytes, list[bytes]]", self.args or {}).items()}
+            query = {
+                name.decode(): values[-1].decode()
+                for name, values in cast("dict[bytes, list[bytes]]", self.args or {}).items()
+            }
         except UnicodeDecodeError:
             raise BadRequestError("what is asked for is not UTF-8") from None
-        kind = (self.requestHeaders.getRawHeaders(b"Content-Type") or [b""])[-1].decode("latin-1").partition(";")[0].strip().lower()
-        return web.answer(Asked(self.method.decode("latin-1"), self.path.decode("latin-1"), query, kind, self.content.read()))
+        kind = (
+            (self.requestHeaders.getRawHeaders(b"Content-Type") or [b""])[-1]
+            .decode("latin-1")
+            .partition(";")[0]
+            .strip()
+            .lower()
+        )
+        return web.answer(
+            Asked(
+                self.method.decode("latin-1"),
+                self.path.decode("latin-1"),
+                query,
+                kind,
+                self.content.read(),
+            )
+        )
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(BadRequestError):
             self._reply(jsonReply({"error": str(failure.value)}, 400))
         else:
-            self._log.failure("A request for {path} failed in a way that nobody foresaw", failure, path=self.path[:200])
+            self._log.failure(
+                "A request for {path} failed in a way that nobody foresaw",
+                failure,
+                path=self.path[:200],
+            )
             self._reply(textReply("This did not work: the log says why.", 500))
 
     def _broken(self, failure: Failure) -> None:
@@ -253,7 +281,9 @@ class Web(Factory):
         channel = _Channel()
         channel.web = self
         channel.timeOut = IDLE_SECONDS
-        vars(channel)["callLater"] = self._reactor.callLater  # as Twisted has it: in the place of a method
+        vars(channel)["callLater"] = (
+            self._reactor.callLater
+        )  # as Twisted has it: in the place of a method
         return channel
 
     def opened(self, channel: Any) -> None:

@@ -40,7 +40,9 @@ class FrameDecoder:
         self.sizeMax = sizeMax
         self._buffer = b""
         self._position = 0
-        self._pieces: list[bytes] | None = None  # behind the buffer, while its frame is not whole; None costs an idle connection nothing
+        self._pieces: list[bytes] | None = (
+            None  # behind the buffer, while its frame is not whole; None costs an idle connection nothing
+        )
         self._heldSize = 0
         self._neededSize = SIZE_FIELD_SIZE
 
@@ -84,7 +86,9 @@ class FrameDecoder:
             return None
         (size,) = _SIZE.unpack_from(self._buffer, position)
         if not 0 < size <= self.sizeMax:
-            raise FrameSizeError(f"frame of {size} bytes announced; 1 to {self.sizeMax} are accepted")
+            raise FrameSizeError(
+                f"frame of {size} bytes announced; 1 to {self.sizeMax} are accepted"
+            )
         start = position + SIZE_FIELD_SIZE
         if left < SIZE_FIELD_SIZE + size:
             self._neededSize = SIZE_FIELD_SIZE + size

@@ -125,7 +125,9 @@ def encodeProduce(topic: str, partition: int, messageSet: bytes) -> bytes:
 
     @raise ValueError: a part, or the whole, does not fit; here and below.
     """
-    return _frame(PRODUCE, _topicPartition(topic, partition), _pack(_INT, len(messageSet)), messageSet)
+    return _frame(
+        PRODUCE, _topicPartition(topic, partition), _pack(_INT, len(messageSet)), messageSet
+    )
 
 
 def encodeMultiProduce(produces: Iterable[tuple[str, int, bytes]]) -> bytes:
@@ -172,7 +174,9 @@ class _Fields:
         position = self._position
         self._position += layout.size
         if self._position > len(self._body):
-            raise WireError(f"request ends inside its {what} (byte {position} of {len(self._body)})")
+            raise WireError(
+                f"request ends inside its {what} (byte {position} of {len(self._body)})"
+            )
         return layout.unpack_from(self._body, position)
 
     def short(self, what: str) -> int:
@@ -181,7 +185,9 @@ class _Fields:
     def bytes(self, what: str, size: int) -> bytes:
         start, end = self._position, self._position + size
         if size < 0 or end > len(self._body):
-            raise WireError(f"{what} of {size} bytes at byte {start}, where {len(self._body) - start} are left")
+            raise WireError(
+                f"{what} of {size} bytes at byte {start}, where {len(self._body) - start} are left"
+            )
         self._position = end
         return self._body[start:end]
 
@@ -234,7 +240,9 @@ class RequestDecoder(FrameDecoder):
 
     __slots__ = ("_runs",)
 
-    def __init__(self, sizeMax: int, runs: dict[bytes, tuple[str, int, struct.Struct]] | None = None) -> None:
+    def __init__(
+        self, sizeMax: int, runs: dict[bytes, tuple[str, int, struct.Struct]] | None = None
+    ) -> None:
         """
         @param sizeMax: the largest frame accepted, in bytes without the size field.
         @param runs: a table to share among the connections of a broker; it never has more than a thousand or so entries.
@@ -281,7 +289,13 @@ class RequestDecoder(FrameDecoder):
             frameSize, setSize = unpack(buffer, position)
             behind = position + 4 + frameSize
             start = position + headSize
-            if start + setSize != behind or setSize < 0 or behind > end or frameSize > sizeMax or not startswith(key, position + 4):
+            if (
+                start + setSize != behind
+                or setSize < 0
+                or behind > end
+                or frameSize > sizeMax
+                or not startswith(key, position + 4)
+            ):
                 break
             sets.append(buffer[start:behind])
             position = behind
@@ -293,6 +307,10 @@ class RequestDecoder(FrameDecoder):
     def _learn(self, key: bytes) -> tuple[str, int, struct.Struct]:
         if len(self._runs) >= _RUN_KEY_COUNT_MAX:
             self._runs.clear()
-        known = key[4:-4].decode("utf-8", "replace"), _INT.unpack(key[-4:])[0], struct.Struct(f">i{len(key)}xi")
+        known = (
+            key[4:-4].decode("utf-8", "replace"),
+            _INT.unpack(key[-4:])[0],
+            struct.Struct(f">i{len(key)}xi"),
+        )
         self._runs[key] = known
         return known

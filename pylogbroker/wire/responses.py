@@ -46,7 +46,9 @@ def multiFetchHeader(sizes: Sequence[int]) -> bytes:
 
 def encodeOffsets(offsets: Sequence[int]) -> bytes:
     """A whole OFFSETS response. It has no way to say that something is wrong."""
-    return struct.pack(f">ihi{len(offsets)}q", _CODE_SIZE + 4 + 8 * len(offsets), NO_ERROR, len(offsets), *offsets)
+    return struct.pack(
+        f">ihi{len(offsets)}q", _CODE_SIZE + 4 + 8 * len(offsets), NO_ERROR, len(offsets), *offsets
+    )
 
 
 # -- the client's side: a body is a frame without its size field ------------------------------------------------------
@@ -76,7 +78,9 @@ def decodeMultiFetch(body: bytes) -> list[tuple[int, bytes]]:
         size, code = _HEAD.unpack_from(body, position)
         start, position = position + _HEAD.size, position + 4 + size
         if size < _CODE_SIZE or position > len(body):
-            raise WireError(f"set {len(parts)} of {size} bytes, where {len(body) - start + _CODE_SIZE} are left")
+            raise WireError(
+                f"set {len(parts)} of {size} bytes, where {len(body) - start + _CODE_SIZE} are left"
+            )
         parts.append((code, body[start:position]))
     return parts
 

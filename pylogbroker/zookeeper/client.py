@@ -80,11 +80,20 @@ ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.ConnectionClosedError, ConnectionLossException),
 )
 
-KINDS = {EventType.CREATED: "created", EventType.DELETED: "deleted", EventType.CHANGED: "changed", EventType.CHILD: "child"}
+KINDS = {
+    EventType.CREATED: "created",
+    EventType.DELETED: "deleted",
+    EventType.CHANGED: "changed",
+    EventType.CHILD: "child",
+}
 """Of watch events. kazoo has one more, C{NONE}, which a watch gets that went with its connection."""
 
 READABLE, PRIVATE, OPEN = "readable", "private", "open"
-ACLS = {READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE, PRIVATE: CREATOR_ALL_ACL, OPEN: OPEN_ACL_UNSAFE}
+ACLS = {
+    READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE,
+    PRIVATE: CREATOR_ALL_ACL,
+    OPEN: OPEN_ACL_UNSAFE,
+}
 """What C{zk.acl} means (L{pylogbroker.config.settings})."""
 
 SESSION_TIMEOUT_MS = 6_000
@@ -105,7 +114,9 @@ _NEGOTIATED = re.compile(r"negotiated session timeout: (\d+)")
 
 
 def _stat(stat: Any) -> Stat:
-    return Stat(stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren)
+    return Stat(
+        stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren
+    )
 
 
 class _Request(NamedTuple):
@@ -137,7 +148,9 @@ class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
             self.warning = record.getMessage()
-        elif str(record.msg).startswith("Session created") and (found := _NEGOTIATED.search(record.getMessage())):
+        elif str(record.msg).startswith("Session created") and (
+            found := _NEGOTIATED.search(record.getMessage())
+        ):
             self.sessionTimeoutMs = int(found[1])
 
 
@@ -191,7 +204,9 @@ class ZookeeperClient:
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
         self._said = _Said()
         self._watchdog = Watchdog(reactor, self._bite, HANG_FACTOR * session_timeout)
-        logger = logging.Logger("kazoo")  # a logger of its own: not one of those that the application configures
+        logger = logging.Logger(
+            "kazoo"
+        )  # a logger of its own: not one of those that the application configures
         logger.addHandler(self._said)
         try:
             if not servers.strip():
@@ -200,14 +215,22 @@ class ZookeeperClient:
                 hosts=servers,
                 timeout=session_timeout / 1000,
                 handler=ReactorCallbacks(reactor.callFromThread),
-                connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=min(RETRY_DELAY_MAX, session_timeout / 1000 / SESSION_PARTS)),
+                connection_retry=KazooRetry(
+                    max_tries=-1,
+                    delay=0.1,
+                    max_delay=min(RETRY_DELAY_MAX, session_timeout / 1000 / SESSION_PARTS),
+                ),
                 logger=logger,
                 auth_data=[("digest", str(digest))] if digest else None,
             )
         except (ValueError, TypeError, kazoo.KazooException) as error:
             raise ConfigurationError(f"zk.connect={servers}: {error}") from error
         # kazoo's own thread calls it, and goes on: the order of events is kept, and what else is on its way comes in between.
-        self._kazoo.add_listener(lambda state: reactor.callFromThread(self._stateChanged, state, self._kazoo.client_id, self._kazoo.client_state))
+        self._kazoo.add_listener(
+            lambda state: reactor.callFromThread(
+                self._stateChanged, state, self._kazoo.client_id, self._kazoo.client_state
+            )
+        )
 
     def __repr__(self) -> str:
         return f"<ZookeeperClient {self.servers} {'connected' if self.connected else 'not connected'}, session {self.session_id:#x}>"
@@ -238,7 +261,9 @@ class ZookeeperClient:
 
         def late(_result: object, _seconds: float) -> None:
             reason = f" ({self._said.warning})" if self._said.warning else ""
-            raise ZookeeperTimeoutException(f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}")
+            raise ZookeeperTimeoutException(
+                f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}"
+            )
 
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)
         if not self._isBegun:  # kazoo that is started twice has two connections, and ends one
@@ -250,8 +275,15 @@ class ZookeeperClient:
         """kazoo could not even begin to connect (no threads, no descriptors), or it could."""
         if error is None:
             return
-        if not self._failConnecting(ZookeeperError(f"connecting to {self.servers}: {error!r}")) and not self._closed:
-            self._log.error("Connecting to {servers} again did not work: {error}", servers=self.servers, error=error)
+        if (
+            not self._failConnecting(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
+            and not self._closed
+        ):
+            self._log.error(
+                "Connecting to {servers} again did not work: {error}",
+                servers=self.servers,
+                error=error,
+            )
             self._restartLater()
 
     def _failConnecting(self, error: ZookeeperError) -> bool:
@@ -265,7 +297,9 @@ class ZookeeperClient:
     def _checkChroot(self, _client: object) -> Deferred[ZookeeperClient]:
         def check(stat: Stat | None) -> ZookeeperClient:
             if stat is None:
-                raise NoNodeException(f"the chroot {self._kazoo.chroot} of {self.servers} does not exist: create it first, nobody else does")
+                raise NoNodeException(
+                    f"the chroot {self._kazoo.chroot} of {self.servers} does not exist: create it first, nobody else does"
+                )
             return self
 
         return self.exists("/").addCallback(check)
@@ -291,7 +325,11 @@ class ZookeeperClient:
         self._watchdog.stop()
         if self._restarting is not None:
             self._restarting.cancel()
-        tooLong = self._reactor.callLater(self._sessionTimeoutMs / 1000, self._isEnded, TimeoutError(f"not within {self._sessionTimeoutMs} ms"))
+        tooLong = self._reactor.callLater(
+            self._sessionTimeoutMs / 1000,
+            self._isEnded,
+            TimeoutError(f"not within {self._sessionTimeoutMs} ms"),
+        )
 
         def stopped(error: Exception | None) -> None:
             if tooLong.active():
@@ -303,7 +341,11 @@ class ZookeeperClient:
 
     def _isEnded(self, error: Exception | None) -> None:
         if error is not None:
-            self._log.warn("Closing {client} did not work: {error}. The server ends the session when its time is over", client=self, error=error)
+            self._log.warn(
+                "Closing {client} did not work: {error}. The server ends the session when its time is over",
+                client=self,
+                error=error,
+            )
         closing = ClosingException(f"the client of {self.servers} was closed")
         self._failConnecting(closing)
         self._lost(closing, SessionEvent.CLOSED)
@@ -338,7 +380,10 @@ class ZookeeperClient:
 
     def _bite(self) -> None:
         """The reactor hangs; on the watchdog's thread. kazoo tells of the end, and that begins a new session when the reactor is back."""
-        self._log.critical("The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper is ended", hangMs=self._watchdog.hangMs)
+        self._log.critical(
+            "The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper is ended",
+            hangMs=self._watchdog.hangMs,
+        )
         try:
             with self._life:
                 self._end()
@@ -362,7 +407,10 @@ class ZookeeperClient:
             self.connected = False
             self._tell(SessionEvent.SUSPENDED)
         elif state == KazooState.LOST:
-            self._lost(SessionExpiredException(f"the session with {self.servers} has expired"), SessionEvent.EXPIRED)
+            self._lost(
+                SessionExpiredException(f"the session with {self.servers} has expired"),
+                SessionEvent.EXPIRED,
+            )
             if detail == KeeperState.CLOSED:  # kazoo goes on after an expiry, but not after this
                 self._restart()
             elif detail == KeeperState.AUTH_FAILED:  # nor after this, which may come again
@@ -370,7 +418,10 @@ class ZookeeperClient:
 
     def _isConnected(self, sessionId: int) -> None:
         if self.session_id not in (0, sessionId):
-            self._lost(SessionExpiredException(f"the session with {self.servers} has expired"), SessionEvent.EXPIRED)
+            self._lost(
+                SessionExpiredException(f"the session with {self.servers} has expired"),
+                SessionEvent.EXPIRED,
+            )
         self.session_id = sessionId
         self.connected = True
         self._watchdog.start()
@@ -435,11 +486,15 @@ class ZookeeperClient:
         if self._closed:
             return fail(ClosingException(f"{what} {path}: the client was closed"))
         if len(self._waiting) >= WAITING_COUNT_MAX:
-            return fail(ZookeeperError(f"{what} {path}: {len(self._waiting)} requests are waiting already"))
+            return fail(
+                ZookeeperError(f"{what} {path}: {len(self._waiting)} requests are waiting already")
+            )
         answer: Deferred[Any] = Deferred()
 
         def late(_result: object, _seconds: float) -> None:
-            raise ZookeeperTimeoutException(f"{what} {path}: no answer within {self._requestTimeoutMs} ms")
+            raise ZookeeperTimeoutException(
+                f"{what} {path}: no answer within {self._requestTimeoutMs} ms"
+            )
 
         answer.addTimeout(self._requestTimeoutMs / 1000, self._reactor, late)
         self._waiting.append(_Request(what, path, begin, answer))
@@ -477,10 +532,16 @@ class ZookeeperClient:
 
         result.rawlink(done)
 
-    def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Deferred[str]:
+    def create(
+        self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0
+    ) -> Deferred[str]:
         """Fires with the path, which a sequence number makes longer."""
         ephemeral, sequence = bool(flags & EPHEMERAL), bool(flags & SEQUENCE)
-        return self._ask("create", path, lambda: self._kazoo.create_async(path, data, acls or self._acls, ephemeral, sequence))
+        return self._ask(
+            "create",
+            path,
+            lambda: self._kazoo.create_async(path, data, acls or self._acls, ephemeral, sequence),
+        )
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
         """Fires with the data, or L{None}, and L{Stat}."""
@@ -488,40 +549,58 @@ class ZookeeperClient:
 
     def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Stat]:
         """Fires with the new L{Stat}."""
-        return self._ask("set", path, lambda: self._kazoo.set_async(path, data, version)).addCallback(_stat)
+        return self._ask(
+            "set", path, lambda: self._kazoo.set_async(path, data, version)
+        ).addCallback(_stat)
 
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
         """Fires with L{None}."""
-        return self._ask("delete", path, lambda: self._kazoo.delete_async(path, version)).addCallback(lambda _: None)
+        return self._ask(
+            "delete", path, lambda: self._kazoo.delete_async(path, version)
+        ).addCallback(lambda _: None)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
         """Fires with L{Stat}, or L{None}."""
-        return self._ask("look for", path, lambda: self._kazoo.exists_async(path)).addCallback(_statOrNone)
+        return self._ask("look for", path, lambda: self._kazoo.exists_async(path)).addCallback(
+            _statOrNone
+        )
 
     def get_children(self, path: str) -> Deferred[list[str]]:
         """Fires with a list of names, sorted."""
-        return self._ask("list", path, lambda: self._kazoo.get_children_async(path)).addCallback(sorted)
+        return self._ask("list", path, lambda: self._kazoo.get_children_async(path)).addCallback(
+            sorted
+        )
 
     def sync(self, path: str = "/") -> Deferred[None]:
         """Fires when this client's server knows all that the leader knew."""
-        return self._ask("sync", path, lambda: self._kazoo.sync_async(path)).addCallback(lambda _: None)
+        return self._ask("sync", path, lambda: self._kazoo.sync_async(path)).addCallback(
+            lambda _: None
+        )
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
         """Fires when the server has taken the credentials; they are given again with every new connection."""
 
         def refused(failure: Failure) -> Failure:
-            self._kazoo.auth_data.discard((scheme, identity))  # or else no connection will ever come about again
+            self._kazoo.auth_data.discard(
+                (scheme, identity)
+            )  # or else no connection will ever come about again
             return failure
 
-        return self._ask("authenticate by", scheme, lambda: self._kazoo.add_auth_async(scheme, identity)).addCallbacks(lambda _: None, refused)
+        return self._ask(
+            "authenticate by", scheme, lambda: self._kazoo.add_auth_async(scheme, identity)
+        ).addCallbacks(lambda _: None, refused)
 
     # -- watches ------------------------------------------------------------------------------------------------------
 
-    def get_and_watch(self, path: str) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
+    def get_and_watch(
+        self, path: str
+    ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
         def read(seen: Sight) -> Deferred[Any]:
-            answer = self._askWatching("get", "data", path, lambda watcher: self._kazoo.get_async(path, watcher), seen).addCallback(_dataAndStat)
+            answer = self._askWatching(
+                "get", "data", path, lambda watcher: self._kazoo.get_async(path, watcher), seen
+            ).addCallback(_dataAndStat)
             return answer.addCallback(lambda found: (found, (found[1].czxid, found[1].mzxid)))
 
         return self._watch(path, "changed", read)
@@ -530,8 +609,16 @@ class ZookeeperClient:
         """See L{pylogbroker.interfaces.IZookeeper}; the watch fires, too, when the node is created."""
 
         def read(seen: Sight) -> Deferred[Any]:
-            answer = self._askWatching("look for", "data", path, lambda watcher: self._kazoo.exists_async(path, watcher), seen).addCallback(_statOrNone)
-            return answer.addCallback(lambda stat: (stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)))
+            answer = self._askWatching(
+                "look for",
+                "data",
+                path,
+                lambda watcher: self._kazoo.exists_async(path, watcher),
+                seen,
+            ).addCallback(_statOrNone)
+            return answer.addCallback(
+                lambda stat: (stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid))
+            )
 
         return self._watch(path, "changed", read)
 
@@ -539,12 +626,27 @@ class ZookeeperClient:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
         def read(seen: Sight) -> Deferred[Any]:
-            answer = self._askWatching("list", "children", path, lambda watcher: self._kazoo.get_children_async(path, watcher, include_data=True), seen)
-            return answer.addCallback(lambda found: (sorted(found[0]), (found[1].czxid, found[1].cversion)))
+            answer = self._askWatching(
+                "list",
+                "children",
+                path,
+                lambda watcher: self._kazoo.get_children_async(path, watcher, include_data=True),
+                seen,
+            )
+            return answer.addCallback(
+                lambda found: (sorted(found[0]), (found[1].czxid, found[1].cversion))
+            )
 
         return self._watch(path, "child", read)
 
-    def _askWatching(self, what: str, kind: str, path: str, begin: Callable[[Callable[[Any], None]], Any], seen: Sight) -> Deferred[Any]:
+    def _askWatching(
+        self,
+        what: str,
+        kind: str,
+        path: str,
+        begin: Callable[[Callable[[Any], None]], Any],
+        seen: Sight,
+    ) -> Deferred[Any]:
         """A request that arms the server's watch; C{seen} is called once, if it fires after the answer."""
         watcher = self._watchers.get((kind, path)) or _Watcher(self._watchers, (kind, path))
 
@@ -555,7 +657,9 @@ class ZookeeperClient:
 
         return self._ask(what, path, lambda: begin(watcher)).addCallback(armed)
 
-    def _watch(self, path: str, kind: str, read: Read) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
+    def _watch(
+        self, path: str, kind: str, read: Read
+    ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
         watch = Watch(path, kind, read, self._forgetWatch)
         self._watches[watch] = None
         return watch.begin(), watch.fired

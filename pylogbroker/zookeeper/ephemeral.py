@@ -113,7 +113,12 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
 
 
 async def claimPatiently(
-    clock: Any, zookeeper: IZookeeper, path: str, data: bytes, patienceMs: int, waiting: Callable[[ConflictError], None] = lambda conflict: None
+    clock: Any,
+    zookeeper: IZookeeper,
+    path: str,
+    data: bytes,
+    patienceMs: int,
+    waiting: Callable[[ConflictError], None] = lambda conflict: None,
 ) -> None:
     """
     The same, but when another session has the node, wait for it to go, since it may be the session of a program that was just restarted.

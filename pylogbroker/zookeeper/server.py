@@ -39,7 +39,13 @@ START_MS_MAX = 30_000
 STOP_MS_MAX = 5_000
 LOOK_MS = 50
 
-SPARKS_JARS = ("zookeeper-3*", "zookeeper-jute-3*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
+SPARKS_JARS = (
+    "zookeeper-3*",
+    "zookeeper-jute-3*",
+    "slf4j-api-*",
+    "metrics-core-*",
+    "snappy-java-*",
+)
 """Of the PySpark wheel, with ZooKeeper 3.9: these are enough; without the last it never becomes ready."""
 
 DEBIANS_JAR = "/usr/share/java/zookeeper.jar"
@@ -69,7 +75,9 @@ def findJava(environment: Mapping[str, str]) -> str:
         return os.path.abspath(f"{home}/bin/java")
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is None:
-        raise ConfigurationError("ZooKeeper needs a Java runtime, and there is none: install one (Debian: default-jre-headless)")
+        raise ConfigurationError(
+            "ZooKeeper needs a Java runtime, and there is none: install one (Debian: default-jre-headless)"
+        )
     return os.path.abspath(found)
 
 
@@ -90,7 +98,9 @@ def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
             return os.pathsep.join(str(paths[-1]) for paths in found)
     if os.path.exists(debians):
         return debians
-    raise ConfigurationError("there is no ZooKeeper to run: install Debian's package zookeeper, or pyspark into this Python")
+    raise ConfigurationError(
+        "there is no ZooKeeper to run: install Debian's package zookeeper, or pyspark into this Python"
+    )
 
 
 def freePort() -> int:
@@ -153,7 +163,9 @@ async def isReady(reactor: Any, port: int) -> bool:
     """Whether a server on this port serves clients."""
     answer = _Answer(b"srvr")
     try:
-        connected = await connectProtocol(TCP4ClientEndpoint(reactor, HOST, port, timeout=1), answer)
+        connected = await connectProtocol(
+            TCP4ClientEndpoint(reactor, HOST, port, timeout=1), answer
+        )
     except Exception:
         return False
     tooLong = reactor.callLater(1, connected.transport.abortConnection)
@@ -173,7 +185,15 @@ class ZookeeperServer:
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, directory: str, port: int = 0, *, tickMs: int = TICK_MS, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        directory: str,
+        port: int = 0,
+        *,
+        tickMs: int = TICK_MS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """
         @param directory: of its data; made if it is missing.
         @param port: 0 for any free one.
@@ -214,7 +234,13 @@ class ZookeeperServer:
         @raise ConfigurationError: Java or ZooKeeper is missing.
         """
         java, jars = findJava(self._environment), findJars()
-        options = [f"-Xmx{HEAP_MIB}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true", "-Dzookeeper.jmx.log4j.disable=true"]
+        options = [
+            f"-Xmx{HEAP_MIB}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Djava.awt.headless=true",
+            "-Dzookeeper.jmx.log4j.disable=true",
+        ]
         return [java, *options, "-cp", jars, MAIN_CLASS, f"{self._directory}/{CONFIGURATION}"]
 
     def start(self) -> Deferred[None]:
@@ -234,18 +260,33 @@ class ZookeeperServer:
         launch = [sys.executable, "-ISc", _LAUNCH, *command]
         descriptors = {0: "w", 1: "r", 2: "r", 3: held}
         try:
-            self._process = self._reactor.spawnProcess(child, sys.executable, launch, self._environment, self._directory, childFDs=descriptors)
+            self._process = self._reactor.spawnProcess(
+                child,
+                sys.executable,
+                launch,
+                self._environment,
+                self._directory,
+                childFDs=descriptors,
+            )
         finally:
             os.close(held)
         for _look in range(START_MS_MAX // LOOK_MS):
             if child.hasEnded:
-                raise ZookeeperError(f"ZooKeeper has ended instead of serving on {self.servers}; it said: {_said(child)}")
+                raise ZookeeperError(
+                    f"ZooKeeper has ended instead of serving on {self.servers}; it said: {_said(child)}"
+                )
             if await isReady(self._reactor, self.port) and not child.hasEnded:
-                self._log.info("ZooKeeper serves on {servers}, with its data in {directory}", servers=self.servers, directory=self._directory)
+                self._log.info(
+                    "ZooKeeper serves on {servers}, with its data in {directory}",
+                    servers=self.servers,
+                    directory=self._directory,
+                )
                 return
             await self._later(LOOK_MS)
         await self.kill()
-        raise ZookeeperTimeoutException(f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: {_said(child)}")
+        raise ZookeeperTimeoutException(
+            f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: {_said(child)}"
+        )
 
     async def _checkPort(self) -> None:
         try:
@@ -255,7 +296,9 @@ class ZookeeperServer:
         except OSError as error:
             if await isReady(self._reactor, self.port):
                 raise ZookeeperError(f"port {self.port}: another ZooKeeper is there") from error
-            raise ConfigurationError(f"port {self.port} of {HOST} cannot be had: {error.strerror}") from error
+            raise ConfigurationError(
+                f"port {self.port} of {HOST} cannot be had: {error.strerror}"
+            ) from error
 
     def _takeData(self) -> int:
         """Lock the directory, and write the configuration. The descriptor has the lock."""
@@ -268,9 +311,13 @@ class ZookeeperServer:
                 file.flush()
                 return os.dup(file.fileno())
         except BlockingIOError as error:
-            raise ConfigurationError(f"ZooKeeper's data cannot be in {self._directory}: another ZooKeeper has them there") from error
+            raise ConfigurationError(
+                f"ZooKeeper's data cannot be in {self._directory}: another ZooKeeper has them there"
+            ) from error
         except OSError as error:
-            raise ConfigurationError(f"ZooKeeper's data cannot be in {self._directory}: {error.strerror}") from error
+            raise ConfigurationError(
+                f"ZooKeeper's data cannot be in {self._directory}: {error.strerror}"
+            ) from error
 
     def stop(self) -> Deferred[None]:
         """

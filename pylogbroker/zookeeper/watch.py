@@ -14,7 +14,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogbroker.errors import ConnectionLossException, NoNodeException, SessionExpiredException, ZookeeperTimeoutException
+from pylogbroker.errors import (
+    ConnectionLossException,
+    NoNodeException,
+    SessionExpiredException,
+    ZookeeperTimeoutException,
+)
 from pylogbroker.interfaces import WatchEvent
 
 Read = Callable[["Sight"], "Deferred[tuple[Any, Any]]"]
@@ -117,7 +122,9 @@ class Watch:
             self._fire("deleted")
         elif failure.check(ZookeeperTimeoutException):
             self.renew()  # a server so slow that no answer came: nobody else would ask again
-        elif failure.value is not None and not failure.check(ConnectionLossException, SessionExpiredException):
+        elif failure.value is not None and not failure.check(
+            ConnectionLossException, SessionExpiredException
+        ):
             self.fail(failure.value)
         # The connection is lost again, and will be back again; or the session is over, and C{fail} comes.
 

@@ -35,7 +35,9 @@ class Watchdog:
     def start(self) -> None:
         """Begin to look. Twice does nothing."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="pylogbroker-watchdog", daemon=True)
+            self._thread = threading.Thread(
+                target=self._look, name="pylogbroker-watchdog", daemon=True
+            )
             self._thread.start()
 
     def stop(self) -> None:

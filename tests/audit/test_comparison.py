@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.comparison import COMPLETE, DIFFERENT, HOLES, MISSING, MORE, NOTHING, UNREPORTED, Tally, judge, lineOf
+from pylogbroker.audit.comparison import (
+    COMPLETE,
+    DIFFERENT,
+    HOLES,
+    MISSING,
+    MORE,
+    NOTHING,
+    UNREPORTED,
+    Tally,
+    judge,
+    lineOf,
+)
 
 MESSAGES = st.lists(st.integers(0, 10**9), min_size=1, max_size=20, unique=True)
 
@@ -43,12 +54,17 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual(judge(sent, tally(rest), False), MISSING)
         self.assertEqual(judge(sent, tally([*numbers, lost]), False), MORE)
         if rest:
-            self.assertEqual(judge(sent, tally([*rest, data.draw(st.sampled_from(rest))]), False), DIFFERENT)
+            self.assertEqual(
+                judge(sent, tally([*rest, data.draw(st.sampled_from(rest))]), False), DIFFERENT
+            )
 
     def test_unknown(self) -> None:
         """What may have been sent counts for neither, and leaves the sums out of it."""
         sent = tally([1, 2]).plus(0, 1, 0)
-        self.assertEqual([judge(sent, tally(found), False) for found in ([1], [3, 4], [1, 2, 3], [1, 2, 3, 4])], [MISSING, COMPLETE, COMPLETE, MORE])
+        self.assertEqual(
+            [judge(sent, tally(found), False) for found in ([1], [3, 4], [1, 2, 3], [1, 2, 3, 4])],
+            [MISSING, COMPLETE, COMPLETE, MORE],
+        )
 
     def test_measure(self) -> None:
         """What others are compared with is not judged."""
@@ -56,8 +72,15 @@ class JudgeTests(SynchronousTestCase):
 
     def test_counts(self) -> None:
         """A line says how many are missing, and how many are there too often, for certain."""
-        for seen, status, missing, more in ((7, MISSING, 3, 0), (10, DIFFERENT, 1, 1), (12, COMPLETE, 0, 0), (13, MORE, 0, 1)):
+        for seen, status, missing, more in (
+            (7, MISSING, 3, 0),
+            (10, DIFFERENT, 1, 1),
+            (12, COMPLETE, 0, 0),
+            (13, MORE, 0, 1),
+        ):
             line = lineOf("t", 0, "live", Tally(10, 2), Tally(seen), "sent", status)
-            self.assertEqual((line.missingCount, line.moreCount, line.completeness), (missing, more, seen / 10))
+            self.assertEqual(
+                (line.missingCount, line.moreCount, line.completeness), (missing, more, seen / 10)
+            )
             self.assertEqual(status in HOLES, missing > 0)
         self.assertIs(lineOf("t", 0, "live", NOTHING, NOTHING, "sent", COMPLETE).completeness, None)

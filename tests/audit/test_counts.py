@@ -11,10 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.counts import CHECKSUM_MODULUS, REPORT_SIZE_MAX, CountReport, WindowCounter, addChecksums, decodeReport
+from pylogbroker.audit.counts import (
+    CHECKSUM_MODULUS,
+    REPORT_SIZE_MAX,
+    CountReport,
+    WindowCounter,
+    addChecksums,
+    decodeReport,
+)
 from pylogbroker.errors import FormatError
 
-REPORT = CountReport("sent", "live", "clicks", 120_000, 60_000, 7, 1, "web1-1", 3, 2, "web1", 130_000, 99)
+REPORT = CountReport(
+    "sent", "live", "clicks", 120_000, 60_000, 7, 1, "web1-1", 3, 2, "web1", 130_000, 99
+)
 
 
 class ReportTests(SynchronousTestCase):
@@ -34,8 +43,13 @@ class ReportTests(SynchronousTestCase):
     def test_noChecksum(self) -> None:
         """A report may have no checksum, or none that is known."""
         good = json.loads(REPORT.encode())
-        for changed in ({**good, "checksum": None}, {key: value for key, value in good.items() if key != "checksum"}):
-            self.assertEqual(decodeReport(json.dumps(changed).encode()), REPORT._replace(checksum=None))
+        for changed in (
+            {**good, "checksum": None},
+            {key: value for key, value in good.items() if key != "checksum"},
+        ):
+            self.assertEqual(
+                decodeReport(json.dumps(changed).encode()), REPORT._replace(checksum=None)
+            )
 
     def test_wrong(self) -> None:
         """What is no report is refused: other types, numbers out of range, missing fields, windows that cannot be."""
@@ -53,7 +67,15 @@ class ReportTests(SynchronousTestCase):
             wrongs.append({key: value for key, value in good.items() if key != name})
         for wrong in wrongs:
             self.assertRaises(FormatError, decodeReport, json.dumps(wrong).encode())
-        for data in (b"", b"[]", b"{", b"\xff", b"[" * 10_000, b" " * (REPORT_SIZE_MAX + 1), REPORT.encode()[:-1]):
+        for data in (
+            b"",
+            b"[]",
+            b"{",
+            b"\xff",
+            b"[" * 10_000,
+            b" " * (REPORT_SIZE_MAX + 1),
+            REPORT.encode()[:-1],
+        ):
             self.assertRaises(FormatError, decodeReport, data)
 
     @given(st.binary())
@@ -74,10 +96,25 @@ class CounterTests(SynchronousTestCase):
         self.counter.add("a", 1000, 4)
         self.counter.add("a", 2000)
         self.counter.add("b", 1500, 0, 2)
-        found = [(report.topic, report.startMs, report.messageCount, report.unknownCount, report.series, report.sequence) for report in self.counter.due(5000)]
-        self.assertEqual(found, [("a", 1000, 5, 0, 0, 1), ("a", 2000, 1, 0, 1, 1), ("b", 1000, 0, 2, 2, 1)])
+        found = [
+            (
+                report.topic,
+                report.startMs,
+                report.messageCount,
+                report.unknownCount,
+                report.series,
+                report.sequence,
+            )
+            for report in self.counter.due(5000)
+        ]
+        self.assertEqual(
+            found, [("a", 1000, 5, 0, 0, 1), ("a", 2000, 1, 0, 1, 1), ("b", 1000, 0, 2, 2, 1)]
+        )
         [first, *_] = self.counter.due(5000)
-        self.assertEqual((first.role, first.tier, first.source, first.host, first.windowMs, first.timeMs), ("sent", "live", "web1-1", "web1", 1000, 5000))
+        self.assertEqual(
+            (first.role, first.tier, first.source, first.host, first.windowMs, first.timeMs),
+            ("sent", "live", "web1-1", "web1", 1000, 5000),
+        )
 
     def test_checksums(self) -> None:
         """Checksums add up, below the modulus, whatever the order; with one that is not known the sum is not, either."""
@@ -88,8 +125,13 @@ class CounterTests(SynchronousTestCase):
         self.counter.add("b", 0)
         self.counter.add("b", 0, 1, checksum=5)
         self.counter.add("c", 0, 0, 1)
-        self.assertEqual({report.topic: report.checksum for report in self.counter.due(0)}, {"a": 4, "b": None, "c": 0})
-        self.assertEqual((addChecksums(None, 1), addChecksums(1, None), addChecksums(1, 2)), (None, None, 3))
+        self.assertEqual(
+            {report.topic: report.checksum for report in self.counter.due(0)},
+            {"a": 4, "b": None, "c": 0},
+        )
+        self.assertEqual(
+            (addChecksums(None, 1), addChecksums(1, None), addChecksums(1, 2)), (None, None, 3)
+        )
 
     def test_dueUntilArrived(self) -> None:
         """A report is due again, with the next number, until one has arrived; and again when more has come."""

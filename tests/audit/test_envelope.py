@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.envelope import HEAD_SIZE, decodeEnvelope, encodeEnvelope, hostBytes, openEnvelope, timeIn
+from pylogbroker.audit.envelope import (
+    HEAD_SIZE,
+    decodeEnvelope,
+    encodeEnvelope,
+    hostBytes,
+    openEnvelope,
+    timeIn,
+)
 from pylogbroker.errors import FormatError
 
 

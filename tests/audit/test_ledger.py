@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.comparison import ARRIVAL, COMPLETE, DIFFERENT, MISSING, MORE, OPEN, UNREPORTED, Comparison
+from pylogbroker.audit.comparison import (
+    ARRIVAL,
+    COMPLETE,
+    DIFFERENT,
+    MISSING,
+    MORE,
+    OPEN,
+    UNREPORTED,
+    Comparison,
+)
 from pylogbroker.audit.counts import SEEN, CountReport, WindowCounter
 from pylogbroker.audit.ledger import TIER_COUNT_MAX, Ledger
 
@@ -21,7 +30,21 @@ def report(
     count: int, startMs: int = 0, *, unknown: int = 0, series: int = 0, sequence: int = 1, source: str = "p", topic: str = "t", role: str = "sent",
     tier: str = "live", checksum: int | None = None,
 ) -> CountReport:  # fmt: skip
-    return CountReport(role, tier, topic, startMs, WINDOW, count, unknown, source, series, sequence, "h", 0, checksum)
+    return CountReport(
+        role,
+        tier,
+        topic,
+        startMs,
+        WINDOW,
+        count,
+        unknown,
+        source,
+        series,
+        sequence,
+        "h",
+        0,
+        checksum,
+    )
 
 
 class LedgerCase(SynchronousTestCase):
@@ -34,7 +57,10 @@ class LedgerCase(SynchronousTestCase):
         return self.ledger.compare(tiers or ("live",), nowMs, 500)
 
     def statuses(self, *tiers: str, nowMs: int = 10**6) -> list[tuple[int, str, str]]:
-        return [(line.startMs, line.tier, line.status) for line in self.compare(*tiers, nowMs=nowMs).lines]
+        return [
+            (line.startMs, line.tier, line.status)
+            for line in self.compare(*tiers, nowMs=nowMs).lines
+        ]
 
 
 class JudgeTests(LedgerCase):
@@ -43,10 +69,15 @@ class JudgeTests(LedgerCase):
     def test_statuses(self) -> None:
         """As much as was sent is complete; less is missing; more is said, and no hole; what may have been sent counts for neither."""
         for startMs, count in enumerate((10, 9, 11, 12, 13)):
-            self.ledger.enter(report(10, startMs * WINDOW, unknown=2 if startMs > 1 else 0, series=startMs))
+            self.ledger.enter(
+                report(10, startMs * WINDOW, unknown=2 if startMs > 1 else 0, series=startMs)
+            )
             self.ledger.see("live", "t", startMs * WINDOW, count)
         expected = (COMPLETE, MISSING, COMPLETE, COMPLETE, MORE)
-        self.assertEqual(self.statuses(), [(startMs * WINDOW, "live", status) for startMs, status in enumerate(expected)])
+        self.assertEqual(
+            self.statuses(),
+            [(startMs * WINDOW, "live", status) for startMs, status in enumerate(expected)],
+        )
         comparison = self.compare()
         self.assertFalse(comparison.isComplete)
         [hole] = comparison.missing
@@ -73,10 +104,21 @@ class JudgeTests(LedgerCase):
             self.ledger.enter(report(1, startMs, series=startMs + 1, checksum=7))
             for tier, checksum in (("live", 37), ("mirror", 37 if startMs else 40)):
                 self.ledger.see(tier, "t", startMs, 3, checksum=checksum)
-        expected = [(0, "live", COMPLETE), (0, "mirror", DIFFERENT), (1000, "live", COMPLETE), (1000, "mirror", COMPLETE)]
+        expected = [
+            (0, "live", COMPLETE),
+            (0, "mirror", DIFFERENT),
+            (1000, "live", COMPLETE),
+            (1000, "mirror", COMPLETE),
+        ]
         self.assertEqual(self.statuses("live", "mirror"), expected)
         comparison = self.compare("live", "mirror")
-        self.assertEqual([(line.startMs, line.tier, line.missingCount, line.moreCount) for line in comparison.missing], [(0, "mirror", 1, 1)])
+        self.assertEqual(
+            [
+                (line.startMs, line.tier, line.missingCount, line.moreCount)
+                for line in comparison.missing
+            ],
+            [(0, "mirror", 1, 1)],
+        )
         self.assertEqual([line.status for line in comparison.totals], [COMPLETE, DIFFERENT])
 
     def test_sumsNotKnown(self) -> None:
@@ -94,7 +136,9 @@ class JudgeTests(LedgerCase):
         """Where nobody has said what was sent, tiers are compared by sums as well."""
         self.ledger.see("live", "t", 0, 2, checksum=10)
         self.ledger.see("mirror", "t", 0, 2, checksum=11)
-        self.assertEqual(self.statuses("live", "mirror"), [(0, "live", UNREPORTED), (0, "mirror", DIFFERENT)])
+        self.assertEqual(
+            self.statuses("live", "mirror"), [(0, "live", UNREPORTED), (0, "mirror", DIFFERENT)]
+        )
 
     def test_open(self) -> None:
         """A window is judged when it is over and the grace is, and not before."""
@@ -109,7 +153,9 @@ class JudgeTests(LedgerCase):
         self.ledger.enter(report(10))
         self.ledger.see("live", "t", 0, 10)
         self.ledger.see("mirror", "t", 0, 7)
-        self.assertEqual(self.statuses("live", "mirror"), [(0, "live", COMPLETE), (0, "mirror", MISSING)])
+        self.assertEqual(
+            self.statuses("live", "mirror"), [(0, "live", COMPLETE), (0, "mirror", MISSING)]
+        )
 
     def test_warehouse(self) -> None:
         """What somebody at the other end reports to have seen is a tier as well."""
@@ -130,13 +176,18 @@ class JudgeTests(LedgerCase):
         self.ledger.see("live", "t", 0, 10)
         self.ledger.see("mirror", "t", 0, 9)
         comparison = self.compare("live", "mirror")
-        self.assertEqual([(line.status, line.reference) for line in comparison.lines], [(UNREPORTED, "live"), (MISSING, "live")])
+        self.assertEqual(
+            [(line.status, line.reference) for line in comparison.lines],
+            [(UNREPORTED, "live"), (MISSING, "live")],
+        )
 
     def test_chosenTopics(self) -> None:
         """Topics that were not asked for are left out."""
         self.ledger.enter(report(1))
         self.ledger.enter(report(1, topic="u", source="q"))
-        self.assertEqual({line.topic for line in self.ledger.compare(["live"], 10**6, 0, {"u"}).lines}, {"u"})
+        self.assertEqual(
+            {line.topic for line in self.ledger.compare(["live"], 10**6, 0, {"u"}).lines}, {"u"}
+        )
         self.assertEqual(self.ledger.reportedTopics, {"t", "u"})
 
 
@@ -159,9 +210,13 @@ class ArrivalTests(LedgerCase):
         self.ledger.enter(report(10))
         self.ledger.see("live", "t", 9000, 15, isArrival=True)
         comparison = self.compare(nowMs=9500)
-        self.assertEqual((comparison.totals[0].status, comparison.totals[0].seenCount), (COMPLETE, 15))
+        self.assertEqual(
+            (comparison.totals[0].status, comparison.totals[0].seenCount), (COMPLETE, 15)
+        )
         comparison = self.compare(nowMs=20_000)
-        self.assertEqual((comparison.totals[0].status, [line.moreCount for line in comparison.more]), (MORE, [5]))
+        self.assertEqual(
+            (comparison.totals[0].status, [line.moreCount for line in comparison.more]), (MORE, [5])
+        )
 
     def test_sums(self) -> None:
         """The sums of totals are compared, too, when all windows are over."""
@@ -169,13 +224,20 @@ class ArrivalTests(LedgerCase):
         self.ledger.see("live", "t", 9000, 10, isArrival=True, checksum=6)
         self.assertEqual(self.compare(nowMs=9500).totals[0].status, COMPLETE)
         comparison = self.compare()
-        self.assertEqual([(line.startMs, line.status) for line in comparison.missing], [(-1, DIFFERENT)])
+        self.assertEqual(
+            [(line.startMs, line.status) for line in comparison.missing], [(-1, DIFFERENT)]
+        )
 
 
 class ReportTests(LedgerCase):
     """Reports may come twice, late, in the wrong order."""
 
-    @given(st.integers(0, 2**32), st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4999), st.integers(1, 9)), max_size=40))
+    @given(
+        st.integers(0, 2**32),
+        st.lists(
+            st.tuples(st.sampled_from("ab"), st.integers(0, 4999), st.integers(1, 9)), max_size=40
+        ),
+    )
     def test_anyOrder(self, seed: int, adds: list[tuple[str, int, int]]) -> None:
         """However reports are doubled and shuffled, and whichever but the last of each series are lost: what counts is what was counted."""
         random = Random(seed)
@@ -185,7 +247,9 @@ class ReportTests(LedgerCase):
         reports = []
         for topic, time, count in adds:
             counter.add(topic, time, count)
-            truth[topic, time // WINDOW * WINDOW] = truth.get((topic, time // WINDOW * WINDOW), 0) + count
+            truth[topic, time // WINDOW * WINDOW] = (
+                truth.get((topic, time // WINDOW * WINDOW), 0) + count
+            )
             due = counter.due(time)
             if random.random() < 0.7:
                 reports += due
@@ -201,7 +265,9 @@ class ReportTests(LedgerCase):
         for each in reports:
             ledger.enter(each)
         comparison = ledger.compare(["live"], 10**9, 0)
-        self.assertEqual({(line.topic, line.startMs): line.expectedCount for line in comparison.lines}, truth)
+        self.assertEqual(
+            {(line.topic, line.startMs): line.expectedCount for line in comparison.lines}, truth
+        )
 
     def test_sourcesAddUp(self) -> None:
         """Reports of several programs, and of several series of one, add up."""
@@ -215,7 +281,9 @@ class ReportTests(LedgerCase):
         for startMs in (0, 1000, 2000):
             ledger.enter(report(1, startMs, series=startMs))
         comparison = ledger.compare(["live"], 10**6, 0)
-        self.assertEqual([(line.startMs, line.expectedCount) for line in comparison.lines], [(0, 2), (2000, 1)])
+        self.assertEqual(
+            [(line.startMs, line.expectedCount) for line in comparison.lines], [(0, 2), (2000, 1)]
+        )
         ledger.enter(report(1)._replace(windowMs=1500))
         comparison = ledger.compare(["live"], 10**6, 0)
         self.assertEqual((ledger.misfitCount, comparison.isCertain), (1, False))
@@ -240,7 +308,10 @@ class LimitTests(LedgerCase):
         ledger.enter(report(1, series=1))
         ledger.enter(report(2, sequence=2))
         comparison = ledger.compare(["live"], 10**6, 0)
-        self.assertEqual((ledger.leftOutReportCount, comparison.lines[0].expectedCount, comparison.isCertain), (1, 2, False))
+        self.assertEqual(
+            (ledger.leftOutReportCount, comparison.lines[0].expectedCount, comparison.isCertain),
+            (1, 2, False),
+        )
         self.assertEqual(len(comparison.notes), 1)
 
     def test_forget(self) -> None:
@@ -251,6 +322,9 @@ class LimitTests(LedgerCase):
         self.ledger.forgetBefore(1001)
         self.ledger.see("live", "t", 1000, 5)
         self.ledger.enter(report(6, 1000, series=1000, sequence=2))
-        self.assertEqual([(line.startMs, line.expectedCount, line.seenCount) for line in self.compare().lines], [(2000, 5, 5)])
+        self.assertEqual(
+            [(line.startMs, line.expectedCount, line.seenCount) for line in self.compare().lines],
+            [(2000, 5, 5)],
+        )
         self.ledger.forgetBefore(0)  # time does not go back
         self.assertEqual(len(self.compare().lines), 1)

@@ -19,7 +19,23 @@ START = 1_767_225_600_000  # 2026-01-01
 def comparison(topic: str = "clicks", seen: int = 99_999) -> Comparison:
     ledger = Ledger(60_000)
     for number, count in enumerate((100_000, 7)):
-        ledger.enter(CountReport("sent", "live", topic, START + number * 60_000, 60_000, count, 3, "p", number, 1, "h", 0, 4))
+        ledger.enter(
+            CountReport(
+                "sent",
+                "live",
+                topic,
+                START + number * 60_000,
+                60_000,
+                count,
+                3,
+                "p",
+                number,
+                1,
+                "h",
+                0,
+                4,
+            )
+        )
     ledger.see("live", topic, START, seen, checksum=3)
     return ledger.compare(["live"], START + 120_000, 60_000, notes=["one partition was not read"])
 
@@ -48,7 +64,10 @@ class TableTests(SynchronousTestCase):
 
     def test_more(self) -> None:
         """How many are there beyond those that were sent, or may have been, is said."""
-        self.assertIn("2 messages more are there than were sent, in 1 places", asTable(comparison(seen=100_005)))
+        self.assertIn(
+            "2 messages more are there than were sent, in 1 places",
+            asTable(comparison(seen=100_005)),
+        )
 
     def test_different(self) -> None:
         """Where as many are there, but others, that is a hole of one at least."""
@@ -78,7 +97,10 @@ class JsonTests(SynchronousTestCase):
     def test_json(self) -> None:
         """All fields of each line, and what was computed of them."""
         found = json.loads(asJson(comparison()))
-        self.assertEqual((found["isComplete"], found["isCertain"], found["windowMs"], found["notes"]), (False, True, 60_000, ["one partition was not read"]))
+        self.assertEqual(
+            (found["isComplete"], found["isCertain"], found["windowMs"], found["notes"]),
+            (False, True, 60_000, ["one partition was not read"]),
+        )
         self.assertEqual(
             found["windows"][0],
             {
@@ -109,7 +131,10 @@ class PrometheusTests(SynchronousTestCase):
 
     def test_more(self) -> None:
         """What is there twice is a figure as well."""
-        self.assertIn('pylogbroker_audit_more_messages{topic="clicks",tier="live"} 2', asPrometheus(comparison(seen=100_005)).splitlines())
+        self.assertIn(
+            'pylogbroker_audit_more_messages{topic="clicks",tier="live"} 2',
+            asPrometheus(comparison(seen=100_005)).splitlines(),
+        )
 
     def test_hostileNames(self) -> None:
         """A name cannot end its label or its line."""

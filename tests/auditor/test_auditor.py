@@ -27,14 +27,22 @@ class AuditorTests(AuditCase):
         return await auditor.audit()
 
     def lines(self, comparison: Comparison) -> list[tuple[int, str, int, int, str]]:
-        return [(line.startMs - self.base, line.tier, line.expectedCount, line.seenCount, line.status) for line in comparison.lines]
+        return [
+            (line.startMs - self.base, line.tier, line.expectedCount, line.seenCount, line.status)
+            for line in comparison.lines
+        ]
 
     async def test_whole(self) -> None:
         """Everything is there, in both tiers; a second pass counts nothing twice."""
         await self.fill()
         comparison = await self.audit(times=2)
-        self.assertEqual(self.lines(comparison), [(0, "live", 10, 10, "complete"), (0, "mirror", 10, 10, "complete")])
-        self.assertEqual((comparison.isComplete, comparison.isCertain, list(comparison.notes)), (True, True, []))
+        self.assertEqual(
+            self.lines(comparison),
+            [(0, "live", 10, 10, "complete"), (0, "mirror", 10, 10, "complete")],
+        )
+        self.assertEqual(
+            (comparison.isComplete, comparison.isCertain, list(comparison.notes)), (True, True, [])
+        )
         self.assertEqual(self.auditor.messageCount, 20)
 
     async def test_hole(self) -> None:
@@ -43,7 +51,10 @@ class AuditorTests(AuditCase):
         await self.fill(10, 7, startMs=2000)
         comparison = await self.audit()
         [hole] = comparison.missing
-        self.assertEqual((hole.topic, hole.startMs - self.base, hole.tier, hole.missingCount), ("clicks", 2000, "mirror", 3))
+        self.assertEqual(
+            (hole.topic, hole.startMs - self.base, hole.tier, hole.missingCount),
+            ("clicks", 2000, "mirror", 3),
+        )
 
     async def test_later(self) -> None:
         """What has come between two passes counts in the second; a hole can close."""
@@ -60,7 +71,10 @@ class AuditorTests(AuditCase):
         await self.put(self.mirror, "clicks", b"a")
         await self.put(self.live, AUDIT_TOPIC, report("clicks", self.base, 2))
         comparison = await self.audit()
-        self.assertEqual([(line.tier, line.status) for line in comparison.totals], [("live", "complete"), ("mirror", "missing")])
+        self.assertEqual(
+            [(line.tier, line.status) for line in comparison.totals],
+            [("live", "complete"), ("mirror", "missing")],
+        )
         self.assertIn("without an envelope", comparison.notes[0])
         self.assertFalse(comparison.isComplete)
 
@@ -75,7 +89,14 @@ class AuditorTests(AuditCase):
 
         comparison = await self.audit(timeOf=timeOf)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertEqual([line.status for line in comparison.lines if line.tier == "mirror" and line.startMs == self.base], ["complete"])
+        self.assertEqual(
+            [
+                line.status
+                for line in comparison.lines
+                if line.tier == "mirror" and line.startMs == self.base
+            ],
+            ["complete"],
+        )
         self.assertTrue(any("timeOf failed on 1" in note for note in comparison.notes))
         comparison = await self.audit(timeOf=lambda payload: None if payload == b"none" else "soon")
         self.assertEqual({line.status for line in comparison.lines}, {"arrival", "open"})
@@ -87,7 +108,10 @@ class AuditorTests(AuditCase):
         await self.put(self.mirror, "other", packed(self.base))
         self.assertEqual({line.topic for line in (await self.audit()).lines}, {"clicks"})
         comparison = await self.audit(topics="other")
-        self.assertEqual(self.lines(comparison), [(0, "live", 2, 2, "unreported"), (0, "mirror", 2, 1, "missing")])
+        self.assertEqual(
+            self.lines(comparison),
+            [(0, "live", 2, 2, "unreported"), (0, "mirror", 2, 1, "missing")],
+        )
 
     async def test_horizon(self) -> None:
         """What is older than the horizon is forgotten."""
@@ -97,7 +121,13 @@ class AuditorTests(AuditCase):
     async def test_strangers(self) -> None:
         """Messages among the counts that are none, and times that cannot be, are left out and said."""
         await self.fill()
-        await self.put(self.live, AUDIT_TOPIC, b"hello", b"{}", report("clicks", (self.base + 10 * FUTURE_MS_MAX) // 1000 * 1000, 5))
+        await self.put(
+            self.live,
+            AUDIT_TOPIC,
+            b"hello",
+            b"{}",
+            report("clicks", (self.base + 10 * FUTURE_MS_MAX) // 1000 * 1000, 5),
+        )
         await self.put(self.live, "clicks", packed(2**62))
         comparison = await self.audit()
         self.assertTrue(comparison.isComplete)
@@ -124,7 +154,10 @@ class AuditorTests(AuditCase):
         lost = next(part for part in reader._metMs if part.topic == "clicks")._replace(partition=1)
         reader._metMs[lost] = inf
         comparison = await auditor.audit()
-        self.assertEqual((self.lines(comparison), comparison.isCertain), ([(0, "mirror", 10, 10, "complete")], False))
+        self.assertEqual(
+            (self.lines(comparison), comparison.isCertain),
+            ([(0, "mirror", 10, 10, "complete")], False),
+        )
         self.assertEqual(list(comparison.notes), [f"live was not audited: {lost} is away"])
         del reader._metMs[lost]
         self.assertTrue((await auditor.audit()).isCertain)
@@ -134,7 +167,9 @@ class AuditorTests(AuditCase):
         await self.live.stop()
         await self.mirror.stop()
         comparison = await self.audit(timeout_ms="200", topics="clicks")
-        self.assertEqual((len(comparison.lines), comparison.isCertain, len(comparison.notes)), (0, False, 2))
+        self.assertEqual(
+            (len(comparison.lines), comparison.isCertain, len(comparison.notes)), (0, False, 2)
+        )
 
     async def test_retention(self) -> None:
         """Data that was deleted before it was counted is said."""

@@ -53,7 +53,11 @@ class ServiceTests(AuditCase):
             await deferLater(reactor, 0.02)
 
     def said(self, level: LogLevel) -> list[str]:
-        ours = [event for event in self.events if event.get("log_namespace", "").startswith("pylogbroker.auditor")]
+        ours = [
+            event
+            for event in self.events
+            if event.get("log_namespace", "").startswith("pylogbroker.auditor")
+        ]
         return [formatEvent(event) for event in ours if event.get("log_level") is level]
 
     async def test_pages(self) -> None:
@@ -66,7 +70,9 @@ class ServiceTests(AuditCase):
         self.assertEqual((status, kind), (200, "text/plain; version=0.0.4; charset=utf-8"))
         self.assertIn('pylogbroker_audit_missing_messages{topic="clicks",tier="mirror"} 2', text)
         status, kind, text = await deferToThread(ask, port, "/audit.json")
-        self.assertEqual((status, kind, json.loads(text)["isComplete"]), (200, "application/json", False))
+        self.assertEqual(
+            (status, kind, json.loads(text)["isComplete"]), (200, "application/json", False)
+        )
         status, kind, text = await deferToThread(ask, port, "/audit.txt?x=1")
         self.assertIn("2 messages are missing in 1 places", text)
         self.assertEqual((await deferToThread(ask, port, "/"))[0], 404)
@@ -87,7 +93,9 @@ class ServiceTests(AuditCase):
                 request = bytearray(whole)
                 for _change in range(random.randrange(1, 8)):
                     position = random.randrange(len(request))
-                    request[position : position + random.randrange(3)] = random.randbytes(random.randrange(4))
+                    request[position : position + random.randrange(3)] = random.randbytes(
+                        random.randrange(4)
+                    )
                 with create_connection(("127.0.0.1", port), 30) as connection:
                     try:
                         connection.sendall(request)
@@ -124,7 +132,9 @@ class ServiceTests(AuditCase):
         """Before the first pass is over, nobody is told that all is well."""
         service = await self.service(start=False)
         service.privilegedStartService()
-        self.assertEqual((await deferToThread(ask, service.port.getHost().port, "/metrics"))[0], 503)
+        self.assertEqual(
+            (await deferToThread(ask, service.port.getHost().port, "/metrics"))[0], 503
+        )
 
     async def test_log(self) -> None:
         """A hole is logged once, however many passes see it, and once more when it has closed."""
@@ -134,9 +144,16 @@ class ServiceTests(AuditCase):
         await self.until(lambda: self.said(LogLevel.error))
         await deferLater(reactor, 0.3)
         self.assertEqual(len(self.said(LogLevel.error)), 1)
-        self.assertIn("2 of 10 messages of clicks are missing in mirror", self.said(LogLevel.error)[0])
+        self.assertIn(
+            "2 of 10 messages of clicks are missing in mirror", self.said(LogLevel.error)[0]
+        )
         await self.put(self.mirror, "clicks", packed(self.base), packed(self.base))
-        await self.until(lambda: any("Nothing is missing any more of clicks in mirror" in text for text in self.said(LogLevel.info)))
+        await self.until(
+            lambda: any(
+                "Nothing is missing any more of clicks in mirror" in text
+                for text in self.said(LogLevel.info)
+            )
+        )
 
     async def test_notes(self) -> None:
         """What limits the audit is a warning, once as long as it is the same."""

@@ -25,13 +25,18 @@ class TableTests(AuditCase):
         await super().setUp()
         self.path = os.path.abspath(self.mktemp())
         self.runCount = 0
-        self.auditor = Auditor(reactor, self.settings(tiers=f"{self.tiers()[0]}|warehouse=table:{self.path}"))
+        self.auditor = Auditor(
+            reactor, self.settings(tiers=f"{self.tiers()[0]}|warehouse=table:{self.path}")
+        )
         self.addCleanup(self.auditor.close)
 
     def run_(self, *windows: tuple[int, int], arrivalCount: int = 0, **changes: object) -> Manifest:
         """A run that has loaded so many rows in windows that begin so many milliseconds behind the base."""
         self.runCount += 1
-        counted = tuple(WindowCount("clicks", self.base + startMs, f"web{number}", count) for number, (startMs, count) in enumerate(windows))
+        counted = tuple(
+            WindowCount("clicks", self.base + startMs, f"web{number}", count)
+            for number, (startMs, count) in enumerate(windows)
+        )
         one = replace(
             manifest(self.runCount), startedMs=self.base + 60_000, windowMs=WINDOW_MS, windows=counted,
             arrivals={"clicks": arrivalCount} if arrivalCount else {}, **changes,  # type: ignore[arg-type]
@@ -41,7 +46,11 @@ class TableTests(AuditCase):
 
     async def seen(self) -> tuple[list[tuple[int, int, str]], Comparison]:
         comparison = await self.auditor.audit()
-        return [(line.startMs - self.base, line.seenCount, line.status) for line in comparison.lines if line.tier == "warehouse"], comparison
+        return [
+            (line.startMs - self.base, line.seenCount, line.status)
+            for line in comparison.lines
+            if line.tier == "warehouse"
+        ], comparison
 
     async def test_whole(self) -> None:
         """The rows of a window, of all hosts and runs, count once, over any number of passes."""
@@ -74,7 +83,14 @@ class TableTests(AuditCase):
         await self.fill()
         self.run_((0, 4), arrivalCount=6)
         _lines, comparison = await self.seen()
-        self.assertEqual([(line.seenCount, line.arrivalCount, line.status) for line in comparison.totals if line.tier == "warehouse"], [(10, 6, "complete")])
+        self.assertEqual(
+            [
+                (line.seenCount, line.arrivalCount, line.status)
+                for line in comparison.totals
+                if line.tier == "warehouse"
+            ],
+            [(10, 6, "complete")],
+        )
         self.assertIn("without an envelope", comparison.notes[0])
 
     async def test_laterTopic(self) -> None:

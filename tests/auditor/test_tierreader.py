@@ -27,7 +27,14 @@ class TierReaderTests(CommandCase):
 
     def reader(self, **properties: str) -> TierReader:
         properties = {key.replace("_", "."): value for key, value in properties.items()}
-        settings = AuditorSettings.fromProperties({"tiers": f"live=broker:127.0.0.1:{self.broker.port}", "timeout.ms": "2000", **properties}, self.fail)
+        settings = AuditorSettings.fromProperties(
+            {
+                "tiers": f"live=broker:127.0.0.1:{self.broker.port}",
+                "timeout.ms": "2000",
+                **properties,
+            },
+            self.fail,
+        )
         reader = TierReader(reactor, settings.tiers[0], settings)
         self.addCleanup(reader.close)
         return reader
@@ -79,7 +86,9 @@ class TierReaderTests(CommandCase):
         """A message that is larger than may be fetched fails the reading, and is not passed over."""
         await self.startBroker()
         await self.publish("clicks", b"x" * 5000)
-        await self.refused(self.read(self.reader(fetch_size="100", fetch_size_max="1000")), FormatError)
+        await self.refused(
+            self.read(self.reader(fetch_size="100", fetch_size_max="1000")), FormatError
+        )
 
     async def test_retention(self) -> None:
         """Where data was deleted before it was read, reading goes on behind the gap, which is counted."""
@@ -116,10 +125,16 @@ class TierReaderTests(CommandCase):
 
         def answer(connection: ScriptedConnection) -> None:
             request = connection.requests[-1]
-            connection.write(encodeOffsets([]) if request[:2] != asked[:2] else fetchHeader(0 if request == asked else 3, 0))
+            connection.write(
+                encodeOffsets([])
+                if request[:2] != asked[:2]
+                else fetchHeader(0 if request == asked else 3, 0)
+            )
 
         broker.onRequest = answer
-        settings = AuditorSettings.fromProperties({"tiers": f"live=broker:127.0.0.1:{broker.port}"}, self.fail)
+        settings = AuditorSettings.fromProperties(
+            {"tiers": f"live=broker:127.0.0.1:{broker.port}"}, self.fail
+        )
         reader = TierReader(reactor, settings.tiers[0], settings)
         self.addCleanup(reader.close)
         self.assertEqual(await self.read(reader), [])
@@ -162,7 +177,11 @@ class ZookeeperTests(CommandCase):
         self.addCleanup(reader.close)
         await reader.open()
         self.assertEqual(await reader._partitions("clicks"), [])
-        self.broker = LocalBroker(reactor, {"enable.zookeeper": "true", "zk.connect": "z", "hostname": "127.0.0.1"}, zookeeper=lambda: double.client())
+        self.broker = LocalBroker(
+            reactor,
+            {"enable.zookeeper": "true", "zk.connect": "z", "hostname": "127.0.0.1"},
+            zookeeper=lambda: double.client(),
+        )
         self.addCleanup(self.broker.stop)
         await self.broker.start()
         await self.publish("clicks", b"one")
@@ -179,7 +198,12 @@ class ZookeeperTests(CommandCase):
         self.assertEqual(payloads, [b"one"])
 
     async def registered(self, double: ZookeeperDouble, number: int) -> LocalBroker:
-        properties = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": "z", "hostname": "127.0.0.1"}
+        properties = {
+            "brokerid": str(number),
+            "enable.zookeeper": "true",
+            "zk.connect": "z",
+            "hostname": "127.0.0.1",
+        }
         broker = LocalBroker(reactor, properties, zookeeper=lambda: double.client())
         self.addCleanup(broker.stop)
         await broker.start()
@@ -220,17 +244,27 @@ class ZookeeperTests(CommandCase):
         client = double.client()
         await client.connect()
         self.addCleanup(client.close)
-        for path in ("/consumers/g/offsets/clicks/0-0", "/consumers/g/offsets/clicks/7-1", "/consumers/h/offsets/clicks/nonsense", "/consumers/i/ids"):
+        for path in (
+            "/consumers/g/offsets/clicks/0-0",
+            "/consumers/g/offsets/clicks/7-1",
+            "/consumers/h/offsets/clicks/nonsense",
+            "/consumers/i/ids",
+        ):
             await write(client, path, b"5")
         self.assertEqual(await self.lack(self.readerOf(double)), "broker 7 is away")
         self.assertEqual(await self.lack(self.readerOf(double, "live=z:2181@0")), "")
-        self.assertEqual(await self.lack(self.readerOf(double, "live=z:2181@0,3,4")), "broker 3, broker 4 are away")
+        self.assertEqual(
+            await self.lack(self.readerOf(double, "live=z:2181@0,3,4")),
+            "broker 3, broker 4 are away",
+        )
 
     async def test_zookeeperAway(self) -> None:
         """Without ZooKeeper, opening fails; it can be tried again."""
         double = ZookeeperDouble(reactor)
         double.stop()
-        settings = AuditorSettings.fromProperties({"tiers": "live=z:2181", "timeout.ms": "100"}, self.fail)
+        settings = AuditorSettings.fromProperties(
+            {"tiers": "live=z:2181", "timeout.ms": "100"}, self.fail
+        )
         reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
         await self.refused(reader.open(), PylogbrokerError)
         double.start()

@@ -34,7 +34,9 @@ class Progress:
     def show(self, text: str) -> None:
         self._done += 1
         if self._isShown:
-            sys.stderr.write(f"\r\x1b[K{self._done}/{self._total}  {time.monotonic() - self._begun:.0f} s  {text}")
+            sys.stderr.write(
+                f"\r\x1b[K{self._done}/{self._total}  {time.monotonic() - self._begun:.0f} s  {text}"
+            )
             sys.stderr.flush()
 
     def end(self) -> None:
@@ -47,7 +49,11 @@ def chosenScenarios(isShort: bool, parts: Sequence[str]) -> list[Scenario]:
     @param parts: of names; none: all.
     """
     offered = [scenario for scenario in ALL if parts or not isShort or scenario.name in SHORT_NAMES]
-    return [scenario for scenario in offered if not parts or any(part in scenario.name for part in parts)]
+    return [
+        scenario
+        for scenario in offered
+        if not parts or any(part in scenario.name for part in parts)
+    ]
 
 
 def withoutFasterChecksums(folder: Path) -> Path:
@@ -59,10 +65,16 @@ def withoutFasterChecksums(folder: Path) -> Path:
     return hiding
 
 
-def measure(stage: Stage, scenarios: Sequence[Scenario], roundCount: int) -> list[tuple[Scenario, Results]]:
+def measure(
+    stage: Stage, scenarios: Sequence[Scenario], roundCount: int
+) -> list[tuple[Scenario, Results]]:
     """All scenarios, round by round."""
-    progress = Progress(roundCount * sum(len(scenario.sides) * scenario.turnCount for scenario in scenarios))
-    measured: list[tuple[Scenario, Results]] = [(scenario, {side: [] for side in scenario.sides}) for scenario in scenarios]
+    progress = Progress(
+        roundCount * sum(len(scenario.sides) * scenario.turnCount for scenario in scenarios)
+    )
+    measured: list[tuple[Scenario, Results]] = [
+        (scenario, {side: [] for side in scenario.sides}) for scenario in scenarios
+    ]
     for number in range(roundCount):
         for scenario, results in measured:
             for side in scenario.sides * scenario.turnCount:
@@ -73,13 +85,37 @@ def measure(stage: Stage, scenarios: Sequence[Scenario], roundCount: int) -> lis
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure the broker against a yardstick in C, in the same run.")
-    parser.add_argument("--short", action="store_true", help="less of everything, one round: the gate's form, under a minute")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="Measure the broker against a yardstick in C, in the same run.",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="less of everything, one round: the gate's form, under a minute",
+    )
     parser.add_argument("--rounds", type=int, help="how often (3, or 1 with --short)")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="scenarios whose name has this in it; can be repeated")
-    parser.add_argument("--list", action="store_true", help="print the names of the scenarios and stop")
-    parser.add_argument("--checksum", choices=("fastest", "zlib"), default="fastest", help="what the broker may take CRC-32 from (%(default)s)")
-    parser.add_argument("--directory", type=Path, help="where the data go (the system's folder for temporary files); needs 2 GB")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="scenarios whose name has this in it; can be repeated",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the names of the scenarios and stop"
+    )
+    parser.add_argument(
+        "--checksum",
+        choices=("fastest", "zlib"),
+        default="fastest",
+        help="what the broker may take CRC-32 from (%(default)s)",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="where the data go (the system's folder for temporary files); needs 2 GB",
+    )
     parser.add_argument("--output", type=Path, help="write the tables into this file, too")
     parser.add_argument("--json", type=Path, help="write all figures of all rounds into this file")
     options = parser.parse_args(arguments)
@@ -88,7 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(scenario.name for scenario in (scenarios or ALL)))
         return 0 if options.list else 2
     roundCount = options.rounds or (1 if options.short else 3)
-    with tempfile.TemporaryDirectory(prefix="pylogbroker-benchmarks-", dir=options.directory) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="pylogbroker-benchmarks-", dir=options.directory
+    ) as name:
         folder = Path(name)
         try:
             programs = Programs(folder)
@@ -103,13 +141,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = measure(stage, scenarios, roundCount)
         finally:
             stage.close()
-    surroundings.append(("load of the machine", f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less"))
+    surroundings.append(
+        (
+            "load of the machine",
+            f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less",
+        )
+    )
     text = asMarkdown(surroundings, roundCount, measured)
     print(text, end="", flush=True)
     if options.output is not None:
         options.output.write_text(text, encoding="utf-8")
     if options.json is not None:
-        options.json.write_text(json.dumps({scenario.name: results for scenario, results in measured}, indent=1), encoding="utf-8")
+        options.json.write_text(
+            json.dumps({scenario.name: results for scenario, results in measured}, indent=1),
+            encoding="utf-8",
+        )
     return 0
 
 

@@ -36,7 +36,9 @@ WARM_UP_COUNT = 20_000
 def makePayloads(count: int) -> list[bytes]:
     """Lines of 200 bytes that look like a log's, the same ones every time; a gzip makes a third of them."""
     random = Random(7)
-    words = ["".join(random.choices("etaoinshrdlu", k=random.randrange(3, 10))) for _ in range(2_000)]
+    words = [
+        "".join(random.choices("etaoinshrdlu", k=random.randrange(3, 10))) for _ in range(2_000)
+    ]
     payloads = []
     for number in range(count):
         text = f"{1_795_194_782_000 + 37 * number} host{random.randrange(40):02} {random.getrandbits(48):012x} {' '.join(random.choices(words, k=40))}"
@@ -63,7 +65,9 @@ def messages(pool: Sequence[bytes], count: int) -> Iterator[bytes]:
     return islice(cycle(pool), count)
 
 
-async def paced(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+async def paced(
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+) -> None:
     """As C{docs/groups.md} has it: look whether there is room, send, and look at what became of it."""
     bad = outcomes.bad
     for value in values:
@@ -71,7 +75,9 @@ async def paced(producer: Producer, topic: str, values: Iterable[bytes], outcome
         producer.send(topic, value).addErrback(bad)
 
 
-async def tuned(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+async def tuned(
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+) -> None:
     """The same as C{paced}, after a word to the garbage collector."""
     gc.collect()
     gc.freeze()
@@ -79,14 +85,18 @@ async def tuned(producer: Producer, topic: str, values: Iterable[bytes], outcome
     await paced(producer, topic, values, outcomes)
 
 
-async def posts(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+async def posts(
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+) -> None:
     """The same, but what became of it is left to the counters."""
     for value in values:
         await producer.whenReady()
         producer.post(topic, value)
 
 
-async def keyed(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+async def keyed(
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+) -> None:
     """The same, each with one of a hundred keys."""
     bad, keys = outcomes.bad, [f"key {number}" for number in range(100)]
     for number, value in enumerate(values):
@@ -94,7 +104,9 @@ async def keyed(producer: Producer, topic: str, values: Iterable[bytes], outcome
         producer.send(topic, value, keys[number % 100]).addErrback(bad)
 
 
-async def bursts(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+async def bursts(
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+) -> None:
     """Twice as many as the queue holds, at once, without looking; then wait for all."""
     bad, values = outcomes.bad, iter(values)
     while burst := list(islice(values, BURST_COUNT)):
@@ -111,10 +123,19 @@ async def many(producer: Producer, topic: str, values: Iterable[bytes], outcomes
         producer.sendMany([ProducerData(topic, batch)]).addErrback(outcomes.bad)
 
 
-WAYS_TO_PRODUCE = {"send": paced, "sendKeyed": keyed, "sendBursts": bursts, "sendMany": many, "post": posts, "sendTuned": tuned}
+WAYS_TO_PRODUCE = {
+    "send": paced,
+    "sendKeyed": keyed,
+    "sendBursts": bursts,
+    "sendMany": many,
+    "post": posts,
+    "sendTuned": tuned,
+}
 
 
-async def produce(reactor: Any, way: str, topic: str, count: int, settings: dict[str, str]) -> dict[str, float]:
+async def produce(
+    reactor: Any, way: str, topic: str, count: int, settings: dict[str, str]
+) -> dict[str, float]:
     """Send messages, from Python objects to the broker."""
     given = {"producer.type": "async", "batch.size": str(BATCH_COUNT), **settings}
     pool = makePayloads(min(count, POOL_COUNT))
@@ -127,7 +148,11 @@ async def produce(reactor: Any, way: str, topic: str, count: int, settings: dict
     cpu, begun = time.process_time(), time.monotonic()
     await WAYS_TO_PRODUCE[way](producer, topic, values, outcomes)
     await producer.close()
-    figures = {"messages": float(count), "seconds": time.monotonic() - begun, "cpu": time.process_time() - cpu}
+    figures = {
+        "messages": float(count),
+        "seconds": time.monotonic() - begun,
+        "cpu": time.process_time() - cpu,
+    }
     if outcomes.badCount or producer.counters.writtenCount != count:
         raise RuntimeError(f"not all went well: {producer.counters}")
     return figures
@@ -169,23 +194,35 @@ async def deliver(stream: MessageStream, count: int) -> None:
 WAYS_TO_CONSUME = {"iterate": iterate, "deliver": deliver}
 
 
-async def consume(reactor: Any, way: str, topic: str, count: int, settings: dict[str, str]) -> dict[str, float]:
+async def consume(
+    reactor: Any, way: str, topic: str, count: int, settings: dict[str, str]
+) -> dict[str, float]:
     """Read messages as the only member of a group."""
-    async with ConsumerConnector(reactor, {"groupid": f"bench-{time.time_ns()}", "autooffset.reset": "smallest", **settings}) as consumer:
+    async with ConsumerConnector(
+        reactor, {"groupid": f"bench-{time.time_ns()}", "autooffset.reset": "smallest", **settings}
+    ) as consumer:
         (stream,) = (await consumer.createMessageStreams({topic: 1}))[topic]
         cpu, begun = time.process_time(), time.monotonic()
         await WAYS_TO_CONSUME[way](stream, count)
-        return {"messages": float(count), "seconds": time.monotonic() - begun, "cpu": time.process_time() - cpu}
+        return {
+            "messages": float(count),
+            "seconds": time.monotonic() - begun,
+            "cpu": time.process_time() - cpu,
+        }
 
 
 async def _main(reactor: Any, what: str, way: str, topic: str, count: str, *settings: str) -> None:
     given = dict(setting.split("=", 1) for setting in settings)
-    figures = await (produce if what == "produce" else consume)(reactor, way, topic, int(count), given)
+    figures = await (produce if what == "produce" else consume)(
+        reactor, way, topic, int(count), given
+    )
     print(json.dumps(figures), flush=True)
 
 
 def main() -> None:
-    react(lambda reactor, *arguments: Deferred.fromCoroutine(_main(reactor, *arguments)), sys.argv[1:])
+    react(
+        lambda reactor, *arguments: Deferred.fromCoroutine(_main(reactor, *arguments)), sys.argv[1:]
+    )
 
 
 if __name__ == "__main__":

@@ -90,10 +90,29 @@ ALL = [
 
 def runClient(client: Client, topic: str, count: int, settings: Sequence[str]) -> Figures:
     """In a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.clientload", client.what, client.way, topic, str(count), *settings]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.clientload",
+        client.what,
+        client.way,
+        topic,
+        str(count),
+        *settings,
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+    }
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{client.name} failed:\n{done.stdout}{done.stderr}")
@@ -122,7 +141,12 @@ class Bench:
         """CPU in microseconds per message of client and broker; messages a second."""
         directory = self._folder / "log"
         directory.mkdir()
-        settings = {"enable.zookeeper": "true", "zk.connect": self._zookeeper.servers, "hostname": "127.0.0.1", "num.partitions": "1"}
+        settings = {
+            "enable.zookeeper": "true",
+            "zk.connect": self._zookeeper.servers,
+            "hostname": "127.0.0.1",
+            "num.partitions": "1",
+        }
         given = [f"zk.connect={self._zookeeper.servers}"]
         sending = [*given, f"compression.codec={codecByName(client.codec)}"]
         count = self._messageCount
@@ -136,7 +160,12 @@ class Bench:
             else:
                 brokerCount = count + min(count, WARM_UP_COUNT)
                 before = broker.cpuSeconds()
-                figures = runClient(client, "bench", count, [*sending, f"confirm={str(client.isConfirming).lower()}"])
+                figures = runClient(
+                    client,
+                    "bench",
+                    count,
+                    [*sending, f"confirm={str(client.isConfirming).lower()}"],
+                )
             brokerCpu = broker.cpuSeconds() - before
         shutil.rmtree(directory)
         return {
@@ -149,7 +178,10 @@ class Bench:
 def bareCost(codec: str, what: str, count: int) -> float:
     """CPU in microseconds per message of the compressor alone, for sets as the clients make them."""
     payloads = makePayloads(min(count, POOL_COUNT))
-    sets = [encodeSet(payloads[start : start + BATCH_COUNT]) for start in range(0, len(payloads), BATCH_COUNT)]
+    sets = [
+        encodeSet(payloads[start : start + BATCH_COUNT])
+        for start in range(0, len(payloads), BATCH_COUNT)
+    ]
     number = codecByName(codec)
     wrapped = [compress(number, data) for data in sets]
     begun = time.process_time()
@@ -163,11 +195,17 @@ def bareCost(codec: str, what: str, count: int) -> float:
 
 
 def asMarkdown(
-    surroundings: Sequence[tuple[str, str]], roundCount: int, measured: Sequence[tuple[Client, list[Figures]]], bare: dict[tuple[str, str], float]
+    surroundings: Sequence[tuple[str, str]],
+    roundCount: int,
+    measured: Sequence[tuple[Client, list[Figures]]],
+    bare: dict[tuple[str, str], float],
 ) -> str:
     """The whole report."""
     verdicts = Verdicts()
-    lines = [*(f"- {what}: {value}" for what, value in surroundings), f"- rounds: {roundCount}; medians"]
+    lines = [
+        *(f"- {what}: {value}" for what, value in surroundings),
+        f"- rounds: {roundCount}; medians",
+    ]
     for what, title in (("produce", "Producing"), ("consume", "Consuming")):
         rows = []
         for client, rounds in measured:
@@ -181,16 +219,43 @@ def asMarkdown(
                     client.name,
                     f"{cost:.2f}",
                     f"{min(values):.2f}–{max(values):.2f}" if len(values) > 1 else "one",
-                    "" if target is None else verdicts.judge(client.name, f"≤ {target:g}", cost <= target),
+                    ""
+                    if target is None
+                    else verdicts.judge(client.name, f"≤ {target:g}", cost <= target),
                     "" if alone is None else f"{alone:.2f}",
                     f"{median([figures['brokerUs'] for figures in rounds]):.2f}",
                     f"{median([figures['rate'] for figures in rounds]) / 1e3:.0f}",
                 ]
             )
         if rows:
-            lines += ["", f"## {title}", "", *table(["scenario", "client CPU", "rounds", "target", "bare compressor", "broker CPU", "k/s"], rows)]
+            lines += [
+                "",
+                f"## {title}",
+                "",
+                *table(
+                    [
+                        "scenario",
+                        "client CPU",
+                        "rounds",
+                        "target",
+                        "bare compressor",
+                        "broker CPU",
+                        "k/s",
+                    ],
+                    rows,
+                ),
+            ]
     missed = f"; missed by {', '.join(verdicts.missed)}" if verdicts.missed else ""
-    return "\n".join([*lines, "", f"{verdicts.count - len(verdicts.missed)} of {verdicts.count} targets met{missed}."]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                "",
+                f"{verdicts.count - len(verdicts.missed)} of {verdicts.count} targets met{missed}.",
+            ]
+        )
+        + "\n"
+    )
 
 
 def turnNs() -> float:
@@ -202,18 +267,41 @@ def turnNs() -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.clients", description="Measure the asynchronous producer and consumer groups.")
-    parser.add_argument("--short", action="store_true", help="fewer scenarios and messages, one round: the gate's form, under a minute")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.clients",
+        description="Measure the asynchronous producer and consumer groups.",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="fewer scenarios and messages, one round: the gate's form, under a minute",
+    )
     parser.add_argument("--rounds", type=int, help="how often (3, or 1 with --short)")
-    parser.add_argument("--count", type=int, help="messages of a run (500000, or 40000 with --short)")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="scenarios whose name has this in it; can be repeated")
-    parser.add_argument("--list", action="store_true", help="print the names of the scenarios and stop")
-    parser.add_argument("--directory", type=Path, help="where the data go (the system's folder for temporary files)")
+    parser.add_argument(
+        "--count", type=int, help="messages of a run (500000, or 40000 with --short)"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="scenarios whose name has this in it; can be repeated",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the names of the scenarios and stop"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where the data go (the system's folder for temporary files)"
+    )
     parser.add_argument("--output", type=Path, help="write the tables into this file, too")
     parser.add_argument("--json", type=Path, help="write all figures of all rounds into this file")
     options = parser.parse_args(arguments)
     offered = [client for client in ALL if options.only or client.isShort or not options.short]
-    clients = [client for client in offered if not options.only or any(part in client.name for part in options.only)]
+    clients = [
+        client
+        for client in offered
+        if not options.only or any(part in client.name for part in options.only)
+    ]
     if options.list or not clients:
         print("\n".join(client.name for client in (clients or ALL)))
         return 0 if options.list else 2
@@ -221,8 +309,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = options.count or (40_000 if options.short else 500_000)
     loadBefore, turnBefore = load(), turnNs()
     measured: list[tuple[Client, list[Figures]]] = [(client, []) for client in clients]
-    with tempfile.TemporaryDirectory(prefix="pylogbroker-benchmarks-", dir=options.directory) as name:
-        surroundings = [(what, value) for what, value in describe(Path(name), "", ()) if "yardstick" not in what]
+    with tempfile.TemporaryDirectory(
+        prefix="pylogbroker-benchmarks-", dir=options.directory
+    ) as name:
+        surroundings = [
+            (what, value) for what, value in describe(Path(name), "", ()) if "yardstick" not in what
+        ]
         bench = Bench(Path(name), count)
         try:
             for number in range(roundCount):
@@ -236,15 +328,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("\r\x1b[K")
     kinds = {(client.codec, client.what) for client in clients if codecByName(client.codec) != NONE}
     bare = {kind: bareCost(*kind, count) for kind in kinds}
-    surroundings.append(("load of the machine", f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less"))
-    surroundings.append(("speed of the processor", f"a turn of a loop in Python takes {turnBefore:.0f} ns before, {turnNs():.0f} after"))
-    surroundings.append(("messages", f"{count} of 200 bytes in a run, batches of {BATCH_COUNT}, one partition; CPU in seconds per million"))
+    surroundings.append(
+        (
+            "load of the machine",
+            f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less",
+        )
+    )
+    surroundings.append(
+        (
+            "speed of the processor",
+            f"a turn of a loop in Python takes {turnBefore:.0f} ns before, {turnNs():.0f} after",
+        )
+    )
+    surroundings.append(
+        (
+            "messages",
+            f"{count} of 200 bytes in a run, batches of {BATCH_COUNT}, one partition; CPU in seconds per million",
+        )
+    )
     text = asMarkdown(surroundings, roundCount, measured, bare)
     print(text, end="", flush=True)
     if options.output is not None:
         options.output.write_text(text, encoding="utf-8")
     if options.json is not None:
-        options.json.write_text(json.dumps({client.name: results for client, results in measured}, indent=1), encoding="utf-8")
+        options.json.write_text(
+            json.dumps({client.name: results for client, results in measured}, indent=1),
+            encoding="utf-8",
+        )
     return 0
 
 

@@ -43,12 +43,22 @@ def describe(folder: Path, compiler: str, pythonPath: Sequence[Path]) -> list[tu
     """
     return [
         ("pylogbroker", _revision()),
-        ("Python", f"{platform.python_version()} ({platform.python_implementation()}), Twisted {importlib.metadata.version('twisted')}"),
+        (
+            "Python",
+            f"{platform.python_version()} ({platform.python_implementation()}), Twisted {importlib.metadata.version('twisted')}",
+        ),
         ("CRC-32 of the broker", checksumName(pythonPath)),
         ("CRC-32 and inflate of the yardstick", f"zlib; {compiler}, -O2"),
-        ("machine", f"{os.cpu_count()} × {_processor()}, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB"),
+        (
+            "machine",
+            f"{os.cpu_count()} × {_processor()}, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB",
+        ),
         ("system", f"{platform.system()} {platform.release()}; data on {_fileSystem(folder)}"),
-        ("settings", "etc/broker.properties with " + " ".join(f"{key}={value}" for key, value in SETTINGS.items() if key != "port")),
+        (
+            "settings",
+            "etc/broker.properties with "
+            + " ".join(f"{key}={value}" for key, value in SETTINGS.items() if key != "port"),
+        ),
     ]
 
 
@@ -56,7 +66,9 @@ def checksumName(pythonPath: Sequence[Path] = ()) -> str:
     """What the broker takes CRC-32 from, with its version."""
     code = "from pylogbroker.formats.checksum import CRC32_NAME; print(CRC32_NAME)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*pythonPath, ROOT)))}
-    name = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    name = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
     try:
         return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
@@ -66,7 +78,13 @@ def checksumName(pythonPath: Sequence[Path] = ()) -> str:
 def _revision() -> str:
     version = importlib.metadata.version("pylogbroker") if _isInstalled() else "not installed"
     try:
-        revision = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        revision = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return version
     return f"{version}, revision {revision}"
@@ -99,6 +117,8 @@ def _fileSystem(folder: Path) -> str:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         point = fields.split()[4]
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(found[0]):
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(
+            found[0]
+        ):
             found = point, rest.split()[0]
     return found[1]

@@ -30,7 +30,9 @@ class Programs:
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             raise RuntimeError("no C compiler: on Debian, apt-get install gcc libc6-dev zlib1g-dev")
-        self.compiler = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        self.compiler = subprocess.run(
+            [compiler, "--version"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()[0]
         self.yardstick = self._compile(compiler, folder, "yardstick")
         self.load = self._compile(compiler, folder, "load")
 
@@ -38,7 +40,19 @@ class Programs:
     def _compile(compiler: str, folder: Path, name: str) -> str:
         target = str(folder / name)
         done = subprocess.run(
-            [compiler, "-O2", "-Wall", "-o", target, str(SOURCES / f"{name}.c"), "-lz", "-lpthread"], capture_output=True, text=True, check=False
+            [
+                compiler,
+                "-O2",
+                "-Wall",
+                "-o",
+                target,
+                str(SOURCES / f"{name}.c"),
+                "-lz",
+                "-lpthread",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{name}.c does not compile (zlib1g-dev missing?):\n{done.stderr}")
@@ -52,7 +66,12 @@ class Programs:
         @raise RuntimeError: it failed; says how.
         """
         done = subprocess.run(
-            [self.load, what, str(port), topic, *map(str, numbers)], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=300
+            [self.load, what, str(port), topic, *map(str, numbers)],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=300,
         )
         if done.returncode:
             raise RuntimeError(f"load {what} failed: {done.stderr.strip()}")

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tests.benchmarks.scenarios import BROKER, NEIGHBOURS, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, Scenario, VisitScenario
+from tests.benchmarks.scenarios import (
+    BROKER,
+    NEIGHBOURS,
+    YARDSTICK,
+    FetchScenario,
+    Figures,
+    HotScenario,
+    ProduceScenario,
+    Scenario,
+    VisitScenario,
+)
 
 Results = dict[str, list[Figures]]
 """The figures of all rounds, by side."""
@@ -46,22 +56,34 @@ def ratio(results: Results, name: str) -> float:
 
 def spread(results: Results, name: str) -> str:
     """Of single rounds."""
-    ratios = [broker[name] / yardstick[name] for broker, yardstick in zip(results[BROKER], results[YARDSTICK], strict=True)]
+    ratios = [
+        broker[name] / yardstick[name]
+        for broker, yardstick in zip(results[BROKER], results[YARDSTICK], strict=True)
+    ]
     return f"{min(ratios):.2f}–{max(ratios):.2f}" if len(ratios) > 1 else "one"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Markdown, with columns as wide as they must be, so that it can be read in a terminal, too."""
     widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in (columns, *rows)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in (columns, *rows)
+    ]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
 
 
-def produceTable(measured: Sequence[tuple[ProduceScenario, Results]], verdicts: Verdicts) -> list[str]:
+def produceTable(
+    measured: Sequence[tuple[ProduceScenario, Results]], verdicts: Verdicts
+) -> list[str]:
     rows = []
     for scenario, results in measured:
         found = ratio(results, "cpuUs")
-        target = "" if scenario.target is None else verdicts.judge(scenario.name, f"≤ {scenario.target:g}", found <= scenario.target)
+        target = (
+            ""
+            if scenario.target is None
+            else verdicts.judge(scenario.name, f"≤ {scenario.target:g}", found <= scenario.target)
+        )
         rows.append(
             [
                 scenario.name,
@@ -79,7 +101,19 @@ def produceTable(measured: Sequence[tuple[ProduceScenario, Results]], verdicts: 
         "",
         "CPU of the server in seconds per million messages. `b` messages in a request, `c` connections, `p` partitions.",
         "",
-        *table(["scenario", "yardstick CPU", "broker CPU", "ratio", "rounds", "target", "yardstick k/s", "broker k/s"], rows),
+        *table(
+            [
+                "scenario",
+                "yardstick CPU",
+                "broker CPU",
+                "ratio",
+                "rounds",
+                "target",
+                "yardstick k/s",
+                "broker k/s",
+            ],
+            rows,
+        ),
     ]
 
 
@@ -87,7 +121,11 @@ def fetchTable(measured: Sequence[tuple[FetchScenario, Results]], verdicts: Verd
     rows = []
     for scenario, results in measured:
         share = ratio(results, "rate")
-        target = "" if scenario.target is None else verdicts.judge(scenario.name, f"≥ {scenario.target:g}", share >= scenario.target)
+        target = (
+            ""
+            if scenario.target is None
+            else verdicts.judge(scenario.name, f"≥ {scenario.target:g}", share >= scenario.target)
+        )
         rows.append(
             [
                 scenario.name,
@@ -106,7 +144,20 @@ def fetchTable(measured: Sequence[tuple[FetchScenario, Results]], verdicts: Verd
         "",
         "MB/s of all consumers (`c`) together; the share is the broker's of bare sendfile's. CPU of the server in seconds per GB.",
         "",
-        *table(["scenario", "yardstick MB/s", "broker MB/s", "share", "rounds", "target", "yardstick CPU", "broker CPU", "ratio"], rows),
+        *table(
+            [
+                "scenario",
+                "yardstick MB/s",
+                "broker MB/s",
+                "share",
+                "rounds",
+                "target",
+                "yardstick CPU",
+                "broker CPU",
+                "ratio",
+            ],
+            rows,
+        ),
     ]
 
 
@@ -119,13 +170,27 @@ def hotTable(measured: Sequence[tuple[HotScenario, Results]], verdicts: Verdicts
             alone = middle(rounds, "alonep99")
             for neighbour in NEIGHBOURS[side]:
                 p99 = middle(rounds, f"{neighbour.name}p99")
-                rate = "" if neighbour.pauseUs is None else f"{middle(rounds, f'{neighbour.name}Rate') / 1e6:.0f}"
-                figures = [f"{middle(rounds, neighbour.name + what):.0f}" for what in ("p50", "p99", "worst")]
+                rate = (
+                    ""
+                    if neighbour.pauseUs is None
+                    else f"{middle(rounds, f'{neighbour.name}Rate') / 1e6:.0f}"
+                )
+                figures = [
+                    f"{middle(rounds, neighbour.name + what):.0f}"
+                    for what in ("p50", "p99", "worst")
+                ]
                 cold = ["", ""]
                 if neighbour.cachedName:
                     toCached = p99 / middle(rounds, f"{neighbour.cachedName}p99")
-                    cold = [f"{toCached:.2f}", verdicts.judge(scenario.name, f"≤ {scenario.target:g}", toCached <= scenario.target)]
-                rows.append([f"{side}, {neighbour.title}", *figures, f"{p99 / alone:.2f}", *cold, rate])
+                    cold = [
+                        f"{toCached:.2f}",
+                        verdicts.judge(
+                            scenario.name, f"≤ {scenario.target:g}", toCached <= scenario.target
+                        ),
+                    ]
+                rows.append(
+                    [f"{side}, {neighbour.title}", *figures, f"{p99 / alone:.2f}", *cold, rate]
+                )
         lines += [
             "## A hot consumer beside a cold one",
             "",
@@ -134,7 +199,19 @@ def hotTable(measured: Sequence[tuple[HotScenario, Results]], verdicts: Verdicts
             "the machine's processors, so a neighbour costs something whatever it reads: the yardstick's rows show how much where each connection has a thread "
             "of its own and all is cached. What the cold does is told by the same neighbour with cached data; that ratio has the target.",
             "",
-            *table(["the hot consumer", "p50", "p99", "worst", "p99 to alone", "p99 to a cached neighbour", "target", "neighbour MB/s"], rows),
+            *table(
+                [
+                    "the hot consumer",
+                    "p50",
+                    "p99",
+                    "worst",
+                    "p99 to alone",
+                    "p99 to a cached neighbour",
+                    "target",
+                    "neighbour MB/s",
+                ],
+                rows,
+            ),
         ]
     return lines
 
@@ -160,18 +237,35 @@ def visitTable(measured: Sequence[tuple[VisitScenario, Results]], verdicts: Verd
     ]
 
 
-TABLES = {ProduceScenario: produceTable, FetchScenario: fetchTable, HotScenario: hotTable, VisitScenario: visitTable}
+TABLES = {
+    ProduceScenario: produceTable,
+    FetchScenario: fetchTable,
+    HotScenario: hotTable,
+    VisitScenario: visitTable,
+}
 
 
-def asMarkdown(surroundings: Sequence[tuple[str, str]], roundCount: int, measured: Sequence[tuple[Scenario, Results]]) -> str:
+def asMarkdown(
+    surroundings: Sequence[tuple[str, str]],
+    roundCount: int,
+    measured: Sequence[tuple[Scenario, Results]],
+) -> str:
     """The whole report."""
     verdicts = Verdicts()
-    lines = [*(f"- {what}: {value}" for what, value in surroundings), f"- rounds: {roundCount}, yardstick and broker in turn; medians"]
+    lines = [
+        *(f"- {what}: {value}" for what, value in surroundings),
+        f"- rounds: {roundCount}, yardstick and broker in turn; medians",
+    ]
     for kind, write in TABLES.items():
-        chosen = [(scenario, results) for scenario, results in measured if isinstance(scenario, kind)]
+        chosen = [
+            (scenario, results) for scenario, results in measured if isinstance(scenario, kind)
+        ]
         if chosen:
             lines += ["", *write(chosen, verdicts)]  # type: ignore[operator] # each table gets its own kind
     if verdicts.count:
         missed = f"; missed by {', '.join(verdicts.missed)}" if verdicts.missed else ""
-        lines += ["", f"{verdicts.count - len(verdicts.missed)} of {verdicts.count} targets met{missed}."]
+        lines += [
+            "",
+            f"{verdicts.count - len(verdicts.missed)} of {verdicts.count} targets met{missed}.",
+        ]
     return "\n".join(lines) + "\n"

@@ -61,7 +61,10 @@ _FAST_WARM = Neighbour("fastWarm", "beside cached data without a pause", 0)
 _COLD = Neighbour("cold", "beside 1 MB of uncached data every 5 ms", NEIGHBOUR_PAUSE_US, "warm")
 _FAST_COLD = Neighbour("fastCold", "beside uncached data without a pause", 0, "fastWarm")
 
-NEIGHBOURS = {YARDSTICK: (_ALONE, _WARM, _FAST_WARM), BROKER: (_ALONE, _WARM, _COLD, _FAST_WARM, _FAST_COLD)}
+NEIGHBOURS = {
+    YARDSTICK: (_ALONE, _WARM, _FAST_WARM),
+    BROKER: (_ALONE, _WARM, _COLD, _FAST_WARM, _FAST_COLD),
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,9 @@ class Stage:
     @ivar effort: how much of everything.
     """
 
-    def __init__(self, programs: Programs, folder: Path, effort: Effort, pythonPath: Sequence[Path]) -> None:
+    def __init__(
+        self, programs: Programs, folder: Path, effort: Effort, pythonPath: Sequence[Path]
+    ) -> None:
         """
         @param folder: for data; emptied by whoever gave it.
         @param pythonPath: of the broker, besides the usual.
@@ -116,7 +121,9 @@ class Stage:
         directory.mkdir()
         if side == YARDSTICK:
             return Yardstick(self.programs, "receive", directory), directory
-        return Broker(self._folder, directory, {"num.partitions": str(partitionCount)}, self._pythonPath), directory
+        return Broker(
+            self._folder, directory, {"num.partitions": str(partitionCount)}, self._pythonPath
+        ), directory
 
     def sender(self, side: str) -> Server:
         """The server that answers fetches; it stays up."""
@@ -129,7 +136,9 @@ class Stage:
         for topic, size in ((TOPIC, self.effort.fileSize), (COLD_TOPIC, self.effort.coldSize)):
             _writeSegment(self.segment(topic), size)
         (directory / ".kafka_cleanshutdown").touch()
-        yardstick = self._stack.enter_context(Yardstick(self.programs, "serve", self.segment(TOPIC)))
+        yardstick = self._stack.enter_context(
+            Yardstick(self.programs, "serve", self.segment(TOPIC))
+        )
         broker = self._stack.enter_context(Broker(self._folder, directory, {}, self._pythonPath))
         self._serving = {YARDSTICK: yardstick, BROKER: broker}
 
@@ -205,14 +214,22 @@ class ProduceScenario:
         count = self._messageCount(stage.effort)
         rest = self.connectionCount, self.partitionCount, self.codec
         with server:
-            warmUpCount = max(WARM_UP_MESSAGE_COUNT, self.batch * self.connectionCount) if count > WARM_UP_MESSAGE_COUNT else count
+            warmUpCount = (
+                max(WARM_UP_MESSAGE_COUNT, self.batch * self.connectionCount)
+                if count > WARM_UP_MESSAGE_COUNT
+                else count
+            )
             stage.programs.runLoad("produce", server.port, TOPIC, self.batch, warmUpCount, *rest)
             warmMemory((256 << 20) + 2 * count * MESSAGE_SIZE)
             before = server.cpuSeconds()
             load = stage.programs.runLoad("produce", server.port, TOPIC, self.batch, count, *rest)
             cpu = server.cpuSeconds() - before
         shutil.rmtree(directory)
-        return {"cpuUs": cpu / load["messages"] * 1e6, "rate": load["messages"] / load["seconds"], "loadCpuUs": load["cpu"] / load["messages"] * 1e6}
+        return {
+            "cpuUs": cpu / load["messages"] * 1e6,
+            "rate": load["messages"] / load["seconds"],
+            "loadCpuUs": load["cpu"] / load["messages"] * 1e6,
+        }
 
 
 @dataclass(frozen=True)
@@ -239,7 +256,16 @@ class FetchScenario:
         server = stage.sender(side)
         end = stage.segment(TOPIC).stat().st_size
         before = server.cpuSeconds()
-        load = stage.programs.runLoad("fetch", server.port, TOPIC, self.size, stage.effort.fetchSize // self.turnCount, end, self.consumerCount, 0)
+        load = stage.programs.runLoad(
+            "fetch",
+            server.port,
+            TOPIC,
+            self.size,
+            stage.effort.fetchSize // self.turnCount,
+            end,
+            self.consumerCount,
+            0,
+        )
         cpu = server.cpuSeconds() - before
         return {"cpuPerGB": cpu / load["bytes"] * 1e9, "rate": load["bytes"] / load["seconds"]}
 
@@ -264,22 +290,49 @@ class HotScenario:
             if neighbour.cachedName:
                 figures["cachedShare"] = max(figures.get("cachedShare", 0.0), dropCached(path))
             with ThreadPoolExecutor(1) as pool:
-                hot = pool.submit(stage.programs.runLoad, "hot", port, TOPIC, HOT_FETCH_SIZE, HOT_SIZE, stage.effort.hotSeconds, HOT_PAUSE_US)
+                hot = pool.submit(
+                    stage.programs.runLoad,
+                    "hot",
+                    port,
+                    TOPIC,
+                    HOT_FETCH_SIZE,
+                    HOT_SIZE,
+                    stage.effort.hotSeconds,
+                    HOT_PAUSE_US,
+                )
                 rate = self._accompany(stage, port, neighbour, path, hot)
             found = hot.result()
-            figures.update({f"{neighbour.name}{what}": found[what] for what in ("p50", "p99", "worst")})
+            figures.update(
+                {f"{neighbour.name}{what}": found[what] for what in ("p50", "p99", "worst")}
+            )
             if rate:
                 figures[f"{neighbour.name}Rate"] = rate
         return figures
 
-    def _accompany(self, stage: Stage, port: int, neighbour: Neighbour, path: Path, hot: Future[dict[str, float]]) -> float:
+    def _accompany(
+        self,
+        stage: Stage,
+        port: int,
+        neighbour: Neighbour,
+        path: Path,
+        hot: Future[dict[str, float]],
+    ) -> float:
         """Keep the neighbour going until the hot consumer has ended. Returns its bytes per second; 0 when there is none."""
         seconds = size = 0.0
         end = path.stat().st_size
         while neighbour.pauseUs is not None and not hot.done():
             if neighbour.cachedName and size:
                 dropCached(path)
-            load = stage.programs.runLoad("fetch", port, COLD_TOPIC, COLD_FETCH_SIZE, end - COLD_FETCH_SIZE, end, 1, neighbour.pauseUs)
+            load = stage.programs.runLoad(
+                "fetch",
+                port,
+                COLD_TOPIC,
+                COLD_FETCH_SIZE,
+                end - COLD_FETCH_SIZE,
+                end,
+                1,
+                neighbour.pauseUs,
+            )
             seconds += load["seconds"]
             size += load["bytes"]
         return size / seconds if seconds else 0.0
@@ -303,7 +356,9 @@ def dropCached(path: Path) -> float:
                 found += 1
             except BlockingIOError:
                 pass
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # asking may have begun a read-ahead
+        os.posix_fadvise(
+            descriptor, 0, 0, os.POSIX_FADV_DONTNEED
+        )  # asking may have begun a read-ahead
         return found / len(positions)
     except OSError:
         return 1.0
@@ -328,13 +383,20 @@ class VisitScenario:
         with server:
             stage.programs.runLoad("visit", server.port, TOPIC, 10)
             before = server.cpuSeconds()
-            loads = [stage.programs.runLoad("visit", server.port, TOPIC, self.visitorCount) for _ in range(stage.effort.visitCount)]
+            loads = [
+                stage.programs.runLoad("visit", server.port, TOPIC, self.visitorCount)
+                for _ in range(stage.effort.visitCount)
+            ]
             cpu = server.cpuSeconds() - before
         shutil.rmtree(directory)
         count = sum(load["visits"] for load in loads)
         seconds = sum(load["seconds"] for load in loads)
         connecting = sum(load["connecting"] for load in loads)
-        return {"cpuUs": cpu / count * 1e6, "ms": seconds / len(loads) * 1e3, "connectingMs": connecting / len(loads) * 1e3}
+        return {
+            "cpuUs": cpu / count * 1e6,
+            "ms": seconds / len(loads) * 1e3,
+            "connectingMs": connecting / len(loads) * 1e3,
+        }
 
 
 TARGETS = {1: 6.0, 50: 4.0, 1000: 3.6}
@@ -345,12 +407,22 @@ FETCH_TARGETS = {200_000: 0.65, 1_000_000: 0.8}
 
 ALL: list[Scenario] = [
     *(
-        ProduceScenario(batch, connectionCount, partitionCount, codec, TARGETS.get(batch) if connectionCount == partitionCount == 1 and not codec else None)
+        ProduceScenario(
+            batch,
+            connectionCount,
+            partitionCount,
+            codec,
+            TARGETS.get(batch) if connectionCount == partitionCount == 1 and not codec else None,
+        )
         for codec in (NONE, GZIP)
         for connectionCount, partitionCount in ((1, 1), (1, 50), (100, 1), (100, 50))
         for batch in (1, 50, 200, 1000)
     ),
-    *(FetchScenario(size, count, FETCH_TARGETS.get(size) if count == 1 else None) for count in (1, 10) for size in (200_000, 1_000_000, 10_000_000)),
+    *(
+        FetchScenario(size, count, FETCH_TARGETS.get(size) if count == 1 else None)
+        for count in (1, 10)
+        for size in (200_000, 1_000_000, 10_000_000)
+    ),
     HotScenario(),
     VisitScenario(),
 ]

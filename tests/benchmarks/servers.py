@@ -54,14 +54,26 @@ class Server:
     @ivar port: where.
     """
 
-    def __init__(self, arguments: list[str], pattern: re.Pattern[str], environment: dict[str, str] | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        pattern: re.Pattern[str],
+        environment: dict[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         """
         @param pattern: finds the port in the line of output that says that it is ready.
         @raise RuntimeError: it ended before it was ready; with its last words.
         """
         self._lines: deque[str] = deque(maxlen=30)
         self._process = subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=folder
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=folder,
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout
@@ -122,13 +134,26 @@ class Broker(Server):
 
     name = "broker"
 
-    def __init__(self, folder: Path, logDirectory: Path, settings: dict[str, str], pythonPath: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        logDirectory: Path,
+        settings: dict[str, str],
+        pythonPath: Sequence[Path] = (),
+    ) -> None:
         """
         @param folder: to run in.
         @param settings: properties besides L{SETTINGS}.
         @param pythonPath: where modules are looked for first.
         """
-        arguments = [sys.executable, "-c", "from twisted.scripts.twistd import run; run()", "--nodaemon", "--pidfile=", "pylogbroker"]
+        arguments = [
+            sys.executable,
+            "-c",
+            "from twisted.scripts.twistd import run; run()",
+            "--nodaemon",
+            "--pidfile=",
+            "pylogbroker",
+        ]
         arguments += ["--config", str(CONFIGURATION)]
         for key, value in {**SETTINGS, "log.dir": str(logDirectory), **settings}.items():
             arguments += ["--set", f"{key}={value}"]

@@ -35,7 +35,10 @@ def payloads(count: int, seed: int) -> list[bytes]:
     """Half of each is chance, half is text that repeats."""
     random = Random(seed)
     text = b" GET /index.html HTTP/1.1 200 Mozilla/5.0 (X11; Linux x86_64) referrer=none status=ok session=0000"
-    return [(random.randbytes(MESSAGE_SIZE // 2) + text).ljust(MESSAGE_SIZE, b".")[:MESSAGE_SIZE] for _number in range(count)]
+    return [
+        (random.randbytes(MESSAGE_SIZE // 2) + text).ljust(MESSAGE_SIZE, b".")[:MESSAGE_SIZE]
+        for _number in range(count)
+    ]
 
 
 def rate(count: int, frame: Callable[[], Any]) -> float:
@@ -47,13 +50,25 @@ def rate(count: int, frame: Callable[[], Any]) -> float:
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.spark", description="Measure reading topics beside reading Parquet.")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="how many messages in the two partitions (1000000)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.spark",
+        description="Measure reading topics beside reading Parquet.",
+    )
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=1_000_000,
+        help="how many messages in the two partitions (1000000)",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how many rounds (3)")
     options = parser.parse_args()
     out, half = sys.stdout, options.messages // 2
-    out.write(f"{2 * half} messages of {MESSAGE_SIZE} bytes; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; checksums by {CRC32_NAME}\n")
-    out.write(f"pylogbroker {__version__}, PySpark {version('pyspark')}, pyarrow {version('pyarrow')}, Python {platform.python_version()}\n")
+    out.write(
+        f"{2 * half} messages of {MESSAGE_SIZE} bytes; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; checksums by {CRC32_NAME}\n"
+    )
+    out.write(
+        f"pylogbroker {__version__}, PySpark {version('pyspark')}, pyarrow {version('pyarrow')}, Python {platform.python_version()}\n"
+    )
     session, cluster = sharedSession(), SparkCluster(2)
     try:
         for seed, place in enumerate((FIRST, SECOND)):
@@ -76,19 +91,32 @@ def main() -> int:
     finally:
         cluster.end()
     medians = {name: statistics.median(each) for name, each in rates.items()}
-    out.write(f"{'median':>12} " + "".join(f"{median:>14,.0f}" for median in medians.values()) + "\n")
-    shares = [medians["1 partition"] / medians["1 file"], medians["2 partitions"] / medians["2 files"]]
-    out.write(f"share of the scan: 1 partition {shares[0]:.2f}, 2 partitions {shares[1]:.2f}; {'' if shares[1] >= SHARE_MIN else 'TOO LITTLE: '}{SHARE_MIN}\n")
+    out.write(
+        f"{'median':>12} " + "".join(f"{median:>14,.0f}" for median in medians.values()) + "\n"
+    )
+    shares = [
+        medians["1 partition"] / medians["1 file"],
+        medians["2 partitions"] / medians["2 files"],
+    ]
+    out.write(
+        f"share of the scan: 1 partition {shares[0]:.2f}, 2 partitions {shares[1]:.2f}; {'' if shares[1] >= SHARE_MIN else 'TOO LITTLE: '}{SHARE_MIN}\n"
+    )
     return 0 if shares[1] >= SHARE_MIN else 1
 
 
-def measure(measures: dict[str, tuple[int, Callable[[], Any]]], roundCount: int) -> dict[str, list[float]]:
+def measure(
+    measures: dict[str, tuple[int, Callable[[], Any]]], roundCount: int
+) -> dict[str, list[float]]:
     """Rates of each, in turn; the first round is not counted."""
     rates: dict[str, list[float]] = {name: [] for name in measures}
     sys.stdout.write(f"{'rows a second':>12} " + "".join(f"{name:>14}" for name in measures) + "\n")
     for number in range(roundCount + 1):
         found = {name: rate(*each) for name, each in measures.items()}
-        sys.stdout.write(f"{f'round {number}' if number else 'warm-up':>12} " + "".join(f"{each:>14,.0f}" for each in found.values()) + "\n")
+        sys.stdout.write(
+            f"{f'round {number}' if number else 'warm-up':>12} "
+            + "".join(f"{each:>14,.0f}" for each in found.values())
+            + "\n"
+        )
         sys.stdout.flush()
         for name, each in found.items() if number else ():
             rates[name].append(each)

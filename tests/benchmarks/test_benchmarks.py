@@ -13,7 +13,18 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.benchmarks.report import asMarkdown, table
-from tests.benchmarks.scenarios import ALL, BROKER, NEIGHBOURS, SHORT_NAMES, YARDSTICK, FetchScenario, Figures, HotScenario, ProduceScenario, VisitScenario
+from tests.benchmarks.scenarios import (
+    ALL,
+    BROKER,
+    NEIGHBOURS,
+    SHORT_NAMES,
+    YARDSTICK,
+    FetchScenario,
+    Figures,
+    HotScenario,
+    ProduceScenario,
+    VisitScenario,
+)
 from tests.benchmarks.servers import ROOT, cpuSeconds
 
 RUN_SECONDS_MAX = 900
@@ -26,9 +37,25 @@ class ShortFormTests(SynchronousTestCase):
         """The short form compiles its programs, runs each of its scenarios on the yardstick and on the broker, and prints and writes their figures."""
         output = Path(self.mktemp()).resolve()
         figures = Path(self.mktemp()).resolve()
-        command = [sys.executable, "-m", "tests.benchmarks", "--short", "--output", str(output), "--json", str(figures)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks",
+            "--short",
+            "--output",
+            str(output),
+            "--json",
+            str(figures),
+        ]
         done = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_SECONDS_MAX, check=False
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
         )
         print(f"\n{done.stdout}")
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -37,7 +64,10 @@ class ShortFormTests(SynchronousTestCase):
         self.assertEqual(set(found), SHORT_NAMES)
         for name, results in found.items():
             scenario = next(scenario for scenario in ALL if scenario.name == name)
-            self.assertIn(f"{name}" if name != "hot-beside-cold" else "hot consumer beside a cold one", done.stdout)
+            self.assertIn(
+                f"{name}" if name != "hot-beside-cold" else "hot consumer beside a cold one",
+                done.stdout,
+            )
             self.assertEqual(set(results), set(scenario.sides))
             for rounds in results.values():
                 self.assertEqual(len(rounds), scenario.turnCount)
@@ -64,15 +94,28 @@ class ReportTests(SynchronousTestCase):
         def fetched(rate: float) -> list[Figures]:
             return [{"rate": rate, "cpuPerGB": 0.2}]
 
-        hot = {f"{who.name}{what}": 10.0 for who in NEIGHBOURS[BROKER] for what in ("p50", "p99", "worst", "Rate")} | {"cachedShare": 0.0}
+        hot = {
+            f"{who.name}{what}": 10.0
+            for who in NEIGHBOURS[BROKER]
+            for what in ("p50", "p99", "worst", "Rate")
+        } | {"cachedShare": 0.0}
         visit = {"cpuUs": 10.0, "ms": 50.0, "connectingMs": 20.0}
         text = asMarkdown(
             [("machine", "none")],
             3,
             [
-                (ProduceScenario(1, target=6.0), {YARDSTICK: produced(1.0, 1.0, 9.0), BROKER: produced(6.0, 5.0, 9.0)}),
-                (ProduceScenario(50, target=4.0), {YARDSTICK: produced(1.0), BROKER: produced(4.01)}),
-                (FetchScenario(1_000_000, target=0.8), {YARDSTICK: fetched(1e9), BROKER: fetched(0.8e9)}),
+                (
+                    ProduceScenario(1, target=6.0),
+                    {YARDSTICK: produced(1.0, 1.0, 9.0), BROKER: produced(6.0, 5.0, 9.0)},
+                ),
+                (
+                    ProduceScenario(50, target=4.0),
+                    {YARDSTICK: produced(1.0), BROKER: produced(4.01)},
+                ),
+                (
+                    FetchScenario(1_000_000, target=0.8),
+                    {YARDSTICK: fetched(1e9), BROKER: fetched(0.8e9)},
+                ),
                 (HotScenario(), {YARDSTICK: [hot], BROKER: [{**hot, "coldp99": 21.0}]}),
                 (VisitScenario(), {YARDSTICK: [visit], BROKER: [visit]}),
             ],
@@ -81,11 +124,18 @@ class ReportTests(SynchronousTestCase):
         self.assertIn("≤ 4: **not met**", text)
         self.assertIn("≥ 0.8: met", text)
         self.assertIn("≤ 2: **not met**", text)
-        self.assertTrue(text.endswith("3 of 5 targets met; missed by produce-b50-c1-p1-none, hot-beside-cold.\n"), text[-100:])
+        self.assertTrue(
+            text.endswith(
+                "3 of 5 targets met; missed by produce-b50-c1-p1-none, hot-beside-cold.\n"
+            ),
+            text[-100:],
+        )
 
     def test_table(self) -> None:
         """Columns are as wide as their widest cell."""
-        self.assertEqual(table(["a", "bcd"], [["xy", "z"]]), ["| a  | bcd |", "|----|-----|", "| xy | z   |"])
+        self.assertEqual(
+            table(["a", "bcd"], [["xy", "z"]]), ["| a  | bcd |", "|----|-----|", "| xy | z   |"]
+        )
 
 
 class CpuTests(SynchronousTestCase):

@@ -24,9 +24,27 @@ class ShortFormTests(SynchronousTestCase):
     def test_everyScenarioHasFigures(self) -> None:
         """The short form sends and reads all its messages, through a real ZooKeeper and a broker, and prints and writes the figures of each scenario."""
         output, figures = Path(self.mktemp()).resolve(), Path(self.mktemp()).resolve()
-        command = [sys.executable, "-m", "tests.benchmarks.clients", "--short", "--count", "20000", "--output", str(output), "--json", str(figures)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.clients",
+            "--short",
+            "--count",
+            "20000",
+            "--output",
+            str(output),
+            "--json",
+            str(figures),
+        ]
         done = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_SECONDS_MAX, check=False
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
         )
         print(f"\n{done.stdout}")
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -63,7 +81,9 @@ class ReportTests(SynchronousTestCase):
         self.assertIn("≤ 4: **not met**", text)
         self.assertIn("≤ 3: met", text)
         self.assertIn("| 7.25 ", text)
-        self.assertTrue(text.endswith("2 of 3 targets met; missed by produce-send-none.\n"), text[-100:])
+        self.assertTrue(
+            text.endswith("2 of 3 targets met; missed by produce-send-none.\n"), text[-100:]
+        )
 
     def test_names(self) -> None:
         """Each scenario has a name of its own."""

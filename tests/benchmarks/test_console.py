@@ -43,7 +43,11 @@ class IdleTests(SynchronousTestCase):
 
     def askedCount(self, browser: Chromium) -> int:
         """How often the page has asked so far: a browser that gets no processor asks more seldom, and costs less."""
-        return int(browser.run("return performance.getEntriesByType('resource').filter((each) => each.name.includes('/api/')).length"))
+        return int(
+            browser.run(
+                "return performance.getEntriesByType('resource').filter((each) => each.name.includes('/api/')).length"
+            )
+        )
 
     def test_idle(self) -> None:
         """
@@ -63,7 +67,9 @@ class IdleTests(SynchronousTestCase):
         """
         directory = os.path.abspath(self.mktemp())
         os.makedirs(os.path.dirname(directory), exist_ok=True)
-        broker = BrokerProcess(directory, {**properties, "http.listener": "0", "num.partitions": "4"}).start()
+        broker = BrokerProcess(
+            directory, {**properties, "http.listener": "0", "num.partitions": "4"}
+        ).start()
         self.addCleanup(broker.kill)
         port = int(broker.waitForLine(_CONSOLE, 30).group(1))
         with SyncProducer("127.0.0.1", broker.port) as producer:
@@ -79,6 +85,8 @@ class IdleTests(SynchronousTestCase):
         before = self.askedCount(browser)
         on = self.share(broker.pid)
         asked = (self.askedCount(browser) - before) / SECONDS
-        print(f"\nidle broker {what}: {off:.2%} of a core when nobody looks, {on:.2%} with a page open, which asked {asked:.2f} times a second")
+        print(
+            f"\nidle broker {what}: {off:.2%} of a core when nobody looks, {on:.2%} with a page open, which asked {asked:.2f} times a second"
+        )
         self.assertLess(off, SHARE_MAX)
         self.assertGreater(on, 0)

@@ -25,7 +25,10 @@ class RegistryEnd:
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 end.asked.append((self.command, self.path, body))
-                status, answer = end.answers.get((self.command, self.path), (404, {"error_code": 404, "message": "HTTP 404 Not Found"}))
+                status, answer = end.answers.get(
+                    (self.command, self.path),
+                    (404, {"error_code": 404, "message": "HTTP 404 Not Found"}),
+                )
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
@@ -39,7 +42,9 @@ class RegistryEnd:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

@@ -88,8 +88,15 @@ class MultiFetchCallTests(SynchronousTestCase):
     def test_sets(self) -> None:
         """Each answer has its own request's offset and its own error."""
         hello = encodeSet([b"hello"])
-        body = (multiFetchHeader([len(hello), 0]) + fetchHeader(0, len(hello)) + hello + fetchHeader(3, 0))[4:]
-        first, second = multiFetchCall([("test", 0, 40, 100), ("test", 9, 54, 100)], 1 << 20).decode(body)
+        body = (
+            multiFetchHeader([len(hello), 0])
+            + fetchHeader(0, len(hello))
+            + hello
+            + fetchHeader(3, 0)
+        )[4:]
+        first, second = multiFetchCall(
+            [("test", 0, 40, 100), ("test", 9, 54, 100)], 1 << 20
+        ).decode(body)
         self.assertEqual(list(first.payloads()), [(b"hello", 55)])
         self.assertIsInstance(second.error, RemotePartitionError)
         self.assertEqual(second.baseOffset, 54)
@@ -98,7 +105,9 @@ class MultiFetchCallTests(SynchronousTestCase):
         """An answer with more or fewer sets than were asked for is a wire error."""
         body = (multiFetchHeader([0]) + fetchHeader(0, 0))[4:]
         self.assertRaises(WireError, multiFetchCall([], 1 << 20).decode, body)
-        self.assertRaises(WireError, multiFetchCall([("t", 0, 0, 1), ("t", 0, 0, 1)], 1 << 20).decode, body)
+        self.assertRaises(
+            WireError, multiFetchCall([("t", 0, 0, 1), ("t", 0, 0, 1)], 1 << 20).decode, body
+        )
 
     def test_none(self) -> None:
         """Nothing asked is nothing answered."""
@@ -127,11 +136,16 @@ class OffsetsCallTests(SynchronousTestCase):
 
     def test_offsets(self) -> None:
         """The offsets come as the broker sent them."""
-        self.assertEqual(offsetsCall("test", 0, -1, 10).decode(encodeOffsets([240, 216, 108, 0])[4:]), [240, 216, 108, 0])
+        self.assertEqual(
+            offsetsCall("test", 0, -1, 10).decode(encodeOffsets([240, 216, 108, 0])[4:]),
+            [240, 216, 108, 0],
+        )
 
     def test_error(self) -> None:
         """A broker that answers a code all the same is heard."""
-        self.assertRaises(RemotePartitionError, offsetsCall("test", 0, -1, 10).decode, struct.pack(">hi", 3, 0))
+        self.assertRaises(
+            RemotePartitionError, offsetsCall("test", 0, -1, 10).decode, struct.pack(">hi", 3, 0)
+        )
 
     def test_negativeCount(self) -> None:
         """Fewer than no offsets cannot be asked for: a broker would close the connection."""
@@ -156,7 +170,9 @@ class EncodeMessagesTests(SynchronousTestCase):
             data = encodeMessages(messages, 1, 1000)
             (wrapper,) = MessageSet(data).shallow()
             self.assertEqual(wrapper.message.codec, 1)
-            self.assertEqual([payload for payload, _ in MessageSet(data).payloads()], [b"hello", b"there"])
+            self.assertEqual(
+                [payload for payload, _ in MessageSet(data).payloads()], [b"hello", b"there"]
+            )
 
     def test_unknownCodec(self) -> None:
         """A codec that nobody knows is refused."""
@@ -165,7 +181,9 @@ class EncodeMessagesTests(SynchronousTestCase):
     def test_largePayload(self) -> None:
         """A payload of exactly the limit is sent; one byte more is refused, and the error says which message it is and where it would have stood."""
         encodeMessages([b"x" * 5, b"y" * 100], 0, 100)
-        error = self.assertRaises(MessageTooLargeError, encodeMessages, [b"x" * 5, b"y" * 101], 0, 100)
+        error = self.assertRaises(
+            MessageTooLargeError, encodeMessages, [b"x" * 5, b"y" * 101], 0, 100
+        )
         self.assertIn("message 1 has 101 bytes, 100 are allowed", str(error))
         self.assertEqual(error.position, 15)
 
@@ -178,7 +196,13 @@ class EncodeMessagesTests(SynchronousTestCase):
         """The same holds for a set that is encoded; magic 0 and magic 1 have headers of different sizes."""
         for magic in (0, 1):
             encodeMessages(encodeSet([b"x" * 100], magic=magic), 0, 100)
-            error = self.assertRaises(MessageTooLargeError, encodeMessages, encodeMessage(b"small") + encodeMessage(b"x" * 101, magic), 0, 100)
+            error = self.assertRaises(
+                MessageTooLargeError,
+                encodeMessages,
+                encodeMessage(b"small") + encodeMessage(b"x" * 101, magic),
+                0,
+                100,
+            )
             self.assertIn("message 1 has 101 bytes", str(error))
             self.assertEqual(error.position, 15)
 
@@ -191,7 +215,9 @@ class EncodeMessagesTests(SynchronousTestCase):
 
     def test_largeAndNoSet(self) -> None:
         """What is large and no message set is refused for that."""
-        self.assertRaises(InvalidChecksumError, encodeMessages, b"\0\0\0\x20\1\0" + b"x" * 200, 0, 100)
+        self.assertRaises(
+            InvalidChecksumError, encodeMessages, b"\0\0\0\x20\1\0" + b"x" * 200, 0, 100
+        )
 
 
 class ProduceFrameTests(SynchronousTestCase):
@@ -201,7 +227,9 @@ class ProduceFrameTests(SynchronousTestCase):
         """The request is the one of spec-0.7 wire-protocol §12."""
         self.assertEqual(
             produceFrame("test", -1, [b"hello"], 0, 1000),
-            bytes.fromhex("0000001f 0000 0004 74657374 ffffffff 0000000f 0000000b01003610a68668656c6c6f"),
+            bytes.fromhex(
+                "0000001f 0000 0004 74657374 ffffffff 0000000f 0000000b01003610a68668656c6c6f"
+            ),
         )
 
     def test_multiProduce(self) -> None:
@@ -215,7 +243,13 @@ class ProduceFrameTests(SynchronousTestCase):
 
     def test_multiProduceTooLarge(self) -> None:
         """One payload that is too large refuses the whole request."""
-        self.assertRaises(MessageTooLargeError, multiProduceFrame, [("t", 0, [b"a"]), ("t", 0, [b"x" * 101])], 0, 100)
+        self.assertRaises(
+            MessageTooLargeError,
+            multiProduceFrame,
+            [("t", 0, [b"a"]), ("t", 0, [b"x" * 101])],
+            0,
+            100,
+        )
 
     def test_multiProduceTooMany(self) -> None:
         """More parts than a request can count are refused."""

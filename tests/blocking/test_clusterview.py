@@ -50,7 +50,9 @@ class ZookeeperViewTests(SynchronousTestCase):
         """A chroot where no broker has been yet has nothing; a chroot that is not there is an error."""
         self.assertIn(self.chroot, str(self.assertRaises(NoNodeException, self.view.topics)))
         self.admin.create(self.chroot)
-        self.assertEqual((self.view.brokers(), self.view.topics(), self.view.partitions("t")), ({}, [], []))
+        self.assertEqual(
+            (self.view.brokers(), self.view.topics(), self.view.partitions("t")), ({}, [], [])
+        )
 
     def test_registered(self) -> None:
         """Brokers with their addresses, topics by name, partitions by broker and number; each time as it is now."""
@@ -58,9 +60,15 @@ class ZookeeperViewTests(SynchronousTestCase):
             self.put(f"/brokers/ids/{number}", b"creator:h%d:9092" % number)
             self.put(f"/brokers/topics/t/{number}", b"2")
         self.put("/brokers/topics/a", b"")
-        self.assertEqual(self.view.brokers(), {number: BrokerAddress(number, f"h{number}", 9092) for number in (2, 10)})
+        self.assertEqual(
+            self.view.brokers(),
+            {number: BrokerAddress(number, f"h{number}", 9092) for number in (2, 10)},
+        )
         self.assertEqual(self.view.topics(), ["a", "t"])
-        self.assertEqual(self.view.partitions("t"), [BrokerPartition(*pair) for pair in ((2, 0), (2, 1), (10, 0), (10, 1))])
+        self.assertEqual(
+            self.view.partitions("t"),
+            [BrokerPartition(*pair) for pair in ((2, 0), (2, 1), (10, 0), (10, 1))],
+        )
         self.assertEqual(self.view.partitions("a"), [])
         self.admin.delete(f"{self.chroot}/brokers/topics/t/10")
         self.assertEqual(len(self.view.partitions("t")), 2)
@@ -112,8 +120,17 @@ class ZookeeperViewTests(SynchronousTestCase):
         """With credentials, nodes that are made belong to them, as far as C{acl} says; without, to everybody."""
         self.admin.create(self.chroot)
         own = make_digest_acl("me", "secret", all=True)
-        for acl, expected in (("private", [own]), ("readable", [own, *READ_ACL_UNSAFE]), ("open", OPEN_ACL_UNSAFE)):
-            with ZookeeperView(sharedZookeeper().servers + self.chroot, digest="me:secret", acl=acl, timeoutMs=60_000) as view:
+        for acl, expected in (
+            ("private", [own]),
+            ("readable", [own, *READ_ACL_UNSAFE]),
+            ("open", OPEN_ACL_UNSAFE),
+        ):
+            with ZookeeperView(
+                sharedZookeeper().servers + self.chroot,
+                digest="me:secret",
+                acl=acl,
+                timeoutMs=60_000,
+            ) as view:
                 view.keepNumber(f"/{acl}", 5)
             self.admin.add_auth("digest", "me:secret")
             self.assertEqual(self.admin.get_acls(f"{self.chroot}/{acl}")[0], expected)
@@ -123,9 +140,13 @@ class ZookeeperViewTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """What ZooKeeper refuses is an error that names the path."""
         self.put("/brokers/ids", b"")
-        self.admin.set_acls(f"{self.chroot}/brokers/ids", [make_digest_acl("user", "password", all=True)])
+        self.admin.set_acls(
+            f"{self.chroot}/brokers/ids", [make_digest_acl("user", "password", all=True)]
+        )
         self.assertIn("/brokers/ids", str(self.assertRaises(ZookeeperError, self.view.brokers)))
-        allowed = ZookeeperView(sharedZookeeper().servers + self.chroot, digest="user:password", timeoutMs=60_000)
+        allowed = ZookeeperView(
+            sharedZookeeper().servers + self.chroot, digest="user:password", timeoutMs=60_000
+        )
         self.addCleanup(allowed.close)
         self.assertEqual(allowed.brokers(), {})
 
@@ -136,7 +157,9 @@ class UnreachableTests(FarEndCase):
     def test_nobody(self) -> None:
         """Connecting ends after the time that was given, with an error that names the address."""
         view = ZookeeperView(f"127.0.0.1:{self.unusedPort()}", timeoutMs=200)
-        self.assertIn("within 200 ms", str(self.assertRaises(ZookeeperTimeoutException, view.topics)))
+        self.assertIn(
+            "within 200 ms", str(self.assertRaises(ZookeeperTimeoutException, view.topics))
+        )
 
     def test_noAddress(self) -> None:
         """What cannot be an address is refused."""
@@ -148,7 +171,10 @@ class StaticViewTests(FarEndCase):
 
     def view(self) -> StaticView:
         """Of the far end, as broker 4."""
-        return StaticView([BrokerAddress(4, "127.0.0.1", self.port)], consumer=lambda address: SimpleConsumer(address.host, address.port, timeoutMs=60_000))
+        return StaticView(
+            [BrokerAddress(4, "127.0.0.1", self.port)],
+            consumer=lambda address: SimpleConsumer(address.host, address.port, timeoutMs=60_000),
+        )
 
     def test_partitions(self) -> None:
         """A broker has partitions up to the first that it knows nothing of, wherever they begin."""
@@ -181,8 +207,12 @@ class ParseBrokersTests(SynchronousTestCase):
 
     def test_forms(self) -> None:
         """With numbers, or numbered in order."""
-        self.assertEqual(parseBrokers("7:h:1, 3:g:2"), (BrokerAddress(7, "h", 1), BrokerAddress(3, "g", 2)))
-        self.assertEqual(parseBrokers("h:1,g:2,"), (BrokerAddress(0, "h", 1), BrokerAddress(1, "g", 2)))
+        self.assertEqual(
+            parseBrokers("7:h:1, 3:g:2"), (BrokerAddress(7, "h", 1), BrokerAddress(3, "g", 2))
+        )
+        self.assertEqual(
+            parseBrokers("h:1,g:2,"), (BrokerAddress(0, "h", 1), BrokerAddress(1, "g", 2))
+        )
 
     def test_refusals(self) -> None:
         """What is no list is refused."""

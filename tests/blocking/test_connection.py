@@ -46,7 +46,9 @@ class ConnectTests(SocketCase):
 
     def test_endedMeanwhile(self) -> None:
         """A connection that the broker has ended, or reset, or written to without being asked, is not used: a new one is made."""
-        for serial, end in enumerate((Connection.close, Connection.reset, lambda each: each.write(b"surprise")), 1):
+        for serial, end in enumerate(
+            (Connection.close, Connection.reset, lambda each: each.write(b"surprise")), 1
+        ):
             far = self.connected()
             self.assertEqual(self.socket.serial, serial)
             end(far)
@@ -57,7 +59,9 @@ class ConnectTests(SocketCase):
     def test_retries(self) -> None:
         """A refused attempt is followed by others, later and later, until the next would come too late; the error says why the last one failed."""
         time = ManualTime()
-        lonely = self.build(self.unusedPort(), connectTimeoutMs=100, clock=time.clock, pause=time.pause)
+        lonely = self.build(
+            self.unusedPort(), connectTimeoutMs=100, clock=time.clock, pause=time.pause
+        )
         error = self.assertRaises(ConnectionError, lonely.connect)
         self.assertEqual(time.pauses, [0.010, 0.020, 0.040])
         self.assertIn("refused", str(error))
@@ -66,7 +70,9 @@ class ConnectTests(SocketCase):
     def test_lessTime(self) -> None:
         """The caller may have less time."""
         time = ManualTime()
-        lonely = self.build(self.unusedPort(), connectTimeoutMs=100, clock=time.clock, pause=time.pause)
+        lonely = self.build(
+            self.unusedPort(), connectTimeoutMs=100, clock=time.clock, pause=time.pause
+        )
         self.assertRaises(ConnectionError, lonely.connect, 15)
         self.assertEqual(time.pauses, [0.010])
 
@@ -98,7 +104,9 @@ class ConnectTests(SocketCase):
             self.addCleanup(waiting.close)
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        silent = self.build(full.getsockname()[1], connectTimeoutMs=50, clock=time.clock, pause=time.pause)
+        silent = self.build(
+            full.getsockname()[1], connectTimeoutMs=50, clock=time.clock, pause=time.pause
+        )
         self.assertRaises(TimedOutError, silent.connect)
 
     def test_notConnected(self) -> None:
@@ -132,7 +140,10 @@ class ExchangeTests(SocketCase):
     def test_brokerTakesNothing(self) -> None:
         """A broker that does not read is given up; the connection is dropped, since half a request is out."""
         self.connected()
-        self.assertIn("took nothing for 20 ms", str(self.assertRaises(TimedOutError, self.socket.write, MUCH, 20)))
+        self.assertIn(
+            "took nothing for 20 ms",
+            str(self.assertRaises(TimedOutError, self.socket.write, MUCH, 20)),
+        )
         self.assertFalse(self.socket.isConnected)
 
     def test_noAnswer(self) -> None:
@@ -140,7 +151,9 @@ class ExchangeTests(SocketCase):
         for some in (b"", b"\0\0\0\5ab"):
             far = self.connected()
             far.write(some)
-            self.assertIn("within 20 ms", str(self.assertRaises(TimedOutError, self.socket.read, 20)))
+            self.assertIn(
+                "within 20 ms", str(self.assertRaises(TimedOutError, self.socket.read, 20))
+            )
             self.assertFalse(self.socket.isConnected)
 
     def test_noTimeLeft(self) -> None:
@@ -197,7 +210,9 @@ class ExchangeTests(SocketCase):
             self.connected()
             live = self.socket._socket
             assert live is not None
-            self.socket._socket = type("Interrupted", (), {"settimeout": lambda *_args: interrupt(), "close": live.close})()
+            self.socket._socket = type(
+                "Interrupted", (), {"settimeout": lambda *_args: interrupt(), "close": live.close}
+            )()
             self.assertRaises(InterruptError, call)
             self.assertFalse(self.socket.isConnected)
 
@@ -246,11 +261,17 @@ class TlsTests(SocketCase):
 
     def secure(self, host: str, port: int, **arguments: object) -> BrokerSocket:
         """The way to a broker that shows a certificate of our authority."""
-        made = BrokerSocket(*endpoint(f"tls:{host}:{port}:trustRoots={self.authority.trustFolder()}"), random=lambda: 0.0, **arguments)  # type: ignore[arg-type]
+        made = BrokerSocket(
+            *endpoint(f"tls:{host}:{port}:trustRoots={self.authority.trustFolder()}"),
+            random=lambda: 0.0,
+            **arguments,
+        )  # type: ignore[arg-type]
         self.addCleanup(made.drop)
         return made
 
-    def served(self, authority: Authority | None = None, near: BrokerSocket | None = None) -> Connection:
+    def served(
+        self, authority: Authority | None = None, near: BrokerSocket | None = None
+    ) -> Connection:
         """Connect, to who has a certificate of an authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain((authority or self.authority).issue("broker"))
@@ -293,13 +314,21 @@ class TlsTests(SocketCase):
     def test_foreignAuthority(self) -> None:
         """A broker that somebody else vouches for is not spoken to, nor tried again."""
         time = ManualTime()
-        near = self.secure("127.0.0.1", self.port, connectTimeoutMs=PATIENCE_SECONDS * 1000, clock=time.clock, pause=time.pause)
+        near = self.secure(
+            "127.0.0.1",
+            self.port,
+            connectTimeoutMs=PATIENCE_SECONDS * 1000,
+            clock=time.clock,
+            pause=time.pause,
+        )
         refused = self.start(near.connect)
         accepted = self.accept()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(Authority(self.mktemp(), "somebody else").issue("broker"))
         self.assertRaises(OSError, context.wrap_socket, accepted.socket, server_side=True)
-        self.assertIn("has not shown that it is what it should be", self.failure(refused, ConnectionError))
+        self.assertIn(
+            "has not shown that it is what it should be", self.failure(refused, ConnectionError)
+        )
         self.assertEqual((time.pauses, near.isConnected), ([], False))
 
     def test_close(self) -> None:

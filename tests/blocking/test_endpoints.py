@@ -35,18 +35,25 @@ class PlainTests(SynchronousTestCase):
             "", "log1", ":9092", "log1:", "log1:x", "log1:0", "log1:65536", "tcp:9092", "tls:9093", "tcp::9092", "tcp:log1:9092:1", "unix:/run/b",
             "ssl:log1:9093", "tcp:log1:9092:trustRoots=/ca", "tls:log1:9093:endpoint=x", "log1:" + "9" * 5000, "2001:db8::7:9092", "tcp:log1:9092\\",
         ):  # fmt: skip
-            self.assertIn(repr(description), str(self.assertRaises(ConfigurationError, endpoint, description)))
+            self.assertIn(
+                repr(description), str(self.assertRaises(ConfigurationError, endpoint, description))
+            )
 
     def test_template(self) -> None:
         """A template says how a broker is reached that is known by its address; colons of an IPv6 address do not end its part."""
         self.assertEqual(brokerEndpoint("", "log1:9092"), "log1:9092")
         template = "tls:{host}:{port}:trustRoots=/ca"
         self.assertEqual(brokerEndpoint(template, "log1:9092"), "tls:log1:9092:trustRoots=/ca")
-        self.assertEqual(brokerEndpoint(template, "[2001:db8::7]:9092"), "tls:2001\\:db8\\:\\:7:9092:trustRoots=/ca")
+        self.assertEqual(
+            brokerEndpoint(template, "[2001:db8::7]:9092"),
+            "tls:2001\\:db8\\:\\:7:9092:trustRoots=/ca",
+        )
         self.assertEqual(brokerEndpoint(template, "tls:log1:9093"), "tls:log1:9093")
         self.assertEqual(brokerEndpoint(template, "tcp:9092"), "tls:tcp:9092:trustRoots=/ca")
-        self.assertEqual(endpoint(brokerEndpoint("tcp:{host}:{port}", "[2001:db8::7]:9092")), Endpoint("2001:db8::7", 9092))
-
+        self.assertEqual(
+            endpoint(brokerEndpoint("tcp:{host}:{port}", "[2001:db8::7]:9092")),
+            Endpoint("2001:db8::7", 9092),
+        )
 
     def test_kinds(self) -> None:
         """A broker whose host has the name of a kind of endpoint is reached like any other."""
@@ -59,7 +66,12 @@ class HostTests(SynchronousTestCase):
 
     def test_brackets(self) -> None:
         """Brackets are for IPv6 addresses, and whole; what is no host is shown, before anybody connects."""
-        for text in ("[evil]:9092", "tcp:ev[il:9092", "tls:[log1]:9093", "tcp:2001\\:db8\\:\\:g:9092"):
+        for text in (
+            "[evil]:9092",
+            "tcp:ev[il:9092",
+            "tls:[log1]:9093",
+            "tcp:2001\\:db8\\:\\:g:9092",
+        ):
             error = self.assertRaises(ConfigurationError, endpoint, text)
             self.assertIn(repr(text), str(error))
 
@@ -76,7 +88,10 @@ class TlsTests(SynchronousTestCase):
         made = endpoint(f"tls:log1:9093:trustRoots={self.authority.trustFolder()}")
         assert made.tls is not None
         self.assertEqual(made[:2], ("log1", 9093))
-        self.assertEqual((made.tls.verify_mode, made.tls.check_hostname, made.tls.minimum_version), (ssl.CERT_REQUIRED, True, ssl.TLSVersion.TLSv1_2))
+        self.assertEqual(
+            (made.tls.verify_mode, made.tls.check_hostname, made.tls.minimum_version),
+            (ssl.CERT_REQUIRED, True, ssl.TLSVersion.TLSv1_2),
+        )
         self.assertEqual(len(made.tls.get_ca_certs()), 1)
 
     def test_machine(self) -> None:
@@ -101,7 +116,10 @@ class TlsTests(SynchronousTestCase):
             f"trustRoots={empty}", "trustRoots=/nowhere", f"trustRoots={self.authority.ca}", "certificate=/nowhere", f"privateKey={self.authority.ca}",
             f"privateKey={self.encrypted()}", f"certificate={self.key}:privateKey=/nowhere",
         ):  # fmt: skip
-            self.assertIn(words, str(self.assertRaises(ConfigurationError, endpoint, f"tls:log1:9093:{words}")))
+            self.assertIn(
+                words,
+                str(self.assertRaises(ConfigurationError, endpoint, f"tls:log1:9093:{words}")),
+            )
 
     def encrypted(self) -> str:
         """A key that wants a password."""
@@ -109,5 +127,12 @@ class TlsTests(SynchronousTestCase):
         key = ec.generate_private_key(ec.SECP256R1())
         form = serialization.PrivateFormat.PKCS8
         with open(path, "wb") as file, open(self.key, "rb") as own:
-            file.write(key.private_bytes(serialization.Encoding.PEM, form, serialization.BestAvailableEncryption(b"password")) + own.read())
+            file.write(
+                key.private_bytes(
+                    serialization.Encoding.PEM,
+                    form,
+                    serialization.BestAvailableEncryption(b"password"),
+                )
+                + own.read()
+            )
         return path

@@ -34,7 +34,9 @@ class LogAppenderTests(BrokerCase):
 
     def appender(self, topic: str = "app-log", **options: Any) -> LogAppender:
         """One that is fed by the test's logger."""
-        producer = blocking.SyncProducer(self.broker.host, self.broker.port, connectTimeoutMs=50, **options)
+        producer = blocking.SyncProducer(
+            self.broker.host, self.broker.port, connectTimeoutMs=50, **options
+        )
         self.addCleanup(deferToThread, producer.close)
         appender = LogAppender(producer, topic, clock=lambda: self.now)
         self.logger.addHandler(appender)
@@ -61,12 +63,17 @@ class LogAppenderTests(BrokerCase):
         appender.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
         self.logger.warning("formatted")
         appender._producer.confirm("app-log", 0)
-        self.assertEqual(self.payloads(), [*(f"test {number} ü".encode() for number in range(5)), b"WARNING formatted"])
+        self.assertEqual(
+            self.payloads(),
+            [*(f"test {number} ü".encode() for number in range(5)), b"WARNING formatted"],
+        )
         self.assertEqual(appender.leftOutCount, 0)
 
     def test_noTopic(self) -> None:
         """KafkaLog4jAppenderTest: without a topic it cannot be made; without a broker there is no producer to give it."""
-        self.assertRaises(ConfigurationError, LogAppender, blocking.SyncProducer("127.0.0.1", 1), "")
+        self.assertRaises(
+            ConfigurationError, LogAppender, blocking.SyncProducer("127.0.0.1", 1), ""
+        )
 
     @inThread
     def test_brokerAway(self) -> None:

@@ -13,7 +13,9 @@ class BackoffTests(SynchronousTestCase):
     def test_grows(self) -> None:
         """Each failure in a row doubles the wait, up to the longest."""
         backoff = Backoff(lambda: 0.0)
-        self.assertEqual([backoff.failed() for _ in range(10)], [10, 20, 40, 80, 160, 320, 640, 1280, 2000, 2000])
+        self.assertEqual(
+            [backoff.failed() for _ in range(10)], [10, 20, 40, 80, 160, 320, 640, 1280, 2000, 2000]
+        )
 
     def test_beginsAnew(self) -> None:
         """After a success the next failure is a first one."""

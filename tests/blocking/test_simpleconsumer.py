@@ -25,7 +25,10 @@ class SimpleConsumerTests(FarEndCase):
 
     def test_threads(self) -> None:
         """Several threads may share one: their calls go one after the other, and each gets its own answer."""
-        fetches = {offset: self.start(self.consumer.fetch, "topic", 0, offset, 100) for offset in (10, 20, 30)}
+        fetches = {
+            offset: self.start(self.consumer.fetch, "topic", 0, offset, 100)
+            for offset in (10, 20, 30)
+        }
         far = self.accept()
         questions = {encodeFetch("topic", 0, offset, 100): offset for offset in fetches}
         for _ in fetches:
@@ -75,5 +78,11 @@ class ImportTests(SynchronousTestCase):
     def test_noTwisted(self) -> None:
         """Importing it imports nothing of Twisted, not even by way of another module: Spark's workers need not have it."""
         script = "import sys, pylogbroker.blocking; print([name for name in sys.modules if name.split('.')[0] in ('twisted', 'zope', 'automat', 'kazoo')])"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)})
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONPATH": ":".join(sys.path)},
+        )
         self.assertEqual(done.stdout.strip(), "[]")

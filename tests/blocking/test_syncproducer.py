@@ -6,7 +6,15 @@ import struct
 from typing import Any
 
 from pylogbroker import blocking
-from pylogbroker.errors import ClosedError, ConnectionError, MessageTooLargeError, RemotePartitionError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    ClosedError,
+    ConnectionError,
+    MessageTooLargeError,
+    RemotePartitionError,
+    TimedOutError,
+    UnknownCodecError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.wire.requests import encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
@@ -30,7 +38,14 @@ class ProducerCase(FarEndCase):
 
     def build(self, port: int | None = None, **arguments: Any) -> blocking.SyncProducer:
         port = self.port if port is None else port
-        producer = blocking.SyncProducer("127.0.0.1", port, random=lambda: 0.0, clock=self.time.clock, pause=self.time.pause, **arguments)
+        producer = blocking.SyncProducer(
+            "127.0.0.1",
+            port,
+            random=lambda: 0.0,
+            clock=self.time.clock,
+            pause=self.time.pause,
+            **arguments,
+        )
         self.addCleanup(producer._socket.drop)
         return producer
 
@@ -63,13 +78,20 @@ class SendTests(ProducerCase):
         """Several sets go in one request, in order."""
         far = self.connected()
         self.producer.multiSend([("topic", 0, [b"x"]), ("other", -1, [b"y"])])
-        self.assertEqual(far.readFrame(), encodeMultiProduce([("topic", 0, encodeSet([b"x"])), ("other", -1, encodeSet([b"y"]))]))
+        self.assertEqual(
+            far.readFrame(),
+            encodeMultiProduce([("topic", 0, encodeSet([b"x"])), ("other", -1, encodeSet([b"y"]))]),
+        )
 
     def test_tooLarge(self) -> None:
         """A payload that is too large is refused before anything is sent, or even connected."""
         producer = self.build(payloadSizeMax=100)
         self.assertRaises(MessageTooLargeError, producer.send, "topic", 0, [b"x" * 101])
-        self.assertRaises(MessageTooLargeError, producer.multiSend, [("topic", 0, [b"x"]), ("topic", 0, [b"x" * 101])])
+        self.assertRaises(
+            MessageTooLargeError,
+            producer.multiSend,
+            [("topic", 0, [b"x"]), ("topic", 0, [b"x" * 101])],
+        )
         self.assertFalse(producer._socket.isConnected)
 
     def test_cannotConnect(self) -> None:
@@ -96,7 +118,9 @@ class SendTests(ProducerCase):
         payloads = [bytes([each]) * 100_000 for each in range(4)]
         sending = [self.start(self.send, payload) for payload in payloads]
         far = self.accept()
-        self.assertEqual({far.readFrame() for _ in payloads}, {produced(payload) for payload in payloads})
+        self.assertEqual(
+            {far.readFrame() for _ in payloads}, {produced(payload) for payload in payloads}
+        )
         for each in sending:
             self.result(each)
 
@@ -138,7 +162,10 @@ class ReconnectTests(ProducerCase):
         self.assertTrue(self.producer._socket.isConnected)
         self.time.seconds += 0.1
         sending = self.start(self.send, b"3")
-        self.assertEqual(far.readFrame() + far.readFrame() + far.readFrame(), produced(b"2") + produced(b"3") + QUESTION)
+        self.assertEqual(
+            far.readFrame() + far.readFrame() + far.readFrame(),
+            produced(b"2") + produced(b"3") + QUESTION,
+        )
         self.answer(far)
         self.result(sending)
         self.assertFalse(self.producer._socket.isConnected)
@@ -148,7 +175,11 @@ class ReconnectTests(ProducerCase):
         self.producer = self.build(reconnectIntervalCount=1)
         for sending, topic, partition in (
             (self.start(self.producer.send, "picked", [b"x"]), "picked", 0),
-            (self.start(self.producer.multiSend, [("one", 1, [b"x"]), ("two", 2, [b"x"])]), "two", 2),
+            (
+                self.start(self.producer.multiSend, [("one", 1, [b"x"]), ("two", 2, [b"x"])]),
+                "two",
+                2,
+            ),
         ):
             far = self.accept()
             far.readFrame()
@@ -189,7 +220,10 @@ class ReconnectTests(ProducerCase):
             far.readFrame()
             end(far)
             self.result(sending)
-            self.assertIn("last 2 requests is unknown", str(self.assertRaises(ConnectionError, self.producer.confirm, "topic", 0)))
+            self.assertIn(
+                "last 2 requests is unknown",
+                str(self.assertRaises(ConnectionError, self.producer.confirm, "topic", 0)),
+            )
             self.accept()
 
 

@@ -94,13 +94,19 @@ def makeCertificate(directory: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     directory.mkdir(parents=True, exist_ok=True)
     keyPath, certificatePath = directory / "key.pem", directory / "certificate.pem"
     keyPath.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     certificatePath.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return keyPath, certificatePath

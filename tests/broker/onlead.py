@@ -56,7 +56,9 @@ class LeadReactor(MemoryReactorClock):
         """Serve sockets and calls that are due, until there is nothing to do."""
         for _ in range(countMax):
             self.advance(0)
-            if not self._serve() and not any(call.getTime() <= self.seconds() for call in self.getDelayedCalls()):
+            if not self._serve() and not any(
+                call.getTime() <= self.seconds() for call in self.getDelayedCalls()
+            ):
                 return
         raise RuntimeError(f"the reactor is still busy after {countMax} rounds")
 
@@ -65,7 +67,10 @@ class LeadReactor(MemoryReactorClock):
         poll = select.poll()
         descriptors = {each.fileno(): each for each in (*self.readers, *self.writers)}
         for fileno, each in descriptors.items():
-            poll.register(fileno, select.POLLIN * (each in self.readers) | select.POLLOUT * (each in self.writers))
+            poll.register(
+                fileno,
+                select.POLLIN * (each in self.readers) | select.POLLOUT * (each in self.writers),
+            )
         served = False
         for fileno, events in poll.poll(0):
             each = descriptors[fileno]
@@ -98,7 +103,9 @@ class Peer:
     @ivar closed: whether the broker has closed it, as far as was received.
     """
 
-    def __init__(self, reactor: LeadReactor, end: socket.socket, protocol: BrokerConnection, transport: Any) -> None:
+    def __init__(
+        self, reactor: LeadReactor, end: socket.socket, protocol: BrokerConnection, transport: Any
+    ) -> None:
         self._reactor = reactor
         self._socket = end
         self._decoder = FrameDecoder(2**31 - 1)
@@ -116,7 +123,9 @@ class Peer:
                 before = self.heldSize
                 self._reactor.turn()
                 if self.heldSize == before:
-                    raise RuntimeError(f"the broker does not read, {len(data)} bytes are left") from None
+                    raise RuntimeError(
+                        f"the broker does not read, {len(data)} bytes are left"
+                    ) from None
         self._reactor.turn()
 
     @property
@@ -208,20 +217,34 @@ class LeadBroker:
     """
 
     def __init__(
-        self, properties: Mapping[str, str] | None = None, fileSystem: Any = None, reactor: LeadReactor | None = None, seed: int = 7
+        self,
+        properties: Mapping[str, str] | None = None,
+        fileSystem: Any = None,
+        reactor: LeadReactor | None = None,
+        seed: int = 7,
     ) -> None:
         if reactor is None:
             reactor = LeadReactor()
             reactor.advance(START)
         self.reactor = reactor
-        self.fileSystem = fileSystem or PowerCutFileSystem(lambda: int(self.reactor.seconds() * 1000))
-        self.settings = BrokerSettings.fromProperties({**PROPERTIES, **(properties or {})}, _noWarning)
+        self.fileSystem = fileSystem or PowerCutFileSystem(
+            lambda: int(self.reactor.seconds() * 1000)
+        )
+        self.settings = BrokerSettings.fromProperties(
+            {**PROPERTIES, **(properties or {})}, _noWarning
+        )
         workers: dict[str, LeadWorker] = {}
 
         def newWorker(reactor: Any, name: str, threadCount: int) -> LeadWorker:
             return workers.setdefault(name, LeadWorker(reactor, name, threadCount))
 
-        self.service = BrokerService(self.reactor, self.settings, fileSystem=self.fileSystem, random=Random(seed), worker=newWorker)
+        self.service = BrokerService(
+            self.reactor,
+            self.settings,
+            fileSystem=self.fileSystem,
+            random=Random(seed),
+            worker=newWorker,
+        )
         self.flushWorker = workers[FLUSH]
         self.coldWorker = workers[COLD]
         self.upkeep = self.service.upkeep
@@ -294,11 +317,18 @@ class LeadBroker:
 
     def contents(self, topic: str = "t", partition: int = 0) -> bytes:
         """All bytes in a partition's files, as programs see them."""
-        return b"".join(self.fileSystem.contents(segment.path) for segment in self.log(topic, partition).segments)
+        return b"".join(
+            self.fileSystem.contents(segment.path)
+            for segment in self.log(topic, partition).segments
+        )
 
     def pinCounts(self) -> list[int]:
         """Of all segments; all zero when nothing is unflushed, under way or queued."""
-        return [segment.file.pinCount for log in self.directory.logs.values() for segment in log.segments]
+        return [
+            segment.file.pinCount
+            for log in self.directory.logs.values()
+            for segment in log.segments
+        ]
 
 
 def _noWarning(sentence: str) -> None:
@@ -308,7 +338,9 @@ def _noWarning(sentence: str) -> None:
 class LeadTestCase(SynchronousTestCase):
     """A test with brokers on a lead, which are stopped at its end."""
 
-    def broker(self, properties: Mapping[str, str] | None = None, *, start: bool = True, **more: Any) -> LeadBroker:
+    def broker(
+        self, properties: Mapping[str, str] | None = None, *, start: bool = True, **more: Any
+    ) -> LeadBroker:
         broker = LeadBroker(properties, **more)
         self.addCleanup(self._closePeers, broker)
         return broker.start() if start else broker
@@ -329,7 +361,11 @@ def capture(case: SynchronousTestCase | TestCase) -> Callable[[], list[str]]:
     events: Sequence[LogEvent] = case.enterContext(capturedLogs())
 
     def texts() -> list[str]:
-        return [formatEvent(event) for event in events if str(event.get("log_namespace", "")).startswith("pylogbroker")]
+        return [
+            formatEvent(event)
+            for event in events
+            if str(event.get("log_namespace", "")).startswith("pylogbroker")
+        ]
 
     return texts
 

@@ -31,7 +31,9 @@ class ReceiveSizeTests(SynchronousTestCase):
         """Few connections receive 256 KiB at once."""
         self.assertEqual(self.admission.receiveSize, RECEIVE_SIZE_MAX)
         self.admission.connectionMade()
-        self.assertEqual((self.admission.connectionCount, self.admission.receiveSize), (1, RECEIVE_SIZE_MAX))
+        self.assertEqual(
+            (self.admission.connectionCount, self.admission.receiveSize), (1, RECEIVE_SIZE_MAX)
+        )
 
     def test_share(self) -> None:
         """As there are more, they share a fixed amount; when they go, each has more again."""
@@ -41,7 +43,9 @@ class ReceiveSizeTests(SynchronousTestCase):
         self.assertGreater(self.admission.receiveSize, RECEIVE_SIZE_TOTAL // 2000)
         for _ in range(999):
             self.admission.connectionLost()
-        self.assertEqual((self.admission.connectionCount, self.admission.receiveSize), (1, RECEIVE_SIZE_MAX))
+        self.assertEqual(
+            (self.admission.connectionCount, self.admission.receiveSize), (1, RECEIVE_SIZE_MAX)
+        )
 
     def test_heldByEarlierOnes(self) -> None:
         """What those hold that came when there was more for each is not dealt out again: together they hold that amount, and the least that each is left."""
@@ -84,14 +88,21 @@ class GrantTests(SynchronousTestCase):
         """While there is room memory is granted at once, and counted, without a word."""
         grant = self.ask(60 * MIB)
         self.assertTrue(grant.granted)
-        self.assertEqual((self.admission.grantedSize, self.admission.waitingCount, self.events), (60 * MIB, 0, []))
+        self.assertEqual(
+            (self.admission.grantedSize, self.admission.waitingCount, self.events),
+            (60 * MIB, 0, []),
+        )
         self.admission.release(grant)
         self.assertEqual(self.admission.grantedSize, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_inTurn(self) -> None:
         """Who does not fit waits until those before it have gone, in the order of asking; never is more out than there is."""
-        first, second, third = self.ask(60 * MIB, "first"), self.ask(60 * MIB, "second"), self.ask(2 * MIB, "third")
+        first, second, third = (
+            self.ask(60 * MIB, "first"),
+            self.ask(60 * MIB, "second"),
+            self.ask(2 * MIB, "third"),
+        )
         self.assertEqual([each.granted for each in (first, second, third)], [True, False, False])
         self.assertEqual((self.admission.grantedSize, self.admission.waitingCount), (60 * MIB, 2))
         self.admission.release(first)

@@ -68,7 +68,9 @@ class BrokerTestCase(LeadTestCase):
         if later is not None:
             self.successResultOf(later)
 
-    def fetch(self, offset: int, sizeMax: int = 1_000_000, topic: str = "t", partition: int = 0) -> bytes:
+    def fetch(
+        self, offset: int, sizeMax: int = 1_000_000, topic: str = "t", partition: int = 0
+    ) -> bytes:
         """What a fetch finds without waiting."""
         found = self.asked.fetch(topic, partition, offset, sizeMax)
         assert isinstance(found, Slice)
@@ -78,7 +80,9 @@ class BrokerTestCase(LeadTestCase):
         """The bytes of a slice, which is let go."""
         if found.file is None:
             return b""
-        data: bytes = self.lead.fileSystem.contents(found.file.path)[found.position : found.position + found.size]
+        data: bytes = self.lead.fileSystem.contents(found.file.path)[
+            found.position : found.position + found.size
+        ]
         found.file.unpin()
         return data
 
@@ -89,7 +93,9 @@ class BrokerTestCase(LeadTestCase):
         self.assertNoResult(found)
         return found
 
-    def offsets(self, time: int, countMax: int = 100, topic: str = "t", partition: int = 0) -> Deferred[list[int]]:
+    def offsets(
+        self, time: int, countMax: int = 100, topic: str = "t", partition: int = 0
+    ) -> Deferred[list[int]]:
         return Deferred.fromCoroutine(self.asked.offsets(topic, partition, time, countMax))
 
     def counted(self, topic: str = "t") -> tuple[int, int, int]:
@@ -117,7 +123,9 @@ class ProduceTests(BrokerTestCase):
         """Of a run of sets with a bad one in the middle, those before it stay; with a dialect that goes on, those behind it are appended, too."""
         self.put(encodeSet([b"a"]), BAD, encodeSet([b"b"]), TOO_LARGE, encodeSet([b"c"]))
         self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b", b"c"]))
-        self.assertEqual([type(error) for error in self.refusals], [InvalidChecksumError, MessageTooLargeError])
+        self.assertEqual(
+            [type(error) for error in self.refusals], [InvalidChecksumError, MessageTooLargeError]
+        )
         self.assertEqual(self.counted(), (3, 33, 2))
 
     def test_badEndsTheRun(self) -> None:
@@ -127,7 +135,9 @@ class ProduceTests(BrokerTestCase):
             raise error
 
         self.put(b"")
-        later = self.asked.produce("t", 0, [encodeSet([b"a"]), BAD, encodeSet([b"b"])], self.unproven, raising)
+        later = self.asked.produce(
+            "t", 0, [encodeSet([b"a"]), BAD, encodeSet([b"b"])], self.unproven, raising
+        )
         assert later is not None
         self.failureResultOf(later, InvalidChecksumError)
         self.lead.turn()
@@ -137,25 +147,38 @@ class ProduceTests(BrokerTestCase):
         """Behind whole entries a cut one is dropped silently; the topic's bytes count what came, as in 0.7."""
         whole = encodeSet([b"a", b"b"])
         self.put(whole + encodeMessage(b"cut")[:-1])
-        self.assertEqual((self.lead.contents(), self.counted(), self.refusals), (whole, (2, 34, 0), []))
+        self.assertEqual(
+            (self.lead.contents(), self.counted(), self.refusals), (whole, (2, 34, 0), [])
+        )
 
     def test_empty(self) -> None:
         """An empty set, or one of less than a size field, makes the partition and appends nothing."""
         for data in (b"", b"\x00", b"\x00\x00\x00"):
             self.put(data)
-        self.assertEqual((self.lead.contents(), self.refusals, self.counted()), (b"", [], (0, 4, 0)))
+        self.assertEqual(
+            (self.lead.contents(), self.refusals, self.counted()), (b"", [], (0, 4, 0))
+        )
 
     def test_noSuchPartition(self) -> None:
         """A partition out of range is refused, and makes nothing; -1 is no number here."""
         for partition in (1, -2, 2**31 - 1, -(2**31)):
             self.put(encodeSet([b"a"]), partition=partition)
         self.assertEqual([type(error) for error in self.refusals], [PartitionOutOfRangeError] * 4)
-        self.assertEqual((self.lead.directory.logs, self.lead.counters.topics, self.lead.counters.otherTopics.failedProduceCount), ({}, {}, 4))
+        self.assertEqual(
+            (
+                self.lead.directory.logs,
+                self.lead.counters.topics,
+                self.lead.counters.otherTopics.failedProduceCount,
+            ),
+            ({}, {}, 4),
+        )
 
     def test_badTopic(self) -> None:
         """A topic whose name breaks the rules is refused, and makes nothing; also when the broker is to pick the partition (row 44)."""
         for topic in ("", ".", "..", "a/b", "a\x00", "x" * 256, "x" * 255):
-            self.put(encodeSet([b"a"]), topic=topic, partition=RANDOM_PARTITION if topic == "." else 0)
+            self.put(
+                encodeSet([b"a"]), topic=topic, partition=RANDOM_PARTITION if topic == "." else 0
+            )
         self.assertEqual([type(error) for error in self.refusals], [InvalidTopicError] * 7)
         self.assertEqual(self.lead.directory.logs, {})
 
@@ -179,7 +202,9 @@ class ProduceTests(BrokerTestCase):
     def test_whicheverIsFirst(self) -> None:
         """Of a set with a message too large and a corrupt one, the first of the two says why it is refused."""
         self.put(TOO_LARGE + BAD, BAD + TOO_LARGE)
-        self.assertEqual([type(error) for error in self.refusals], [MessageTooLargeError, InvalidChecksumError])
+        self.assertEqual(
+            [type(error) for error in self.refusals], [MessageTooLargeError, InvalidChecksumError]
+        )
 
     def test_magic0(self) -> None:
         """Messages of magic 0 are kept as they came (row 8)."""
@@ -195,7 +220,9 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual(self.refusals, [])
         self.put(encodeSet([b"c"]))
         self.put(encodeSet([b"d"]) + b"?")
-        self.assertEqual([type(error) for error in self.refusals], [PartitionFailedError, PartitionFailedError])
+        self.assertEqual(
+            [type(error) for error in self.refusals], [PartitionFailedError, PartitionFailedError]
+        )
         self.assertEqual(self.counted(), (2, 22, 2))
 
     def test_fitsTheSegment(self) -> None:
@@ -203,7 +230,9 @@ class ProduceTests(BrokerTestCase):
         self.use(self.broker({"log.file.size": "30", "log.flush.interval": "1000"}))
         self.put(b"")
         self.put(*[encodeSet([b"%d" % number]) for number in range(10)])
-        self.assertEqual([segment.baseOffset for segment in self.lead.log().segments], [0, 33, 66, 99])
+        self.assertEqual(
+            [segment.baseOffset for segment in self.lead.log().segments], [0, 33, 66, 99]
+        )
         self.assertEqual(self.lead.contents(), encodeSet([b"%d" % number for number in range(10)]))
 
 
@@ -226,9 +255,14 @@ class RandomPartitionTests(BrokerTestCase):
 
         def picked(seed: int) -> list[bytes]:
             self.use(self.broker(self.properties, seed=seed))
-            self.put(*[encodeSet([b"%d" % number]) for number in range(9)], partition=RANDOM_PARTITION)
+            self.put(
+                *[encodeSet([b"%d" % number]) for number in range(9)], partition=RANDOM_PARTITION
+            )
             logs = self.lead.directory.logs
-            return [self.lead.contents("t", partition) if ("t", partition) in logs else b"" for partition in range(4)]
+            return [
+                self.lead.contents("t", partition) if ("t", partition) in logs else b""
+                for partition in range(4)
+            ]
 
         self.assertEqual(picked(7), picked(7))
         self.assertNotEqual(picked(7), picked(8))
@@ -236,7 +270,9 @@ class RandomPartitionTests(BrokerTestCase):
     def test_countOfTheTopic(self) -> None:
         """It picks among as many as the topic has (row 43)."""
         self.put(*[encodeSet([b"a"])] * 200, topic="six", partition=RANDOM_PARTITION)
-        self.assertEqual(sorted(self.lead.directory.logs), [("six", partition) for partition in range(6)])
+        self.assertEqual(
+            sorted(self.lead.directory.logs), [("six", partition) for partition in range(6)]
+        )
 
     def test_everySet(self) -> None:
         """It picks anew for each set of a run."""
@@ -252,7 +288,9 @@ class CreationTests(BrokerTestCase):
         later = [self.produce(encodeSet([letter])) for letter in (b"a", b"b", b"c")]
         self.assertEqual((len(self.lead.flushWorker.jobs), self.lead.directory.logs), (1, {}))
         self.lead.settle()
-        self.assertEqual([self.successResultOf(each) for each in later if each is not None], [None] * 3)
+        self.assertEqual(
+            [self.successResultOf(each) for each in later if each is not None], [None] * 3
+        )
         self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b", b"c"]))
 
     def test_others(self) -> None:
@@ -293,7 +331,9 @@ class CreationTests(BrokerTestCase):
         self.assertEqual(sorted(self.lead.directory.logs), [("a", 0), ("b", 0)])
         self.assertIn("max.partitions", str(self.refusals[0]))
         self.put(encodeSet([b"2"]), topic="a")
-        self.assertEqual((self.lead.contents("a"), len(self.refusals)), (encodeSet([b"1", b"2"]), 1))
+        self.assertEqual(
+            (self.lead.contents("a"), len(self.refusals)), (encodeSet([b"1", b"2"]), 1)
+        )
 
     def test_inventedTopics(self) -> None:
         """Who produces to names for which there is no room, or whose partitions cannot be made, takes no counters from the topics that come later."""
@@ -305,7 +345,10 @@ class CreationTests(BrokerTestCase):
         for number in range(20):
             self.put(encodeSet([b"1"]), topic=f"invented{number}")
         counters = self.lead.counters
-        self.assertEqual((sorted(counters.topics), counters.otherTopics.failedProduceCount, len(self.refusals)), (["a", "b"], 21, 21))
+        self.assertEqual(
+            (sorted(counters.topics), counters.otherTopics.failedProduceCount, len(self.refusals)),
+            (["a", "b"], 21, 21),
+        )
 
     def test_partitionsMaxAtATime(self) -> None:
         """Creations that are under way count."""
@@ -383,7 +426,10 @@ class CompressedTests(BrokerTestCase):
         """Sets of one request line stay in order, whatever a worker does with them."""
         large = encodeSet([NOISE], GZIP)
         self.put(encodeSet([b"a"]), large, encodeSet([b"b"]), large, encodeSet([b"c"]))
-        self.assertEqual(self.lead.contents(), encodeSet([b"a"]) + large + encodeSet([b"b"]) + large + encodeSet([b"c"]))
+        self.assertEqual(
+            self.lead.contents(),
+            encodeSet([b"a"]) + large + encodeSet([b"b"]) + large + encodeSet([b"c"]),
+        )
 
     def test_bad(self) -> None:
         """What cannot be opened, or has bad messages inside, is refused, small or large."""
@@ -397,7 +443,13 @@ class CompressedTests(BrokerTestCase):
             self.put(bad)
         self.assertEqual(
             [type(error) for error in self.refusals],
-            [CorruptCompressionError, CorruptCompressionError, CorruptCompressionError, InvalidChecksumError, InvalidChecksumError],
+            [
+                CorruptCompressionError,
+                CorruptCompressionError,
+                CorruptCompressionError,
+                InvalidChecksumError,
+                InvalidChecksumError,
+            ],
         )
         self.assertEqual((self.lead.contents(), self.counted()), (b"", (0, 0, 5)))
 
@@ -414,7 +466,11 @@ class CompressedTests(BrokerTestCase):
         Memory for opening is drawn from one budget, twice what a set may open to, since it is there in pieces and joined: who finds none left waits
         until somebody is done, though workers are free; a refusal gives its share back, too.
         """
-        self.use(self.broker({"max.decompressed.bytes": "1000000", "max.decompression.memory.bytes": "4000000"}))
+        self.use(
+            self.broker(
+                {"max.decompressed.bytes": "1000000", "max.decompression.memory.bytes": "4000000"}
+            )
+        )
         self.put(b"")
         large = encodeSet([NOISE], SNAPPY)
         self.produce(large)
@@ -440,7 +496,9 @@ class FetchTests(BrokerTestCase):
         self.sets = [encodeSet([b"%02d" % number]) for number in range(20)]
         self.put(*self.sets)
         self.all = b"".join(self.sets)
-        self.assertEqual([segment.baseOffset for segment in self.lead.log().segments], [0, 108, 216])
+        self.assertEqual(
+            [segment.baseOffset for segment in self.lead.log().segments], [0, 108, 216]
+        )
 
     def tearDown(self) -> None:
         self.assertEqual(self.lead.pinCounts(), [0] * len(self.lead.pinCounts()))
@@ -546,7 +604,9 @@ class DueTests(BrokerTestCase):
         self.assertEqual(self.take(self.successResultOf(beyond)), self.first[11:])
         self.assertEqual(self.take(self.successResultOf(across)), (self.first * 2)[:50])
         self.assertEqual(self.lead.pinCounts(), [0])
-        self.assertEqual(len(self.lead.reactor.getDelayedCalls()), 4)  # the ticks of upkeep, and the looks for stalled readers and for who does not close
+        self.assertEqual(
+            len(self.lead.reactor.getDelayedCalls()), 4
+        )  # the ticks of upkeep, and the looks for stalled readers and for who does not close
 
     def test_doesNotReach(self) -> None:
         """It does not wait if it does not reach that far."""

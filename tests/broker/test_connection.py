@@ -63,10 +63,17 @@ class OrderTests(LeadTestCase):
         """Requests that arrive byte by byte are the same requests (row 1)."""
         broker = self.broker()
         peer = broker.connect()
-        for byte in produce(b"a") + produce(b"b") + encodeFetch("t", 0, 0, 100) + encodeOffsets("t", 0, -1, 1):
+        for byte in (
+            produce(b"a")
+            + produce(b"b")
+            + encodeFetch("t", 0, 0, 100)
+            + encodeOffsets("t", 0, -1, 1)
+        ):
             peer.send(bytes([byte]))
             broker.settle()
-        self.assertEqual(peer.receive(), fetchHeader(0, 22) + encodeSet([b"a", b"b"]) + offsetsAnswer([22]))
+        self.assertEqual(
+            peer.receive(), fetchHeader(0, 22) + encodeSet([b"a", b"b"]) + offsetsAnswer([22])
+        )
 
     def test_noAnswerToProduce(self) -> None:
         """Neither PRODUCE nor MULTIPRODUCE is answered, not even when it is refused (row 2, row 3)."""
@@ -83,11 +90,24 @@ class OrderTests(LeadTestCase):
         broker = self.broker()
         fill(broker, b"a")
         peer = broker.connect()
-        peer.send(produce(b"b"), encodeFetch("t", 0, 11, 100), encodeFetch("t", 0, 0, 11), encodeOffsets("t", 0, -1, 1), produce(b"c"))
+        peer.send(
+            produce(b"b"),
+            encodeFetch("t", 0, 11, 100),
+            encodeFetch("t", 0, 0, 11),
+            encodeOffsets("t", 0, -1, 1),
+            produce(b"c"),
+        )
         self.assertEqual(peer.receive(), b"")
         self.assertEqual(broker.log().endOffset, 22)
         broker.flushWorker.perform()
-        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 11) + encodeSet([b"a"]) + offsetsAnswer([22]))
+        self.assertEqual(
+            peer.receive(),
+            fetchHeader(0, 11)
+            + encodeSet([b"b"])
+            + fetchHeader(0, 11)
+            + encodeSet([b"a"])
+            + offsetsAnswer([22]),
+        )
         self.assertEqual(broker.log().endOffset, 33)
 
     def test_produceThenAsk(self) -> None:
@@ -116,33 +136,57 @@ class OrderTests(LeadTestCase):
         self.assertGreater(count, sys.getrecursionlimit() * 2)
         peer = broker.connect()
         received = bytearray()
-        for request in (encodeFetch("unknown", 0, 0, 1), encodeOffsets("t", 0, -2, 1), encodeFetch("t", 0, 0, 0)):
+        for request in (
+            encodeFetch("unknown", 0, 0, 1),
+            encodeOffsets("t", 0, -2, 1),
+            encodeFetch("t", 0, 0, 0),
+        ):
             data = memoryview(request * count)
             while data:
                 data = data[peer.sendSome(data[: 64 << 10]) :]  # type: ignore[arg-type]
                 received += peer.receive()
         received += peer.receive()
-        self.assertEqual(received, fetchHeader(0, 0) * count + offsetsAnswer([0]) * count + fetchHeader(0, 0) * count)
+        self.assertEqual(
+            received,
+            fetchHeader(0, 0) * count + offsetsAnswer([0]) * count + fetchHeader(0, 0) * count,
+        )
 
     def test_manyThatWait(self) -> None:
         """The same when all of them were held behind one that had to wait."""
         broker = self.broker()
         fill(broker, b"a")
         peer = broker.connect()
-        peer.send(produce(b"b"), encodeFetch("t", 0, 11, 100), encodeFetch("unknown", 0, 0, 1) * 5_000)
+        peer.send(
+            produce(b"b"), encodeFetch("t", 0, 11, 100), encodeFetch("unknown", 0, 0, 1) * 5_000
+        )
         self.assertEqual(peer.receive(), b"")
         broker.settle()
-        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 0) * 5_000)
+        self.assertEqual(
+            peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 0) * 5_000
+        )
 
     def test_otherTransports(self) -> None:
         """Over a transport that cannot send slices, the same answers come in the same order."""
         broker = self.broker()
         fill(broker, b"a", b"b")
         peer = broker.connect(plainServer)
-        peer.send(encodeFetch("t", 0, 0, 100), encodeFetch("t", 0, 1000, 1), encodeFetch("t", 0, 11, 100), encodeOffsets("t", 0, -1, 1))
+        peer.send(
+            encodeFetch("t", 0, 0, 100),
+            encodeFetch("t", 0, 1000, 1),
+            encodeFetch("t", 0, 11, 100),
+            encodeOffsets("t", 0, -1, 1),
+        )
         broker.settle()
         both = encodeSet([b"a", b"b"])
-        self.assertEqual(peer.receive(), fetchHeader(0, 22) + both + fetchHeader(1, 0) + fetchHeader(0, 11) + both[11:] + offsetsAnswer([22]))
+        self.assertEqual(
+            peer.receive(),
+            fetchHeader(0, 22)
+            + both
+            + fetchHeader(1, 0)
+            + fetchHeader(0, 11)
+            + both[11:]
+            + offsetsAnswer([22]),
+        )
         self.assertEqual(broker.pinCounts(), [0])
 
 
@@ -172,7 +216,9 @@ class HeldTests(LeadTestCase):
         broker.settle()
         self.assertEqual(peer.fetched(), [(0, encodeSet([b"b"]))])
         self.assertIn(peer.transport, broker.reactor.getReaders())
-        self.assertEqual((broker.log().endOffset - 22) // len(encodeSet([b"x" * 50_000])), sentCount)
+        self.assertEqual(
+            (broker.log().endOffset - 22) // len(encodeSet([b"x" * 50_000])), sentCount
+        )
 
     def test_heldLittle(self) -> None:
         """A little that is held does not stop the reading."""
@@ -188,19 +234,24 @@ class HeldTests(LeadTestCase):
         peer.endSending()
         self.assertEqual((peer.receive(), peer.closed), (b"", False))
         broker.settle()
-        self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 11) + encodeSet([b"a"]))
+        self.assertEqual(
+            peer.receive(),
+            fetchHeader(0, 11) + encodeSet([b"b"]) + fetchHeader(0, 11) + encodeSet([b"a"]),
+        )
         self.assertTrue(peer.closed)
         self.assertEqual(broker.contents(), encodeSet([b"a", b"b", b"c"]))
 
     def test_connectSendClose(self) -> None:
-        """"Connect, send, close" keeps every whole frame, and drops one that is cut (row 21)."""
+        """ "Connect, send, close" keeps every whole frame, and drops one that is cut (row 21)."""
         broker = self.broker()
         peer = broker.connect()
         peer.sendSome(produce(b"a") + produce(b"b") + produce(b"c")[:-1])
         peer.close()
         broker.settle()
         self.assertEqual(broker.contents(), encodeSet([b"a", b"b"]))
-        self.assertEqual((broker.counters.connections.openCount, broker.service.factory.connections), (0, {}))
+        self.assertEqual(
+            (broker.counters.connections.openCount, broker.service.factory.connections), (0, {})
+        )
 
     def test_closedWhileHeldBack(self) -> None:
         """
@@ -210,13 +261,17 @@ class HeldTests(LeadTestCase):
         broker = self.broker({"max.unflushed.bytes.per.partition": "1000"})
         fill(broker, b"a")
         peer = broker.connect()
-        peer.sendSome(produce(b"x" * 2000) + b"".join(produce(b"%d" % number) for number in range(5)))
+        peer.sendSome(
+            produce(b"x" * 2000) + b"".join(produce(b"%d" % number) for number in range(5))
+        )
         broker.turn()
         peer.vanish()
         self.assertEqual(broker.service.factory.connections, {})
         self.assertEqual(broker.log().endOffset, 11 + 2010)
         broker.settle()
-        self.assertEqual(broker.contents(), encodeSet([b"a", b"x" * 2000, b"0", b"1", b"2", b"3", b"4"]))
+        self.assertEqual(
+            broker.contents(), encodeSet([b"a", b"x" * 2000, b"0", b"1", b"2", b"3", b"4"])
+        )
         self.assertEqual(broker.pinCounts(), [0])
 
     def test_answersForNobody(self) -> None:
@@ -236,7 +291,11 @@ class HeldTests(LeadTestCase):
         for transport in (None, plainServer):
             peer = broker.connect(*([transport] if transport else []))
             peer.resize(10_000)
-            peer.sendSome(encodeFetch("t", 0, 0, 3_000_000) + encodeFetch("t", 0, 0, 3_000_000) + produce(b"behind"))
+            peer.sendSome(
+                encodeFetch("t", 0, 0, 3_000_000)
+                + encodeFetch("t", 0, 0, 3_000_000)
+                + produce(b"behind")
+            )
             broker.settle()
             self.assertTrue(peer.protocol.busy)
             before = broker.log().endOffset
@@ -290,7 +349,9 @@ class RefusalTests(LeadTestCase):
         broker = self.broker()
         fill(broker, b"a")
         peer = broker.connect()
-        peer.send(produce(b"b"), encodeFetch("t", 0, 0, 11), struct.pack(">ih", 2, 77), produce(b"c"))
+        peer.send(
+            produce(b"b"), encodeFetch("t", 0, 0, 11), struct.pack(">ih", 2, 77), produce(b"c")
+        )
         self.assertEqual(peer.receive(), fetchHeader(0, 11) + encodeSet([b"a"]))
         self.assertTrue(peer.closed)
         broker.settle()
@@ -300,10 +361,16 @@ class RefusalTests(LeadTestCase):
         """The same when the refusal came after a wait."""
         broker = self.broker()
         peer = broker.connect()
-        peer.send(produce(b"a"), encodeProduce("t", 0, b"\x00\x00\x00\x06\x01\x00\xff\xff\xff\xff"), produce(b"c"))
+        peer.send(
+            produce(b"a"),
+            encodeProduce("t", 0, b"\x00\x00\x00\x06\x01\x00\xff\xff\xff\xff"),
+            produce(b"c"),
+        )
         broker.settle()
         self.assertTrue(peer.isClosed)
-        self.assertEqual((broker.contents(), broker.counters.connections.malformedCount), (encodeSet([b"a"]), 1))
+        self.assertEqual(
+            (broker.contents(), broker.counters.connections.malformedCount), (encodeSet([b"a"]), 1)
+        )
 
     def test_refusedForNobody(self) -> None:
         """A held request that is refused when its client has gone is logged and counted; nothing is there to be closed."""
@@ -314,7 +381,9 @@ class RefusalTests(LeadTestCase):
         peer.sendSome(produce(b"b", partition=5) + produce(b"c"))
         peer.close()
         broker.settle()
-        self.assertEqual((broker.contents(), broker.counters.connections.malformedCount), (encodeSet([b"a"]), 1))
+        self.assertEqual(
+            (broker.contents(), broker.counters.connections.malformedCount), (encodeSet([b"a"]), 1)
+        )
         self.assertTrue(any("partitions 0 to 0, not 5" in line for line in lines()), lines())
 
     def test_frameLimit(self) -> None:
@@ -334,7 +403,9 @@ class RefusalTests(LeadTestCase):
         lines = capture(self)
         for _ in range(20):
             broker.connect().send(struct.pack(">ih", 2, 7))
-        self.assertEqual(lines(), ["Closed the connection of 192.0.2.1:1: request type 7; 0 to 4 are known"])
+        self.assertEqual(
+            lines(), ["Closed the connection of 192.0.2.1:1: request type 7; 0 to 4 are known"]
+        )
 
 
 class StrangerTests(LeadTestCase):
@@ -356,8 +427,17 @@ class StrangerTests(LeadTestCase):
                 self.assertTrue(peer.isClosed)
             found = [line for line in lines() if "seems to speak" in line]
             self.assertEqual(len(found), 1, lines())
-            self.assertIn(f"192.0.2.1:1 seems to speak {name}, not the protocol of Kafka 0.7: closed", found[0])
-            self.assertEqual((broker.counters.connections.foreignCount, broker.counters.connections.malformedCount), (20, 20))
+            self.assertIn(
+                f"192.0.2.1:1 seems to speak {name}, not the protocol of Kafka 0.7: closed",
+                found[0],
+            )
+            self.assertEqual(
+                (
+                    broker.counters.connections.foreignCount,
+                    broker.counters.connections.malformedCount,
+                ),
+                (20, 20),
+            )
             broker.advance(10)
             broker.connect().send(greeting)
             self.assertIn("(19 more of this kind were not logged)", lines()[-1])
@@ -388,7 +468,11 @@ class StrangerTests(LeadTestCase):
 class LargeFrameTests(LeadTestCase):
     """Frames above what is received at once ask for memory."""
 
-    LIMITS = {"max.socket.request.bytes": str(4 * MIB), "max.request.memory.bytes": str(4 * MIB), "frame.deadline.ms": "5000"}
+    LIMITS = {
+        "max.socket.request.bytes": str(4 * MIB),
+        "max.request.memory.bytes": str(4 * MIB),
+        "frame.deadline.ms": "5000",
+    }
 
     def setUp(self) -> None:
         super().setUp()
@@ -397,7 +481,7 @@ class LargeFrameTests(LeadTestCase):
 
     def begun(self, broker: LeadBroker) -> Peer:
         peer = broker.connect()
-        peer.send(self.frame[: 100_000])
+        peer.send(self.frame[:100_000])
         return peer
 
     def test_granted(self) -> None:
@@ -450,7 +534,12 @@ class LargeFrameTests(LeadTestCase):
         broker.advance(1)
         self.assertTrue(first.isClosed)
         self.assertEqual(broker.counters.connections.slowCount, 1)
-        self.assertEqual(lines(), ["192.0.2.1:1 was too slow with a large request, and others wait for its memory: cut off"])
+        self.assertEqual(
+            lines(),
+            [
+                "192.0.2.1:1 was too slow with a large request, and others wait for its memory: cut off"
+            ],
+        )
         second.send(self.frame[100_000:])
         broker.settle()
         self.assertEqual(broker.log().endOffset, self.size - 17)
@@ -496,16 +585,21 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
         second.send(self.frame[100_000:])
         broker.settle()
-        self.assertEqual((broker.log().endOffset, admission.grantedSize), (2021 + 2 * (self.size - 17), 0))
+        self.assertEqual(
+            (broker.log().endOffset, admission.grantedSize), (2021 + 2 * (self.size - 17), 0)
+        )
 
     def test_refused(self) -> None:
         """A large request that is refused gives its memory back, at once or after a wait."""
         broker = self.broker(self.LIMITS)
         admission = broker.service._admission
         fill(broker, b"a")
-        for partition, bad in ((0, self.frame[:-1] + b"?"), (9, produce(b"x" * 990_000, partition=9))):
+        for partition, bad in (
+            (0, self.frame[:-1] + b"?"),
+            (9, produce(b"x" * 990_000, partition=9)),
+        ):
             peer = broker.connect()
-            peer.send(bad[: 100_000])
+            peer.send(bad[:100_000])
             self.assertGreater(admission.grantedSize, 0, partition)
             peer.send(bad[100_000:])
             broker.settle()
@@ -525,13 +619,18 @@ class CrowdTests(LeadTestCase):
         broker.connect()
         for _ in range(5):
             self.assertIsNone(broker.tryConnect())
-        self.assertEqual((broker.counters.connections.refusedCount, broker.counters.connections.openCount), (5, 3))
+        self.assertEqual(
+            (broker.counters.connections.refusedCount, broker.counters.connections.openCount),
+            (5, 3),
+        )
         self.assertEqual(len(lines()), 1)
         self.assertIn("There are 3 connections already", lines()[0])
         first.close()
         self.assertIsNotNone(broker.tryConnect())
         counters = broker.counters.connections
-        self.assertEqual((counters.openedCount, counters.openCount, counters.openCountMax), (4, 3, 3))
+        self.assertEqual(
+            (counters.openedCount, counters.openCount, counters.openCountMax), (4, 3, 3)
+        )
 
     def test_share(self) -> None:
         """What each connection receives at once goes down as there are more of them."""
@@ -670,7 +769,13 @@ class DialectTests(SynchronousTestCase):
         self.counters = ConnectionCounters()
         self.lines = capture(self)
         flow: Any = CountingFlow()
-        self.factory = BrokerFactory(self.dialect, Admission(self.clock, MIB, 1000), flow, self.counters, QuietLog(self.clock, Logger()))
+        self.factory = BrokerFactory(
+            self.dialect,
+            Admission(self.clock, MIB, 1000),
+            flow,
+            self.counters,
+            QuietLog(self.clock, Logger()),
+        )
         self.connection = self.connect()
 
     def connect(self) -> BrokerConnection:
@@ -681,7 +786,9 @@ class DialectTests(SynchronousTestCase):
         return connection
 
     def feed(self, *bodies: bytes) -> None:
-        self.connection.dataReceived(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
+        self.connection.dataReceived(
+            b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+        )
 
     def test_echo(self) -> None:
         """A request is answered with what the dialect says (SocketServerTest.simpleRequest)."""
@@ -714,7 +821,10 @@ class DialectTests(SynchronousTestCase):
         self.feed(b"refuse")
         self.assertTrue(self.transport.disconnecting)
         self.feed(b"smuggled")
-        self.assertEqual((self.dialect.waiting, self.counters.malformedCount, self.transport.value()), ([], 1, b""))
+        self.assertEqual(
+            (self.dialect.waiting, self.counters.malformedCount, self.transport.value()),
+            ([], 1, b""),
+        )
         self.connection = self.connect()
         self.feed(b"one")
         self.connection.finish()
@@ -743,7 +853,9 @@ class DialectTests(SynchronousTestCase):
         self.dialect.waiting.pop()[1].errback(Failure(ZeroDivisionError()))
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertIn("A request of 192.168.1.1:54321 failed in a way that nobody foresaw", self.lines()[0])
+        self.assertIn(
+            "A request of 192.168.1.1:54321 failed in a way that nobody foresaw", self.lines()[0]
+        )
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 0))
 
     def test_finish(self) -> None:
@@ -751,7 +863,9 @@ class DialectTests(SynchronousTestCase):
         self.feed(b"one", b"two")
         self.connection.finish()
         self.connection.finish()
-        self.assertEqual((self.transport.producerState, self.transport.disconnecting), ("paused", False))
+        self.assertEqual(
+            (self.transport.producerState, self.transport.disconnecting), ("paused", False)
+        )
         self.dialect.answer()
         self.assertFalse(self.transport.disconnecting)
         self.dialect.answer()

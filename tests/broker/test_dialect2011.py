@@ -19,7 +19,13 @@ from pylogbroker.errors import (
 )
 from pylogbroker.formats.compression import GZIP, SNAPPY
 from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet, wrap
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from pylogbroker.wire.responses import fetchHeader, multiFetchHeader
 from tests.broker.onlead import LeadBroker, LeadTestCase, capture, plainServer
 from tests.broker.test_broker import BAD, NOISE, TOO_LARGE
@@ -58,11 +64,19 @@ class DialectTestCase(LeadTestCase):
     def counts(self, topic: str = "t") -> dict[str, int]:
         """Of a topic, without the zeros."""
         counters = self.lead.counters.topics.get(topic)
-        return {name: count for name, count in counters.snapshot().items() if count} if counters else {}
+        return (
+            {name: count for name, count in counters.snapshot().items() if count}
+            if counters
+            else {}
+        )
 
     def stored(self, topic: str = "t", partition: int = 0) -> bytes | None:
         """What is in a partition; L{None}: it does not exist."""
-        return self.lead.contents(topic, partition) if (topic, partition) in self.lead.directory.logs else None
+        return (
+            self.lead.contents(topic, partition)
+            if (topic, partition) in self.lead.directory.logs
+            else None
+        )
 
 
 class FetchTests(DialectTestCase):
@@ -72,7 +86,9 @@ class FetchTests(DialectTestCase):
         super().setUp()
         self.ask(encodeProduce("t", 0, A + B + C))
 
-    def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> tuple[int, bytes] | None:
+    def fetch(
+        self, topic: str, partition: int, offset: int, sizeMax: int
+    ) -> tuple[int, bytes] | None:
         """(code, set), with the connection open; L{None}: it was closed without an answer."""
         answer, closed = self.ask(encodeFetch(topic, partition, offset, sizeMax))
         if closed:
@@ -110,11 +126,15 @@ class FetchTests(DialectTestCase):
     def test_moreThanAFrame(self) -> None:
         """Of a segment that is larger than a frame can be, a fetch of all that can be asked for gets as much as fits in one; several must fit together."""
         log = self.lead.log()
-        log.segments[0].size = log.segments[0].writtenSize = log.flushedOffset = log.visibleOffset = log.endOffset = 2**31 + 100  # but not on the disk
+        log.segments[0].size = log.segments[0].writtenSize = log.flushedOffset = (
+            log.visibleOffset
+        ) = log.endOffset = 2**31 + 100  # but not on the disk
         answer, closed = self.ask(encodeFetch("t", 0, 0, 2**31 - 1))
         self.assertEqual(answer, struct.pack(">ih", 2**31 - 1, 0) + A + B + C)
         self.assertTrue(closed)  # where the file ends
-        self.assertEqual(self.ask(encodeMultiFetch([("t", 1, 0, 1), ("t", 0, 0, 2**31 - 1)])), (b"", True))
+        self.assertEqual(
+            self.ask(encodeMultiFetch([("t", 1, 0, 1), ("t", 0, 0, 2**31 - 1)])), (b"", True)
+        )
 
     def test_negativeSize(self) -> None:
         """
@@ -133,8 +153,24 @@ class FetchTests(DialectTestCase):
 
     def test_connectionStays(self) -> None:
         """After any answer, an error or not, the connection goes on."""
-        frames = [encodeFetch(*request) for request in (("..", 0, 0, 1), ("t", 9, 0, 1), ("t", 0, 99, 1), ("u", 0, 0, 1), ("t", 0, 0, 11))]
-        expected = fetchHeader(-1, 0) + fetchHeader(3, 0) + fetchHeader(1, 0) + fetchHeader(0, 0) + fetchHeader(0, 11) + A
+        frames = [
+            encodeFetch(*request)
+            for request in (
+                ("..", 0, 0, 1),
+                ("t", 9, 0, 1),
+                ("t", 0, 99, 1),
+                ("u", 0, 0, 1),
+                ("t", 0, 0, 11),
+            )
+        ]
+        expected = (
+            fetchHeader(-1, 0)
+            + fetchHeader(3, 0)
+            + fetchHeader(1, 0)
+            + fetchHeader(0, 0)
+            + fetchHeader(0, 11)
+            + A
+        )
         self.assertEqual(self.ask(*frames), (expected, False))
 
     def test_outOfService(self) -> None:
@@ -158,7 +194,12 @@ class FetchTests(DialectTestCase):
 
     def test_closesLater(self) -> None:
         """What ends the connection ends it also after a wait for a due flush."""
-        self.assertEqual(self.ask(encodeProduce("t", 0, A), encodeFetch("t", 0, 0, -1), encodeFetch("t", 0, 0, 1)), (b"", True))
+        self.assertEqual(
+            self.ask(
+                encodeProduce("t", 0, A), encodeFetch("t", 0, 0, -1), encodeFetch("t", 0, 0, 1)
+            ),
+            (b"", True),
+        )
 
     def test_boundary(self) -> None:
         """An answer ends with its segment."""
@@ -170,15 +211,27 @@ class FetchTests(DialectTestCase):
     def test_counts(self) -> None:
         """Requests, bytes handed out, bytes sent and failed fetches are counted by exactly what was done."""
         before = self.lead.counters.requests.snapshot()
-        for request in (("t", 0, 0, 15), ("t", 0, 33, 15), ("t", 0, 99, 15), ("t", 7, 0, 15), ("u", 0, 0, 15), ("u", 7, 0, 15)):
+        for request in (
+            ("t", 0, 0, 15),
+            ("t", 0, 33, 15),
+            ("t", 0, 99, 15),
+            ("t", 7, 0, 15),
+            ("u", 0, 0, 15),
+            ("u", 7, 0, 15),
+        ):
             self.fetch(*request)
         after = self.lead.counters.requests.snapshot()
         self.assertEqual(
             {name: after[name] - before[name] for name in after if after[name] != before[name]},
             {"fetchCount": 6, "writtenSize": 6 * 6 + 15, "writeCount": 6 + 1},
         )
-        self.assertEqual(self.counts(), {"messageCount": 3, "producedSize": 33, "fetchedSize": 15, "failedFetchCount": 2})
-        self.assertEqual((self.counts("u"), self.lead.counters.otherTopics.failedFetchCount), ({}, 1))  # no topic has that name
+        self.assertEqual(
+            self.counts(),
+            {"messageCount": 3, "producedSize": 33, "fetchedSize": 15, "failedFetchCount": 2},
+        )
+        self.assertEqual(
+            (self.counts("u"), self.lead.counters.otherTopics.failedFetchCount), ({}, 1)
+        )  # no topic has that name
         self.assertEqual(self.lead.counters.connections.malformedCount, 0)
 
     def test_codes(self) -> None:
@@ -201,14 +254,27 @@ class MultiFetchTests(DialectTestCase):
         self.ask(encodeProduce("t", 0, A + B), encodeProduce("u", 1, C))
 
     def answer(self, *parts: tuple[int, bytes]) -> bytes:
-        return multiFetchHeader([len(data) for _, data in parts]) + b"".join(fetchHeader(code, len(data)) + data for code, data in parts)
+        return multiFetchHeader([len(data) for _, data in parts]) + b"".join(
+            fetchHeader(code, len(data)) + data for code, data in parts
+        )
 
     def test_mixed(self) -> None:
         """Each part has its own code; the order is the one asked for; the outer code is 0."""
         request = encodeMultiFetch(
-            [("u", 1, 0, 100), ("t", 0, 999, 100), ("t", 5, 0, 100), ("..", 0, 0, 100), ("none", 0, 5, 100), ("t", 0, 0, 11), ("t", 0, 11, 11), ("t", 0, 0, 11)]
+            [
+                ("u", 1, 0, 100),
+                ("t", 0, 999, 100),
+                ("t", 5, 0, 100),
+                ("..", 0, 0, 100),
+                ("none", 0, 5, 100),
+                ("t", 0, 0, 11),
+                ("t", 0, 11, 11),
+                ("t", 0, 0, 11),
+            ]
         )
-        expected = self.answer((0, C), (1, b""), (3, b""), (-1, b""), (0, b""), (0, A), (0, B), (0, A))
+        expected = self.answer(
+            (0, C), (1, b""), (3, b""), (-1, b""), (0, b""), (0, A), (0, B), (0, A)
+        )
         self.assertEqual(self.ask(request), (expected, False))
         self.assertEqual(self.lead.counters.requests.fetchCount, 1)
         self.assertEqual((self.counts()["fetchedSize"], self.counts()["failedFetchCount"]), (33, 2))
@@ -231,13 +297,19 @@ class MultiFetchTests(DialectTestCase):
 
     def test_negativeSize(self) -> None:
         """A negative size in one part closes the connection; what was found for others is let go."""
-        self.assertEqual(self.ask(encodeMultiFetch([("t", 0, 0, 100), ("t", 0, 0, -1), ("u", 1, 0, 100)])), (b"", True))
+        self.assertEqual(
+            self.ask(encodeMultiFetch([("t", 0, 0, 100), ("t", 0, 0, -1), ("u", 1, 0, 100)])),
+            (b"", True),
+        )
 
     def test_waits(self) -> None:
         """Parts that wait, for a due flush or a file, are waited for, one after the other."""
         self.lead.directory.cache.closeIdle()
         peer = self.lead.connect()
-        peer.send(encodeProduce("t", 0, C), encodeMultiFetch([("u", 1, 0, 100), ("t", 0, 22, 100), ("t", 0, 0, 22)]))
+        peer.send(
+            encodeProduce("t", 0, C),
+            encodeMultiFetch([("u", 1, 0, 100), ("t", 0, 22, 100), ("t", 0, 0, 22)]),
+        )
         self.assertEqual(peer.receive(), b"")
         self.lead.settle()
         self.assertEqual(peer.receive(), self.answer((0, C), (0, C), (0, A + B)))
@@ -255,7 +327,9 @@ class MultiFetchTests(DialectTestCase):
         lead = self.broker()
         self.ask(encodeProduce("t", 0, encodeSet([b"x" * 900_000])), lead=lead)
         count = 2**31 // 900_000 + 1
-        self.assertEqual(self.ask(encodeMultiFetch([("t", 0, 0, 1_000_000)] * count), lead=lead), (b"", True))
+        self.assertEqual(
+            self.ask(encodeMultiFetch([("t", 0, 0, 1_000_000)] * count), lead=lead), (b"", True)
+        )
         self.assertEqual(lead.pinCounts(), [0])
 
 
@@ -283,8 +357,15 @@ class ProduceTests(DialectTestCase):
                 ("t", 0, BAD + TOO_LARGE),
             )
         ):
-            self.assertEqual(self.ask(encodeProduce(topic, partition, data)), (b"", True), (topic, partition, data[:20]))
-            failedCount = self.counts().get("failedProduceCount", 0) + self.lead.counters.otherTopics.failedProduceCount
+            self.assertEqual(
+                self.ask(encodeProduce(topic, partition, data)),
+                (b"", True),
+                (topic, partition, data[:20]),
+            )
+            failedCount = (
+                self.counts().get("failedProduceCount", 0)
+                + self.lead.counters.otherTopics.failedProduceCount
+            )
             self.assertEqual(failedCount, number + 1)
         self.assertEqual(self.stored(), b"")
         self.assertEqual(self.lead.counters.requests.produceCount, 15)
@@ -294,14 +375,24 @@ class ProduceTests(DialectTestCase):
         """An illegal topic closes the connection, counts as failed, and makes nothing."""
         for number, topic in enumerate(("", ".", "..", "a/b", "x" * 256)):
             self.assertEqual(self.ask(encodeProduce(topic, 0, A)), (b"", True), topic)
-            self.assertEqual((self.counts(topic), self.lead.counters.otherTopics.failedProduceCount), ({}, number + 1))
+            self.assertEqual(
+                (self.counts(topic), self.lead.counters.otherTopics.failedProduceCount),
+                ({}, number + 1),
+            )
         self.assertEqual(self.lead.directory.logs, {})
 
     def test_malformedUtf8(self) -> None:
         """A topic that is no UTF-8 becomes U+FFFD, which is illegal."""
-        frame = struct.pack(">ihh", 2 + 2 + 2 + 8 + len(A), 0, 2) + b"\xc3\x28" + struct.pack(">ii", 0, len(A)) + A
+        frame = (
+            struct.pack(">ihh", 2 + 2 + 2 + 8 + len(A), 0, 2)
+            + b"\xc3\x28"
+            + struct.pack(">ii", 0, len(A))
+            + A
+        )
         self.assertEqual(self.ask(frame), (b"", True))
-        self.assertEqual((self.counts("\ufffd("), self.lead.counters.otherTopics.failedProduceCount), ({}, 1))
+        self.assertEqual(
+            (self.counts("\ufffd("), self.lead.counters.otherTopics.failedProduceCount), ({}, 1)
+        )
 
     def test_accepted(self) -> None:
         """What is accepted without a word (row 8, row 9, row 14)."""
@@ -325,20 +416,30 @@ class ProduceTests(DialectTestCase):
     def test_behindTheSet(self) -> None:
         """Bytes behind the set inside the frame are ignored."""
         frame = encodeProduce("t", 0, A)
-        self.assertEqual(self.ask(struct.pack(">i", len(frame) - 4 + 3) + frame[4:] + b"abc", encodeProduce("t", 0, B)), (b"", False))
+        self.assertEqual(
+            self.ask(
+                struct.pack(">i", len(frame) - 4 + 3) + frame[4:] + b"abc", encodeProduce("t", 0, B)
+            ),
+            (b"", False),
+        )
         self.assertEqual(self.stored(), A + B)
 
     def test_tooLarge(self) -> None:
         """A set with a payload over the limit is dropped as a whole, counted, logged once for many; the connection goes on (row 16)."""
         lines = capture(self)
-        frames = [encodeProduce("t", 0, data) for data in (A, TOO_LARGE, B, A + TOO_LARGE, TOO_LARGE + BAD, C)]
+        frames = [
+            encodeProduce("t", 0, data)
+            for data in (A, TOO_LARGE, B, A + TOO_LARGE, TOO_LARGE + BAD, C)
+        ]
         peer = self.lead.connect()
         for frame in frames:
             peer.send(frame)
             self.lead.settle()
         self.assertFalse(peer.isClosed)
         self.assertEqual(self.stored(), A + B + C)
-        self.assertEqual(self.counts(), {"messageCount": 3, "producedSize": 33, "failedProduceCount": 3})
+        self.assertEqual(
+            self.counts(), {"messageCount": 3, "producedSize": 33, "failedProduceCount": 3}
+        )
         dropped = [line for line in lines() if "was dropped" in line]
         self.assertEqual(len(dropped), 1)
         self.assertIn("payload of 1000001 bytes, 1000000 are allowed", dropped[0])
@@ -351,13 +452,22 @@ class ProduceTests(DialectTestCase):
         lines = capture(self)
         question = encodeOffsets("u", 0, -1, 1)
         asker = self.lead.connect()
-        for frame in (encodeProduce("t", 0, TOO_LARGE), encodeProduce("t", 0, TOO_LARGE + A), encodeMultiProduce([("u", 0, b""), ("t", 0, TOO_LARGE)])):
-            self.assertEqual(self.ask(frame, encodeProduce("t", 0, A), encodeFetch("none", 0, 0, 1), question), (fetchHeader(0, 0), True))
+        for frame in (
+            encodeProduce("t", 0, TOO_LARGE),
+            encodeProduce("t", 0, TOO_LARGE + A),
+            encodeMultiProduce([("u", 0, b""), ("t", 0, TOO_LARGE)]),
+        ):
+            self.assertEqual(
+                self.ask(frame, encodeProduce("t", 0, A), encodeFetch("none", 0, 0, 1), question),
+                (fetchHeader(0, 0), True),
+            )
         asker.send(question)
         self.assertEqual(asker.offsets(), [[0]])
         self.assertEqual(self.stored(), A + A + A)
         (said,) = [line for line in lines() if line.startswith("Closed the connection")]
-        self.assertIn("it asked for proof of what it had sent, and some of that was dropped: ", said)
+        self.assertIn(
+            "it asked for proof of what it had sent, and some of that was dropped: ", said
+        )
         self.assertIn("payload of 1000001 bytes, 1000000 are allowed", said)
 
     def test_inARun(self) -> None:
@@ -396,7 +506,9 @@ class ProduceTests(DialectTestCase):
         """A large compressed set that a worker opens keeps its place among the requests of its connection."""
         large = encodeSet([NOISE], GZIP)
         peer = self.lead.connect()
-        peer.send(*(encodeProduce("t", 0, data) for data in (A, large, B)), encodeOffsets("t", 0, -1, 1))
+        peer.send(
+            *(encodeProduce("t", 0, data) for data in (A, large, B)), encodeOffsets("t", 0, -1, 1)
+        )
         self.lead.flushWorker.performAll()
         self.assertEqual((self.stored(), self.lead.log().endOffset, peer.offsets()), (b"", 11, []))
         self.lead.settle()
@@ -404,9 +516,23 @@ class ProduceTests(DialectTestCase):
 
     def test_counts(self) -> None:
         """Requests and messages are counted by exactly what was done."""
-        self.ask(encodeProduce("t", 0, A + B), encodeProduce("t", 0, wrap(GZIP, A + B + C)), encodeProduce("u", 0, C), encodeMultiProduce([("t", 0, C)]))
-        self.assertEqual({name: count for name, count in self.lead.counters.requests.snapshot().items() if count}, {"produceCount": 4})
-        self.assertEqual(self.counts(), {"messageCount": 6, "producedSize": 22 + len(wrap(GZIP, A + B + C)) + 11})
+        self.ask(
+            encodeProduce("t", 0, A + B),
+            encodeProduce("t", 0, wrap(GZIP, A + B + C)),
+            encodeProduce("u", 0, C),
+            encodeMultiProduce([("t", 0, C)]),
+        )
+        self.assertEqual(
+            {
+                name: count
+                for name, count in self.lead.counters.requests.snapshot().items()
+                if count
+            },
+            {"produceCount": 4},
+        )
+        self.assertEqual(
+            self.counts(), {"messageCount": 6, "producedSize": 22 + len(wrap(GZIP, A + B + C)) + 11}
+        )
         self.assertEqual(self.counts("u"), {"messageCount": 1, "producedSize": 11})
 
 
@@ -440,16 +566,23 @@ class MultiProduceTests(DialectTestCase):
 
     def test_tooLarge(self) -> None:
         """A part that is too large is dropped, the rest carried out."""
-        self.assertEqual(self.ask(encodeMultiProduce([("t", 0, A), ("t", 0, TOO_LARGE), ("u", 0, B)])), (b"", False))
+        self.assertEqual(
+            self.ask(encodeMultiProduce([("t", 0, A), ("t", 0, TOO_LARGE), ("u", 0, B)])),
+            (b"", False),
+        )
         self.assertEqual((self.stored(), self.stored("u")), (A, B))
-        self.assertEqual(self.counts(), {"messageCount": 1, "producedSize": 11, "failedProduceCount": 1})
+        self.assertEqual(
+            self.counts(), {"messageCount": 1, "producedSize": 11, "failedProduceCount": 1}
+        )
 
     def test_refused(self) -> None:
         """A part that is refused otherwise closes the connection: those before it stay, those behind it never run."""
         self.ask(encodeProduce("t", 0, b""))
         for bad in (("t", 0, BAD), ("t", 9, A), ("..", 0, A)):
             before = self.stored() or b""
-            self.assertEqual(self.ask(encodeMultiProduce([("t", 0, A), bad, ("behind", 0, B)])), (b"", True))
+            self.assertEqual(
+                self.ask(encodeMultiProduce([("t", 0, A), bad, ("behind", 0, B)])), (b"", True)
+            )
             self.assertEqual(self.stored(), before + A)
         self.assertIsNone(self.stored("behind"))
 
@@ -472,7 +605,9 @@ class OffsetsTests(DialectTestCase):
             (("unknown", 0, -2, 100), [0]),
             (("unknown", 0, 5, 100), []),
         ):
-            answer = struct.pack(f">ihi{len(expected)}q", 6 + 8 * len(expected), 0, len(expected), *expected)
+            answer = struct.pack(
+                f">ihi{len(expected)}q", 6 + 8 * len(expected), 0, len(expected), *expected
+            )
             self.assertEqual(self.ask(encodeOffsets(*request)), (answer, False), request)
         self.assertIsNone(self.stored("unknown"))
         self.assertEqual(self.lead.counters.requests.offsetsCount, 10)
@@ -483,7 +618,9 @@ class OffsetsTests(DialectTestCase):
         for request in (("..", 0, -1, 1), ("t", 2, -1, 1), ("t", -1, -1, 1), ("t", 0, -1, -1)):
             self.assertEqual(self.ask(encodeOffsets(*request)), (b"", True), request)
         self.lead.fileSystem.fail("fsync", ".kafka", errno.EIO)
-        self.assertEqual(self.ask(encodeProduce("t", 0, A), encodeOffsets("t", 0, -1, 1)), (b"", True))
+        self.assertEqual(
+            self.ask(encodeProduce("t", 0, A), encodeOffsets("t", 0, -1, 1)), (b"", True)
+        )
 
 
 class RoundTripTests(DialectTestCase):
@@ -495,7 +632,10 @@ class RoundTripTests(DialectTestCase):
         for data in (A, encodeSet([b"x", b"y"], GZIP), nested):
             self.ask(encodeProduce("t", 0, data))
         answer, _ = self.ask(encodeFetch("t", 0, 0, 10_000))
-        self.assertEqual([payload for payload, _ in MessageSet(answer[6:]).payloads()], [b"a", b"x", b"y", b"a", b"b", b"c"])
+        self.assertEqual(
+            [payload for payload, _ in MessageSet(answer[6:]).payloads()],
+            [b"a", b"x", b"y", b"a", b"b", b"c"],
+        )
 
     def test_snappy(self) -> None:
         """Snappy is taken as snappy-java's stream and as one raw block, kept as it came, and read back (row 12)."""
@@ -506,7 +646,9 @@ class RoundTripTests(DialectTestCase):
             self.assertEqual(self.ask(encodeProduce("t", 0, data)), (b"", False))
         self.assertEqual((self.stored(), self.counts()["messageCount"]), (stream + block, 4))
         answer, _ = self.ask(encodeFetch("t", 0, 0, 10_000))
-        self.assertEqual([payload for payload, _ in MessageSet(answer[6:]).payloads()], [b"x", b"y", b"b", b"c"])
+        self.assertEqual(
+            [payload for payload, _ in MessageSet(answer[6:]).payloads()], [b"x", b"y", b"b", b"c"]
+        )
 
     def test_decodersShareRuns(self) -> None:
         """Connections share what they have learnt about topics; a thousand topics later all still works."""

@@ -48,7 +48,9 @@ class HandshakeTests(SynchronousTestCase):
         verifyObject(IOpenSSLServerConnectionCreator, self.connections)
         self.kept = _Kept()
         self.transport = StringTransport()
-        self.tls = TLSMemoryBIOFactory(self.connections, False, Factory.forProtocol(lambda: self.kept)).buildProtocol(None)
+        self.tls = TLSMemoryBIOFactory(
+            self.connections, False, Factory.forProtocol(lambda: self.kept)
+        ).buildProtocol(None)
         self.tls.makeConnection(self.transport)
 
     def test_closedInTheMiddle(self) -> None:

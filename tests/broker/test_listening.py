@@ -38,14 +38,21 @@ class EndpointTests(SynchronousTestCase):
 
     def test_tls(self) -> None:
         """Port, interface and backlog are what the string says; a colon can be quoted."""
-        endpoint: Any = serverEndpoint(MemoryReactor(), f"tls:9093:privateKey={self.key}:clientCAs={self.authority.ca}:interface=\\:\\:1:backlog=7")
+        endpoint: Any = serverEndpoint(
+            MemoryReactor(),
+            f"tls:9093:privateKey={self.key}:clientCAs={self.authority.ca}:interface=\\:\\:1:backlog=7",
+        )
         self.assertIsInstance(endpoint, SSL4ServerEndpoint)
         self.assertEqual((endpoint._port, endpoint._interface, endpoint._backlog), (9093, "::1", 7))
-        self.assertEqual(self.mode(endpoint) & SSL.VERIFY_FAIL_IF_NO_PEER_CERT, SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+        self.assertEqual(
+            self.mode(endpoint) & SSL.VERIFY_FAIL_IF_NO_PEER_CERT, SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+        )
 
     def test_withoutClientCertificates(self) -> None:
         """Without C{clientCAs} nobody is asked for a certificate; the broker's own may be in a file of its own, with a chain."""
-        endpoint: Any = serverEndpoint(MemoryReactor(), f"tls:9093:privateKey={self.key}:certKey={self.key}")
+        endpoint: Any = serverEndpoint(
+            MemoryReactor(), f"tls:9093:privateKey={self.key}:certKey={self.key}"
+        )
         self.assertEqual(self.mode(endpoint), SSL.VERIFY_NONE)
 
     def test_wrong(self) -> None:
@@ -65,7 +72,10 @@ class EndpointTests(SynchronousTestCase):
             ("tls:9093:privateKey=/nowhere", "/nowhere"),
             (f"tls:9093:privateKey={self.key}:clientCAs=/nowhere", "/nowhere"),
             (f"tls:9093:privateKey={self.authority.ca}", "TLS cannot be used"),
-            (f"tls:9093:privateKey={self.key}:certKey={other}", "TLS cannot be used|do not match|mismatch"),
+            (
+                f"tls:9093:privateKey={self.key}:certKey={other}",
+                "TLS cannot be used|do not match|mismatch",
+            ),
         ):
             with self.assertRaisesRegex(ConfigurationError, reason):
                 serverEndpoint(MemoryReactor(), description)
@@ -86,7 +96,9 @@ class PeerTests(SynchronousTestCase):
 
     def test_failures(self) -> None:
         """What OpenSSL raises is told from other ends, in its own words."""
-        failure = Failure(SSL.Error([("SSL routines", "", "certificate required"), ("x", "y", "z")]))
+        failure = Failure(
+            SSL.Error([("SSL routines", "", "certificate required"), ("x", "y", "z")])
+        )
         self.assertTrue(isTlsFailure(failure))
         self.assertEqual(tlsReason(failure), "certificate required, z")
         self.assertEqual(tlsReason(Failure(SSL.Error())), "Error")

@@ -27,14 +27,26 @@ class PictureTests(LeadTestCase):
         """Partitions are in order, each with its marks, sizes and counts."""
         lead = self.broker({**NEVER, "num.partitions": "2"})
         peer = lead.connect()
-        peer.send(encodeProduce("u", 1, encodeSet([b"a"])), encodeProduce("t", 0, encodeSet([b"a", b"b"])))
+        peer.send(
+            encodeProduce("u", 1, encodeSet([b"a"])), encodeProduce("t", 0, encodeSet([b"a", b"b"]))
+        )
         lead.settle()
         picture = lead.service.picture()
         self.assertEqual(
-            picture.partitions, (PartitionPicture("t", 0, 0, 0, 22, 0, 1, 22, 2, ""), PartitionPicture("u", 1, 0, 0, 11, 0, 1, 11, 1, ""))
+            picture.partitions,
+            (
+                PartitionPicture("t", 0, 0, 0, 22, 0, 1, 22, 2, ""),
+                PartitionPicture("u", 1, 0, 0, 11, 0, 1, 11, 1, ""),
+            ),
         )
-        self.assertEqual((picture.partitionCount, picture.unflushedSize, picture.isRegistered, picture.timeMs), (2, 33, None, 1_300_000_000_000))
-        self.assertEqual((picture.startedMs, picture.counters["allTopics"]["messageCount"]), (1_300_000_000_000, 3))
+        self.assertEqual(
+            (picture.partitionCount, picture.unflushedSize, picture.isRegistered, picture.timeMs),
+            (2, 33, None, 1_300_000_000_000),
+        )
+        self.assertEqual(
+            (picture.startedMs, picture.counters["allTopics"]["messageCount"]),
+            (1_300_000_000_000, 3),
+        )
         self.assertGreater(picture.memorySize, 1 << 20)
         self.assertGreater(picture.cpuSeconds, 0)
 
@@ -60,11 +72,20 @@ class PictureTests(LeadTestCase):
     def test_anyTime(self) -> None:
         """A picture can be taken before the start and after the end."""
         lead = LeadBroker()
-        self.assertEqual((lead.service.picture().partitions, lead.service.picture().startedMs, lead.service.picture().endpoint), ((), 0, ""))
+        self.assertEqual(
+            (
+                lead.service.picture().partitions,
+                lead.service.picture().startedMs,
+                lead.service.picture().endpoint,
+            ),
+            ((), 0, ""),
+        )
         lead.start()
         self.assertNotEqual(lead.service.picture().startedMs, 0)
         lead.stop()
-        self.assertEqual((lead.service.picture().partitions, lead.service.picture().startedMs), ((), 0))
+        self.assertEqual(
+            (lead.service.picture().partitions, lead.service.picture().startedMs), ((), 0)
+        )
 
 
 class WaitingTests(LeadTestCase):
@@ -78,7 +99,9 @@ class WaitingTests(LeadTestCase):
         lead = self.broker()
         lead.connect()
         picture = lead.service.picture()
-        self.assertEqual((picture.waiting, picture.holding, sum(picture.waitingCounts.values())), ((), (), 0))
+        self.assertEqual(
+            (picture.waiting, picture.holding, sum(picture.waitingCounts.values())), ((), (), 0)
+        )
 
     def test_flush(self) -> None:
         """A producer waits for a partition of which too much is unflushed, and goes on; also when the broker was to choose the partition."""
@@ -91,7 +114,9 @@ class WaitingTests(LeadTestCase):
         two.send(encodeProduce("t", RANDOM_PARTITION, encodeSet([b"c"])))
         picture = lead.service.picture()
         self.assertEqual(picture.holding, (Holding("t", 0, "flush", 2),))
-        self.assertEqual(self.found(lead), [("produce", "t", 0, "flush"), ("produce", "t", -1, "flush")])
+        self.assertEqual(
+            self.found(lead), [("produce", "t", 0, "flush"), ("produce", "t", -1, "flush")]
+        )
         self.assertEqual(picture.waitingCounts["flush"], 2)
         self.assertIn(":", picture.waiting[0].peer)
         lead.settle()
@@ -156,7 +181,9 @@ class WaitingTests(LeadTestCase):
 
     def test_memory(self) -> None:
         """Memory for a large request may be out."""
-        lead = self.broker({"max.socket.request.bytes": "2000000", "max.request.memory.bytes": "2000000"})
+        lead = self.broker(
+            {"max.socket.request.bytes": "2000000", "max.request.memory.bytes": "2000000"}
+        )
         one, two = lead.connect(), lead.connect()
         for peer in (one, two):
             peer.send(encodeProduce("t", 0, b"x" * 1_999_000)[:300_000])
@@ -186,7 +213,18 @@ class LogTests(LeadTestCase):
             for _ in range(3):
                 lead.advance(2.5)
         found: list[Any] = [event for event in events if "picture" in event]
-        self.assertEqual([(event["messageCount"], event["producedSize"], event["produceCount"], event["brokerId"]) for event in found], [(3, 33, 2, 0)])
+        self.assertEqual(
+            [
+                (
+                    event["messageCount"],
+                    event["producedSize"],
+                    event["produceCount"],
+                    event["brokerId"],
+                )
+                for event in found
+            ],
+            [(3, 33, 2, 0)],
+        )
         self.assertEqual(found[0]["picture"].partitions[0].appendedCount, 3)
         with capturedLogs() as events:
             self.broker().advance(1_000_000)

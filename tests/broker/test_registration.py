@@ -12,7 +12,12 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.registration import OWN_PATIENCE_COUNT, RETRY_MS, Registration
-from pylogbroker.errors import ConfigurationError, ConnectionLossException, NoNodeException, SessionExpiredException
+from pylogbroker.errors import (
+    ConfigurationError,
+    ConnectionLossException,
+    NoNodeException,
+    SessionExpiredException,
+)
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
 
@@ -42,7 +47,9 @@ class RegistrationTests(SynchronousTestCase):
             self.clock.advance(seconds / 100)
 
     def registration(self, client: Any, host: str = "127.0.0.1", port: int = 29095) -> Registration:
-        return Registration(self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2)
+        return Registration(
+            self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2
+        )
 
     def started(self, *topics: str) -> tuple[ZookeeperDoubleClient, Registration]:
         client = self.client()
@@ -70,9 +77,26 @@ class RegistrationTests(SynchronousTestCase):
         self.assertRegex(value.decode(), r"^127\.0\.0\.1-\d{13}:127\.0\.0\.1:29095$")
         self.assertLess(int(value.split(b":")[0].split(b"-")[1]) - millis, 1000)
         self.assertEqual(owner, session)
-        parents = ("/brokers", "/brokers/ids", "/brokers/topics", "/brokers/topics/alpha", "/brokers/topics/beta", "/brokers/topics/three")
-        counts = {"/brokers/topics/alpha/0": b"2", "/brokers/topics/beta/0": b"2", "/brokers/topics/three/0": b"3"}
-        self.assertEqual(tree, {**dict.fromkeys(parents, (b"", 0)), **{path: (count, session) for path, count in counts.items()}})
+        parents = (
+            "/brokers",
+            "/brokers/ids",
+            "/brokers/topics",
+            "/brokers/topics/alpha",
+            "/brokers/topics/beta",
+            "/brokers/topics/three",
+        )
+        counts = {
+            "/brokers/topics/alpha/0": b"2",
+            "/brokers/topics/beta/0": b"2",
+            "/brokers/topics/three/0": b"3",
+        }
+        self.assertEqual(
+            tree,
+            {
+                **dict.fromkeys(parents, (b"", 0)),
+                **{path: (count, session) for path, count in counts.items()},
+            },
+        )
         self.assertTrue(registration.isRegistered)
 
     def test_ownFirst(self) -> None:
@@ -105,7 +129,9 @@ class RegistrationTests(SynchronousTestCase):
         self.clock.advance(0.001)
         registration.topicCreated("two")
         self.settle(RETRY_MS / 1000 + 0.5)
-        self.assertEqual(sorted(self.values()), [OWN, "/brokers/topics/one/0", "/brokers/topics/two/0"])
+        self.assertEqual(
+            sorted(self.values()), [OWN, "/brokers/topics/one/0", "/brokers/topics/two/0"]
+        )
 
     def test_duplicate(self) -> None:
         """Another broker with the number, which stays, is an error that names both and the node, after twice the session's time."""
@@ -119,7 +145,12 @@ class RegistrationTests(SynchronousTestCase):
         error = str(self.failureResultOf(starting, ConfigurationError).value)
         for part in ("brokerid=0", "127.0.0.1:29095", "10.0.0.2:9092", OWN, "12000 ms"):
             self.assertIn(part, error)
-        self.assertEqual([formatEvent(event) for event in events], [f"{OWN} is taken by a broker at 127.0.0.1:29095: waiting 12000 ms for its session to end"])
+        self.assertEqual(
+            [formatEvent(event) for event in events],
+            [
+                f"{OWN} is taken by a broker at 127.0.0.1:29095: waiting 12000 ms for its session to end"
+            ],
+        )
 
     def test_garbageInTheWay(self) -> None:
         """What somebody else has put in the broker's place, for good, is shown as it is, without waiting."""
@@ -131,7 +162,9 @@ class RegistrationTests(SynchronousTestCase):
         self.settle()
         starting = self.registration(self.client()).start([])
         self.settle()
-        self.assertIn(r"b'\xffgarbage'", str(self.failureResultOf(starting, ConfigurationError).value))
+        self.assertIn(
+            r"b'\xffgarbage'", str(self.failureResultOf(starting, ConfigurationError).value)
+        )
 
     def test_fastRestart(self) -> None:
         """A broker that is restarted before its old session has expired waits for that, and then is registered, as what it is now (gotchas 9, 10)."""
@@ -146,7 +179,10 @@ class RegistrationTests(SynchronousTestCase):
         self.successResultOf(starting)
         tree = self.server.tree()
         self.assertTrue(tree[OWN][0].endswith(b":127.0.0.1:9999"))
-        self.assertEqual((tree[OWN][1], tree["/brokers/topics/alpha/0"]), (client.session_id, (b"2", client.session_id)))
+        self.assertEqual(
+            (tree[OWN][1], tree["/brokers/topics/alpha/0"]),
+            (client.session_id, (b"2", client.session_id)),
+        )
 
     def test_fastRestartOfShortSessions(self) -> None:
         """It waits as long as the server lets sessions live, though shorter ones were asked for."""
@@ -199,13 +235,21 @@ class RegistrationTests(SynchronousTestCase):
                 self.assertEqual((self.values(), registration.isRegistered), ({}, False))
                 self.settle(RETRY_MS / 1000)
             self.assertEqual(list(self.values()), list(before))
-            self.assertEqual({owner for _data, owner in self.server.tree().values()}, {0, client.session_id})
-            self.assertEqual([formatEvent(event) for event in events], [f"{OWN} was deleted, and not by this broker: registering broker 0 again"])
+            self.assertEqual(
+                {owner for _data, owner in self.server.tree().values()}, {0, client.session_id}
+            )
+            self.assertEqual(
+                [formatEvent(event) for event in events],
+                [f"{OWN} was deleted, and not by this broker: registering broker 0 again"],
+            )
         with capturedLogs() as events:
             other.set(OWN, b"x:elsewhere:1")
             self.settle(RETRY_MS / 1000 + 0.5)
         self.assertTrue(self.values()[OWN].endswith(b":127.0.0.1:29095"))
-        self.assertEqual([formatEvent(event) for event in events], [f"{OWN} was changed, and not by this broker: registering broker 0 again"])
+        self.assertEqual(
+            [formatEvent(event) for event in events],
+            [f"{OWN} was changed, and not by this broker: registering broker 0 again"],
+        )
         self.assertTrue(registration.isRegistered)
         zxid = self.server._zxid
         self.settle(10 * RETRY_MS / 1000)
@@ -244,10 +288,17 @@ class RegistrationTests(SynchronousTestCase):
             self.settle(2 * SESSION_MS / 1000 + 5)
         self.assertEqual(self.server.tree()[OWN][1], other.session_id)
         self.assertFalse(registration.isRegistered)
-        self.assertTrue(any("10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event) for event in events))
+        self.assertTrue(
+            any(
+                "10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event)
+                for event in events
+            )
+        )
         other.close()
         self.settle(2)
-        self.assertEqual((self.server.tree()[OWN][1], registration.isRegistered), (client.session_id, True))
+        self.assertEqual(
+            (self.server.tree()[OWN][1], registration.isRegistered), (client.session_id, True)
+        )
 
     def test_deletedAfterStop(self) -> None:
         """Who has stopped takes no notice."""
@@ -270,7 +321,9 @@ class RegistrationTests(SynchronousTestCase):
         self.settle()
         self.assertEqual(list(self.values()), list(before))
         self.assertNotEqual(self.values()[OWN], before[OWN])
-        self.assertEqual({owner for _data, owner in self.server.tree().values()}, {0, client.session_id})
+        self.assertEqual(
+            {owner for _data, owner in self.server.tree().values()}, {0, client.session_id}
+        )
         self.assertTrue(registration.isRegistered)
 
     def test_expiryInARound(self) -> None:
@@ -285,7 +338,11 @@ class RegistrationTests(SynchronousTestCase):
             self.server.expire(client)
             self.settle(2 * RETRY_MS / 1000)
             if starting == [None]:
-                self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"], step)
+                self.assertEqual(
+                    list(self.values()),
+                    [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"],
+                    step,
+                )
             else:
                 starting[0].trap(SessionExpiredException)
 
@@ -298,7 +355,9 @@ class RegistrationTests(SynchronousTestCase):
         self.assertNotIn("/brokers/topics/beta/0", self.values())
         self.server.reconnect(client)
         self.settle(RETRY_MS / 1000 + 0.5)
-        self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"])
+        self.assertEqual(
+            list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"]
+        )
 
     def test_cutInARound(self) -> None:
         """A connection that is lost at any moment while topics are registered leaves nothing out in the end."""
@@ -313,7 +372,11 @@ class RegistrationTests(SynchronousTestCase):
             self.settle(1)
             self.server.reconnect(client)
             self.settle(2 * RETRY_MS / 1000)
-            self.assertEqual(list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"], step)
+            self.assertEqual(
+                list(self.values()),
+                [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"],
+                step,
+            )
             self.assertTrue(registration.isRegistered)
 
     def test_conflictOfOneTopic(self) -> None:
@@ -337,7 +400,9 @@ class RegistrationTests(SynchronousTestCase):
         with capturedLogs() as events:
             _client, registration = self.started("a\x01b", "beta")
         self.assertIn("/brokers/topics/beta/0", self.values())
-        self.assertEqual(len([event for event in events if "cannot be registered" in formatEvent(event)]), 1)
+        self.assertEqual(
+            len([event for event in events if "cannot be registered" in formatEvent(event)]), 1
+        )
         self.assertTrue(registration.isRegistered)
 
     def test_duplicateAfterExpiry(self) -> None:
@@ -352,7 +417,12 @@ class RegistrationTests(SynchronousTestCase):
         with capturedLogs() as events:
             self.server.reconnect(client)
             self.settle(2 * SESSION_MS / 1000 + 1)
-        self.assertTrue(any("10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event) for event in events))
+        self.assertTrue(
+            any(
+                "10.0.0.2:29095" in formatEvent(event) and "tried again" in formatEvent(event)
+                for event in events
+            )
+        )
         other.close()
         self.settle(2)
         self.assertEqual(self.server.tree()[OWN][1], client.session_id)
@@ -362,7 +432,9 @@ class RegistrationTests(SynchronousTestCase):
         """A failure that nobody foresaw is logged with its traceback, and it is tried again."""
         client = self.client()
         counts = iter((lambda: 1 / 0, lambda: 2))
-        registration = Registration(self.clock, client, 0, "host", 1, lambda topic: int(next(counts)()))
+        registration = Registration(
+            self.clock, client, 0, "host", 1, lambda topic: int(next(counts)())
+        )
         registration.start(["alpha"])
         self.settle()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

@@ -8,7 +8,13 @@ from twisted.logger import capturedLogs, formatEvent
 
 from pylogbroker.broker.requestlog import NAMESPACE
 from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from tests.broker.onlead import LeadBroker, LeadTestCase
 
 A = encodeSet([b"a"])
@@ -50,7 +56,9 @@ class RequestLogTests(LeadTestCase):
 
     def test_off(self) -> None:
         """Unless it is asked for, nothing is told."""
-        self.assertEqual(self.logged(self.broker(), encodeProduce("t", 0, A), encodeOffsets("t", 0, -1, 1)), [])
+        self.assertEqual(
+            self.logged(self.broker(), encodeProduce("t", 0, A), encodeOffsets("t", 0, -1, 1)), []
+        )
 
     def test_waiting(self) -> None:
         """Who waits, and for what, is known all the same."""

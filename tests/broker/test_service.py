@@ -19,7 +19,12 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.broker import service
-from pylogbroker.broker.service import BrokerService, logSettings, raiseDescriptorLimit, shareDescriptors
+from pylogbroker.broker.service import (
+    BrokerService,
+    logSettings,
+    raiseDescriptorLimit,
+    shareDescriptors,
+)
 from pylogbroker.broker.transfer import SliceServer
 from pylogbroker.config.settings import BrokerSettings
 from pylogbroker.errors import ConfigurationError, DirectoryLockedError, StorageError
@@ -45,7 +50,12 @@ class ThrownAwayTests(LeadTestCase):
     def test_whileStarting(self) -> None:
         """A start that never came to its end goes away with all else, quietly."""
         reactor: Any = MemoryReactorClock()
-        properties = {**PROPERTIES, "enable.zookeeper": "true", "zk.connect": "double", "port": "9092"}
+        properties = {
+            **PROPERTIES,
+            "enable.zookeeper": "true",
+            "zk.connect": "double",
+            "port": "9092",
+        }
         settings = BrokerSettings.fromProperties(properties, self.fail)
         workers: list[LeadWorker] = []
 
@@ -54,7 +64,13 @@ class ThrownAwayTests(LeadTestCase):
             return workers[-1]
 
         zookeeper = ZookeeperDouble(reactor)
-        broker = BrokerService(reactor, settings, fileSystem=PowerCutFileSystem(), worker=newWorker, zookeeper=zookeeper.client)
+        broker = BrokerService(
+            reactor,
+            settings,
+            fileSystem=PowerCutFileSystem(),
+            worker=newWorker,
+            zookeeper=zookeeper.client,
+        )
         starting = broker._start()
         opening = starting.send(None)
         workers[0].perform()
@@ -90,7 +106,9 @@ class SettingsTests(LeadTestCase):
             },
             lambda sentence: self.fail(sentence),
         )
-        found = {key: value for key, value in vars(logSettings(settings)).items() if key != "retention"}
+        found = {
+            key: value for key, value in vars(logSettings(settings)).items() if key != "retention"
+        }
         hour = 3_600_000
         self.assertEqual(
             found,
@@ -153,7 +171,10 @@ class LifeTests(LeadTestCase):
         ((code, data),) = peer.fetched()
         found = MessageSet(data)
         self.assertEqual((code, [payload for payload, _ in found.payloads()]), (0, [b"1", b"2"]))
-        peer.send(encodeProduce("t", 0, encodeSet([b"3", b"4"])), encodeFetch("t", 0, found.validSize, 10_000))
+        peer.send(
+            encodeProduce("t", 0, encodeSet([b"3", b"4"])),
+            encodeFetch("t", 0, found.validSize, 10_000),
+        )
         second.settle()
         self.assertEqual(peer.fetched(), [(0, encodeSet([b"3", b"4"]))])
 
@@ -168,7 +189,9 @@ class LifeTests(LeadTestCase):
         lines = capture(self)
         second = self.broker(fileSystem=first.fileSystem)
         self.assertTrue(any("has no clean-shutdown mark" in line for line in lines()), lines())
-        self.assertTrue(any("Cut " in line and "from 21 to 11 bytes" in line for line in lines()), lines())
+        self.assertTrue(
+            any("Cut " in line and "from 21 to 11 bytes" in line for line in lines()), lines()
+        )
         self.assertEqual(second.contents(), A)
 
     def test_said(self) -> None:
@@ -193,7 +216,9 @@ class LifeTests(LeadTestCase):
         lead = self.broker()
         lead.fileSystem.fail("create", MARK, errno.EIO)
         lead.stop()
-        self.assertTrue(any("The clean-shutdown mark could not be written" in line for line in lines()), lines())
+        self.assertTrue(
+            any("The clean-shutdown mark could not be written" in line for line in lines()), lines()
+        )
         self.assertFalse(lead.directory.isOpen)
 
     def test_needsARunningReactor(self) -> None:
@@ -242,7 +267,12 @@ class StopTests(LeadTestCase):
         peer = lead.connect()
         peer.send(encodeProduce("t", 0, b""))
         lead.settle()
-        peer.send(encodeProduce("t", 0, A), encodeFetch("t", 0, 0, 100), encodeProduce("t", 0, B), encodeFetch("t", 0, 11, 100))
+        peer.send(
+            encodeProduce("t", 0, A),
+            encodeFetch("t", 0, 0, 100),
+            encodeProduce("t", 0, B),
+            encodeFetch("t", 0, 11, 100),
+        )
         lead.stop()
         self.assertEqual(peer.fetched(), [(0, A), (0, B)])
         self.assertTrue(peer.isClosed)
@@ -264,7 +294,9 @@ class StopTests(LeadTestCase):
 
     def test_heldBack(self) -> None:
         """Producers that are held back are let go by the last flush, and what they have sent is kept."""
-        lead = self.broker({"max.unflushed.bytes.per.partition": "100", "log.flush.interval": "1000"})
+        lead = self.broker(
+            {"max.unflushed.bytes.per.partition": "100", "log.flush.interval": "1000"}
+        )
         peer, gone = lead.connect(), lead.connect()
         peer.send(encodeProduce("t", 0, b""))
         lead.settle()
@@ -304,7 +336,9 @@ class StopTests(LeadTestCase):
         peer.vanish()
         self.assertEqual(lead.directory.logs, {})
         lead.stop()
-        self.assertEqual((lead.contents(), lead.log().visibleOffset, lead.service.factory.unheard), (A, 11, {}))
+        self.assertEqual(
+            (lead.contents(), lead.log().visibleOffset, lead.service.factory.unheard), (A, 11, {})
+        )
         lead.fileSystem.cutPower()
         self.assertEqual(self.broker(fileSystem=lead.fileSystem).contents(), A)
 
@@ -333,7 +367,14 @@ class StopTests(LeadTestCase):
         peer.send(encodeProduce("t", 0, B))
         peer.vanish()
         lead.stop()
-        self.assertTrue(any("The last requests of 1 clients could not be carried out in time: they are lost" in line for line in lines()), lines())
+        self.assertTrue(
+            any(
+                "The last requests of 1 clients could not be carried out in time: they are lost"
+                in line
+                for line in lines()
+            ),
+            lines(),
+        )
         self.assertNotIn(MARK, lead.fileSystem.list(ROOT))
         self.assertEqual(lead.service.factory.unheard, {})
 
@@ -355,7 +396,9 @@ class StopTests(LeadTestCase):
         lead.flushWorker.jobs.appendleft(creation)
         lead.settle()
         self.assertEqual(outcomes, [None])
-        self.assertTrue(any("The clean-shutdown mark could not be written" in line for line in lines()), lines())
+        self.assertTrue(
+            any("The clean-shutdown mark could not be written" in line for line in lines()), lines()
+        )
         self.assertNotIn(MARK, lead.fileSystem.list(ROOT))
 
 
@@ -367,7 +410,9 @@ class PortTests(TestCase):
     def settings(self, **properties: str) -> BrokerSettings:
         self.directory = os.path.abspath(self.mktemp())
         changes = {key.replace("_", "."): value for key, value in properties.items()}
-        return BrokerSettings.fromProperties({**PROPERTIES, "log.dir": self.directory, **changes}, self.fail)
+        return BrokerSettings.fromProperties(
+            {**PROPERTIES, "log.dir": self.directory, **changes}, self.fail
+        )
 
     def taken(self) -> int:
         """A port on which somebody listens."""
@@ -382,7 +427,10 @@ class PortTests(TestCase):
         """A taken port fails at once, names the endpoint, and nothing was touched or is left behind (gotcha 6)."""
         port = self.taken()
         broker = BrokerService(reactor, self.settings(port=str(port)))
-        with self.assertRaisesRegex(ConfigurationError, f"cannot listen on 'tcp:{port}:interface=127.0.0.1'.*[Aa]ddress already in use"):
+        with self.assertRaisesRegex(
+            ConfigurationError,
+            f"cannot listen on 'tcp:{port}:interface=127.0.0.1'.*[Aa]ddress already in use",
+        ):
             await broker.start()
         self.assertFalse(os.path.exists(self.directory))
         with self.assertRaises(ConfigurationError):
@@ -395,7 +443,12 @@ class PortTests(TestCase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             free = probe.getsockname()[1]
-        broker = BrokerService(reactor, self.settings(listeners=f"tcp:{free}:interface=127.0.0.1 | tcp:{port}:interface=127.0.0.1"))
+        broker = BrokerService(
+            reactor,
+            self.settings(
+                listeners=f"tcp:{free}:interface=127.0.0.1 | tcp:{port}:interface=127.0.0.1"
+            ),
+        )
         with self.assertRaises(ConfigurationError):
             await broker.start()
         self.assertEqual(broker.ports, [])
@@ -430,7 +483,9 @@ class PortTests(TestCase):
         await started
         await stopped
         await again
-        self.assertEqual((broker.running, broker.ports, broker.directory.isOpen), (False, [], False))
+        self.assertEqual(
+            (broker.running, broker.ports, broker.directory.isOpen), (False, [], False)
+        )
         self.assertEqual(set(os.listdir(self.directory)), {MARK, ".lock"})
 
     async def test_startCancelled(self) -> None:
@@ -441,7 +496,9 @@ class PortTests(TestCase):
         with self.assertRaises(CancelledError):
             await started
         await broker.stop()
-        self.assertEqual((broker.running, broker.ports, broker.directory.isOpen), (False, [], False))
+        self.assertEqual(
+            (broker.running, broker.ports, broker.directory.isOpen), (False, [], False)
+        )
 
     async def test_nobodyTooEarly(self) -> None:
         """Who connects while the directory is being opened is accepted when it is, and answered then."""
@@ -483,7 +540,9 @@ class PortTests(TestCase):
 
     async def test_several(self) -> None:
         """Several listeners serve the same partitions."""
-        broker = BrokerService(reactor, self.settings(listeners="tcp:0:interface=127.0.0.1 | tcp6:0:interface=\\:\\:1"))
+        broker = BrokerService(
+            reactor, self.settings(listeners="tcp:0:interface=127.0.0.1 | tcp6:0:interface=\\:\\:1")
+        )
         self.addCleanup(broker.stop)
         await broker.start()
         first, second = (port.getHost().port for port in broker.ports)
@@ -496,7 +555,9 @@ class PortTests(TestCase):
 
     async def accepted(self, **properties: str) -> Callable[[int, int], int]:
         """What an option of an accepted socket is."""
-        broker = LocalBroker(reactor, {key.replace("_", "."): value for key, value in properties.items()})
+        broker = LocalBroker(
+            reactor, {key.replace("_", "."): value for key, value in properties.items()}
+        )
         self.addCleanup(broker.stop)
         await broker.start()
         client = await connect(self, broker.endpoint)
@@ -525,7 +586,9 @@ class PortTests(TestCase):
         broker = LocalBroker(reactor)
         self.addCleanup(broker.stop)
         await broker.start()
-        clients = await gatherResults([Deferred.fromCoroutine(connect(self, broker.endpoint)) for _ in range(200)])
+        clients = await gatherResults(
+            [Deferred.fromCoroutine(connect(self, broker.endpoint)) for _ in range(200)]
+        )
         for client in clients:
             client.send(encodeFetch("t", 0, 0, 1))
         await gatherResults([client.answer() for client in clients])

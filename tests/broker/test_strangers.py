@@ -10,9 +10,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.strangers import guess
 from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 
-API_VERSIONS = struct.pack(">ihhih", 36, 18, 3, 1, 7) + b"rdkafka" + b"\x00\x0blibrdkafka\x062.3.0\x00"
+API_VERSIONS = (
+    struct.pack(">ihhih", 36, 18, 3, 1, 7) + b"rdkafka" + b"\x00\x0blibrdkafka\x062.3.0\x00"
+)
 """ApiVersions 3 as a client of today begins with: size, key 18, version 3, correlation 1, then its name."""
 
 

@@ -95,7 +95,9 @@ class WarmTests(TransferTestCase):
         self.assertEqual(received, fetchHeader(0, SIZE) + SET)
         self.assertGreater(len(sizes), SIZE // 3_000 - 1)
         self.assertFalse(peer.transport.isSending)
-        self.assertEqual((peer.transport.sentSize, self.lead.counters.requests.writtenSize), (SIZE + 6, SIZE + 6))
+        self.assertEqual(
+            (peer.transport.sentSize, self.lead.counters.requests.writtenSize), (SIZE + 6, SIZE + 6)
+        )
         self.assertEqual(self.lead.coldWorker.jobs.__len__(), 0)
 
     def test_nothingLeft(self) -> None:
@@ -110,7 +112,11 @@ class WarmTests(TransferTestCase):
         """What the socket takes at once is sent at once, without another turn of the reactor."""
         peer = self.connect(200_000)
         found, sent = self.slice(0, 50_000), []
-        self.assertTrue(peer.transport.sendPieces([b"header", found], self.lead.service.factory.flow, lambda: sent.append(1)))
+        self.assertTrue(
+            peer.transport.sendPieces(
+                [b"header", found], self.lead.service.factory.flow, lambda: sent.append(1)
+            )
+        )
         self.assertEqual((peer._socket.recv(100_000), sent), (b"header" + SET[:50_000], []))
 
     def test_order(self) -> None:
@@ -118,7 +124,11 @@ class WarmTests(TransferTestCase):
         peer, flow = self.connect(), self.lead.service.factory.flow
         done: list[str] = []
         peer.transport.write(b"first")
-        self.assertFalse(peer.transport.sendPieces([b"second", self.slice(5, 100_000), b"third"], flow, lambda: done.append("sent")))
+        self.assertFalse(
+            peer.transport.sendPieces(
+                [b"second", self.slice(5, 100_000), b"third"], flow, lambda: done.append("sent")
+            )
+        )
         peer.transport.write(b"fourth")
         peer.transport.writeSequence([b"fif", b"th"])
         peer.transport.write(b"")
@@ -129,7 +139,11 @@ class WarmTests(TransferTestCase):
     def test_emptySlices(self) -> None:
         """Slices without bytes are nothing, and let go."""
         peer, flow = self.connect(), self.lead.service.factory.flow
-        self.assertTrue(peer.transport.sendPieces([EMPTY_SLICE, b"a", self.slice(7, 0), b"b", EMPTY_SLICE], flow, list))
+        self.assertTrue(
+            peer.transport.sendPieces(
+                [EMPTY_SLICE, b"a", self.slice(7, 0), b"b", EMPTY_SLICE], flow, list
+            )
+        )
         self.assertEqual(peer.receive(), b"ab")
 
     def test_budget(self) -> None:
@@ -158,7 +172,13 @@ class WarmTests(TransferTestCase):
         peer.send(encodeFetch("t", 0, 0, ALL))
         received = peer.receive()
         self.assertEqual((received, peer.closed), (fetchHeader(0, SIZE) + SET[:1_000_000], True))
-        self.assertEqual(["ends before byte 1000000, which was promised to <peer 2>: cutting it off" in line for line in lines()], [True])
+        self.assertEqual(
+            [
+                "ends before byte 1000000, which was promised to <peer 2>: cutting it off" in line
+                for line in lines()
+            ],
+            [True],
+        )
         other.send(encodeFetch("t", 0, 0, 1000))
         self.assertEqual(other.fetched(), [(0, SET[:1000])])
 
@@ -170,7 +190,9 @@ class WarmTests(TransferTestCase):
         peer.send(encodeFetch("t", 0, 0, 2_000))
         received = peer.receive()
         self.assertEqual((received, peer.closed), (fetchHeader(0, 2_000) + SET[:1_000], True))
-        self.assertEqual(["ends before byte 1000, which was promised" in line for line in lines()], [True])
+        self.assertEqual(
+            ["ends before byte 1000, which was promised" in line for line in lines()], [True]
+        )
 
     def test_broken(self) -> None:
         """A peer that has gone while slices are sent ends the connection, and they are let go."""
@@ -194,7 +216,11 @@ class WarmTests(TransferTestCase):
     def test_lost(self) -> None:
         """A connection that is lost lets all go, and does not say that it was sent."""
         peer, done = self.connect(), []
-        peer.transport.sendPieces([self.slice(0, 500_000), self.slice(5, 5)], self.lead.service.factory.flow, lambda: done.append(1))
+        peer.transport.sendPieces(
+            [self.slice(0, 500_000), self.slice(5, 5)],
+            self.lead.service.factory.flow,
+            lambda: done.append(1),
+        )
         self.assertGreater(self.lead.pinCounts()[0], 0)
         peer.vanish()
         self.assertEqual((self.lead.pinCounts(), done), ([0], []))
@@ -354,7 +380,9 @@ class ReadingTests(TransferTestCase):
         lines = capture(self)
         self.truncate(READ_SIZE + 10)
         peer = self.fetching()
-        self.assertEqual(self.receiveAll(peer)[: 6 + READ_SIZE], fetchHeader(0, SIZE) + SET[:READ_SIZE])
+        self.assertEqual(
+            self.receiveAll(peer)[: 6 + READ_SIZE], fetchHeader(0, SIZE) + SET[:READ_SIZE]
+        )
         self.assertTrue(peer.closed)
         self.assertEqual(len(lines()), 1)
         self.assertIn("for a client failed: it ends too soon", lines()[0])
@@ -385,13 +413,20 @@ class ReadingTests(TransferTestCase):
     def test_emptySlices(self) -> None:
         """Slices without bytes are nothing; all that is given is sent, and said to be."""
         transport, done = StringTransport(), []
-        ReadingTransfer(transport, [EMPTY_SLICE, b"a", EMPTY_SLICE, b"b"], self.lead.service.factory.flow, lambda: done.append(1)).start()
+        ReadingTransfer(
+            transport,
+            [EMPTY_SLICE, b"a", EMPTY_SLICE, b"b"],
+            self.lead.service.factory.flow,
+            lambda: done.append(1),
+        ).start()
         self.assertEqual((transport.value(), transport.producer, done), (b"ab", None, [1]))
 
     def test_pausedAtTheEnd(self) -> None:
         """The end is said when the transport would take more, and not before."""
         transport, done = StringTransport(), []
-        outgoing = ReadingTransfer(transport, [b"a", b"b"], self.lead.service.factory.flow, lambda: done.append(1))
+        outgoing = ReadingTransfer(
+            transport, [b"a", b"b"], self.lead.service.factory.flow, lambda: done.append(1)
+        )
         outgoing.pauseProducing()
         outgoing.start()
         self.assertEqual((transport.value(), done), (b"", []))
@@ -413,14 +448,20 @@ class SocketTestCase(TestCase):
     async def exchange(self, client: Client) -> None:
         """Publish, and read back in several ways."""
         client.send(encodeProduce("t", 0, SET))
-        client.send(encodeFetch("t", 0, 0, ALL), encodeFetch("t", 0, 900_010, 1_000_000), encodeMultiFetch([("t", 0, 0, 500_000), ("t", 0, SIZE, 5)]))
+        client.send(
+            encodeFetch("t", 0, 0, ALL),
+            encodeFetch("t", 0, 900_010, 1_000_000),
+            encodeMultiFetch([("t", 0, 0, 500_000), ("t", 0, SIZE, 5)]),
+        )
         self.assertEqual(decodeFetch(await client.answer()), (0, SET))
         self.assertEqual(decodeFetch(await client.answer()), (0, SET[900_010:1_900_010]))
         self.assertEqual(decodeMultiFetch(await client.answer()), [(0, SET[:500_000]), (0, b"")])
 
     def assertNothingPinned(self, broker: LocalBroker) -> None:
         for log in broker.broker.service.directory.logs.values():
-            self.assertEqual([segment.file.pinCount for segment in log.segments], [0] * len(log.segments))
+            self.assertEqual(
+                [segment.file.pinCount for segment in log.segments], [0] * len(log.segments)
+            )
 
 
 class SocketTests(SocketTestCase):
@@ -431,7 +472,9 @@ class SocketTests(SocketTestCase):
         broker = await self.serve({"socket.send.buffer": "4096"})
         client = await connect(self, broker.endpoint)
         await self.exchange(client)
-        self.assertIsInstance(next(iter(broker.broker.service.factory.connections)).transport, transfer.SliceServer)
+        self.assertIsInstance(
+            next(iter(broker.broker.service.factory.connections)).transport, transfer.SliceServer
+        )
         self.assertNothingPinned(broker)
 
     async def test_cold(self) -> None:
@@ -445,9 +488,14 @@ class SocketTests(SocketTestCase):
         broker = await self.serve({})
         clients = [await connect(self, broker.endpoint) for _ in range(50)]
         for number, client in enumerate(clients):
-            client.send(encodeProduce(f"t{number}", 0, encodeSet([b"%d" % number * 1000])), encodeFetch(f"t{number}", 0, 0, ALL))
+            client.send(
+                encodeProduce(f"t{number}", 0, encodeSet([b"%d" % number * 1000])),
+                encodeFetch(f"t{number}", 0, 0, ALL),
+            )
         for number, client in enumerate(clients):
-            self.assertEqual(decodeFetch(await client.answer()), (0, encodeSet([b"%d" % number * 1000])))
+            self.assertEqual(
+                decodeFetch(await client.answer()), (0, encodeSet([b"%d" % number * 1000]))
+            )
 
     async def test_unix(self) -> None:
         """A UNIX socket serves, too."""
@@ -465,14 +513,20 @@ class TlsTests(SocketTestCase):
 
     async def serveTls(self, properties: dict[str, str] | None = None) -> LocalBroker:
         self.keyPath, self.certificatePath = makeCertificate(Path(self.mktemp()))
-        listener = f"ssl:0:interface=127.0.0.1:privateKey={self.keyPath}:certKey={self.certificatePath}"
+        listener = (
+            f"ssl:0:interface=127.0.0.1:privateKey={self.keyPath}:certKey={self.certificatePath}"
+        )
         return await self.serve({"listeners": listener, **(properties or {})})
 
     async def connectTls(self, broker: LocalBroker) -> Client:
         certificate = TwistedCertificate.loadPEM(self.certificatePath.read_bytes())
-        options = optionsForClientTLS("127.0.0.1", trustRoot=trustRootFromCertificates([certificate]))
+        options = optionsForClientTLS(
+            "127.0.0.1", trustRoot=trustRootFromCertificates([certificate])
+        )
         client = Client()
-        await connectProtocol(SSL4ClientEndpoint(reactor, "127.0.0.1", broker.port, options), client)
+        await connectProtocol(
+            SSL4ClientEndpoint(reactor, "127.0.0.1", broker.port, options), client
+        )
         self.addCleanup(client.abort)
         return client
 
@@ -508,7 +562,7 @@ class TlsTests(SocketTestCase):
         await deferLater(reactor, 0)
 
     async def test_tlsSendClose(self) -> None:
-        """"Connect, send, close" keeps the data over TLS, too (row 21)."""
+        """ "Connect, send, close" keeps the data over TLS, too (row 21)."""
         broker = await self.serveTls()
         client = await self.connectTls(broker)
         client.send(*[encodeProduce("t", 0, encodeSet([b"%d" % number])) for number in range(100)])
@@ -546,6 +600,3 @@ class TlsTests(SocketTestCase):
             await self.turn()
         await broker.stop()
         self.assertNothingPinned(broker)
-
-
-

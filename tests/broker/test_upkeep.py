@@ -68,10 +68,16 @@ class WriteTests(UpkeepTestCase):
         for payload in (b"a", b"b", b"c"):
             log.append([encodeSet([payload])], 11, 1)
             upkeep.appended(log, 11)
-        self.assertEqual((self.lead.contents(), log.pendingSize, log.endOffset, upkeep.unflushedSize), (b"", 33, 33, 33))
+        self.assertEqual(
+            (self.lead.contents(), log.pendingSize, log.endOffset, upkeep.unflushedSize),
+            (b"", 33, 33, 33),
+        )
         before = self.lead.fileSystem.operationCount
         self.lead.turn()
-        self.assertEqual((self.lead.contents(), log.pendingSize, log.endOffset), (encodeSet([b"a", b"b", b"c"]), 0, 33))
+        self.assertEqual(
+            (self.lead.contents(), log.pendingSize, log.endOffset),
+            (encodeSet([b"a", b"b", b"c"]), 0, 33),
+        )
         self.assertEqual(self.lead.fileSystem.operationCount - before, 1)
 
     def test_manyConnections(self) -> None:
@@ -138,14 +144,20 @@ class FlushTests(UpkeepTestCase):
         self.peer.send(produce(b"c"), produce(b"d", topic="quick"))
         self.lead.advance(0.05)
         self.assertEqual(self.lead.flushWorker.performAll(), 0)
-        self.assertEqual((self.lead.log().visibleOffset, self.lead.log("quick").visibleOffset), (11, 11))
+        self.assertEqual(
+            (self.lead.log().visibleOffset, self.lead.log("quick").visibleOffset), (11, 11)
+        )
         self.lead.advance(0.05)
         self.assertEqual(self.lead.flushWorker.performAll(), 1)
-        self.assertEqual((self.lead.log().visibleOffset, self.lead.log("quick").visibleOffset), (11, 22))
+        self.assertEqual(
+            (self.lead.log().visibleOffset, self.lead.log("quick").visibleOffset), (11, 22)
+        )
         for _ in range(6):
             self.lead.advance(0.05)
         self.assertEqual(self.lead.flushWorker.performAll(), 1)
-        self.assertEqual((self.lead.log().visibleOffset, self.lead.log("quick").visibleOffset), (22, 22))
+        self.assertEqual(
+            (self.lead.log().visibleOffset, self.lead.log("quick").visibleOffset), (22, 22)
+        )
 
     def test_oneAtATime(self) -> None:
         """One flush a partition is under way at a time; what comes meanwhile is flushed by the next, at once if that is due, too."""
@@ -169,13 +181,20 @@ class FlushTests(UpkeepTestCase):
         self.peer.send(produce(b"a", b"b", b"c"))
         self.lead.reactor.advance(0.0205)
         self.lead.flushWorker.perform()
-        self.assertEqual(self.lead.counters.flushes.snapshot(), {"count": 1, "failedCount": 0, "totalMs": 20, "longestMs": 20})
+        self.assertEqual(
+            self.lead.counters.flushes.snapshot(),
+            {"count": 1, "failedCount": 0, "totalMs": 20, "longestMs": 20},
+        )
 
 
 class BackPressureTests(UpkeepTestCase):
     """Producers wait when too much is unflushed."""
 
-    properties = {**NEVER, "max.unflushed.bytes.per.partition": "1000", "max.unflushed.bytes": "2000"}
+    properties = {
+        **NEVER,
+        "max.unflushed.bytes.per.partition": "1000",
+        "max.unflushed.bytes": "2000",
+    }
 
     def test_flushBegins(self) -> None:
         """Above the limit of a partition a flush begins at once, without being due."""
@@ -190,9 +209,15 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(1001)))
         self.peer.send(produce(b"b"), produce(b"c"), encodeOffsets("t", 0, -2, 1))
         other.send(produce(b"d"))
-        self.assertEqual((self.lead.log().endOffset, self.lead.upkeep.waitingCount, self.peer.offsets()), (1001, 2, []))
+        self.assertEqual(
+            (self.lead.log().endOffset, self.lead.upkeep.waitingCount, self.peer.offsets()),
+            (1001, 2, []),
+        )
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.log().endOffset, self.lead.upkeep.waitingCount, self.peer.offsets()), (1034, 0, [[0]]))
+        self.assertEqual(
+            (self.lead.log().endOffset, self.lead.upkeep.waitingCount, self.peer.offsets()),
+            (1034, 0, [[0]]),
+        )
         self.assertEqual(self.lead.contents(), encodeSet([sized(1001), b"b", b"c", b"d"]))
 
     def test_otherPartitions(self) -> None:
@@ -233,7 +258,9 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(900)), produce(sized(900), topic="u"))
         self.assertEqual(len(self.lead.flushWorker.jobs), 0)
         self.peer.send(produce(sized(300), topic="v"))
-        self.assertEqual((len(self.lead.flushWorker.jobs), self.lead.upkeep.unflushedSize), (3, 2100))
+        self.assertEqual(
+            (len(self.lead.flushWorker.jobs), self.lead.upkeep.unflushedSize), (3, 2100)
+        )
         self.peer.send(produce(b"waiting"))
         self.assertEqual(self.lead.upkeep.waitingCount, 1)
         self.lead.flushWorker.perform()
@@ -253,7 +280,14 @@ class BackPressureTests(UpkeepTestCase):
         other.send(produce(b"waiting, too", topic="u"))
         self.assertEqual(self.lead.upkeep.waitingCount, 2)
         self.lead.settle()
-        self.assertEqual((self.lead.upkeep.waitingCount, self.lead.log("v").endOffset, self.lead.log("u").endOffset), (0, 317, 922))
+        self.assertEqual(
+            (
+                self.lead.upkeep.waitingCount,
+                self.lead.log("v").endOffset,
+                self.lead.log("u").endOffset,
+            ),
+            (0, 317, 922),
+        )
 
     def test_strides(self) -> None:
         """Of several that are let go together, those who would come above the limit again wait again; at no time is more than one set above it."""
@@ -268,7 +302,9 @@ class BackPressureTests(UpkeepTestCase):
             self.lead.turn()
             most = max(most, self.lead.log().unflushedSize)
         self.lead.settle()
-        self.assertEqual((most, self.lead.log().endOffset, self.lead.upkeep.waitingCount), (1200, 1001 + 4000, 0))
+        self.assertEqual(
+            (most, self.lead.log().endOffset, self.lead.upkeep.waitingCount), (1200, 1001 + 4000, 0)
+        )
 
     def test_cancel(self) -> None:
         """Who waits for relief or for a roll can go away."""
@@ -300,7 +336,10 @@ class FullDiskTests(UpkeepTestCase):
         self.peer.send(produce(b"c"), produce(b"d"))
         other.send(produce(b"e"))
         log = self.lead.log()
-        self.assertEqual((log.endOffset, log.pendingSize, self.lead.upkeep.waitingCount, self.lead.contents()), (22, 22, 2, b""))
+        self.assertEqual(
+            (log.endOffset, log.pendingSize, self.lead.upkeep.waitingCount, self.lead.contents()),
+            (22, 22, 2, b""),
+        )
         for _ in range(10):
             self.lead.advance(0.5)
         self.assertEqual(len(lines()), 1)
@@ -318,7 +357,11 @@ class FullDiskTests(UpkeepTestCase):
         Who waited goes on when there is room again, and not only with the next flush by the clock, also when what was held up is more than half of what
         a partition may have unflushed.
         """
-        properties = {"log.flush.interval": "1000", "log.default.flush.interval.ms": "3600000", "max.unflushed.bytes.per.partition": "100"}
+        properties = {
+            "log.flush.interval": "1000",
+            "log.default.flush.interval.ms": "3600000",
+            "max.unflushed.bytes.per.partition": "100",
+        }
         self.lead = self.broker({**self.properties, **properties})
         self.peer = self.lead.connect()
         self.create("t")
@@ -420,7 +463,13 @@ class FullDiskTests(UpkeepTestCase):
         self.peer.send(produce(b"a"), produce(b"b"))
         self.peer.send(produce(b"c"))
         self.lead.stop()
-        self.assertTrue(any("t-0 is closed with 22 bytes that could not be written: they are lost" in line for line in lines()), lines())
+        self.assertTrue(
+            any(
+                "t-0 is closed with 22 bytes that could not be written: they are lost" in line
+                for line in lines()
+            ),
+            lines(),
+        )
         self.assertTrue(any("No clean-shutdown mark was written" in line for line in lines()))
         self.assertNotIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
         self.assertEqual(self.lead.upkeep.waitingCount, 0)
@@ -478,7 +527,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertEqual(self.lead.fileSystem.operationCount, before)
         self.assertEqual(self.lead.log().visibleOffset, 0)
         self.assertEqual(self.fetch(0), (-1, b""))
-        self.assertEqual(self.lead.counters.flushes.snapshot(), {"count": 0, "failedCount": 1, "totalMs": 0, "longestMs": 0})
+        self.assertEqual(
+            self.lead.counters.flushes.snapshot(),
+            {"count": 0, "failedCount": 1, "totalMs": 0, "longestMs": 0},
+        )
 
     def test_saidOnce(self) -> None:
         """A write that fails while a flush is under way is reported once, not again when the flush has ended."""
@@ -525,7 +577,11 @@ class BrokenDiskTests(UpkeepTestCase):
         ):
             for isWrite in (True, False):
                 self.begin()
-                self.lead.fileSystem.fail("write" if isWrite else "fsync", self.path()[len(ROOT) :] if isWrite else ".kafka", errno.EIO)
+                self.lead.fileSystem.fail(
+                    "write" if isWrite else "fsync",
+                    self.path()[len(ROOT) :] if isWrite else ".kafka",
+                    errno.EIO,
+                )
                 affected, other = self.lead.connect(), self.lead.connect()
                 other.send(produce(b"o", topic="u"))
                 if isWrite:  # in one piece, so that only the question has it written
@@ -549,7 +605,10 @@ class BrokenDiskTests(UpkeepTestCase):
         lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
         self.peer.send(produce(b"a"))
         self.assertIsNotNone(lead.log().failure)
-        for asked, answers in ((1, [[0]]), (0, [])):  # an answer is what is visible, and nothing was flushed
+        for asked, answers in (
+            (1, [[0]]),
+            (0, []),
+        ):  # an answer is what is visible, and nothing was flushed
             peer = lead.connect()
             peer.send(encodeProduce("t", 1, encodeSet([b"b"])) + encodeOffsets("t", asked, -1, 1))
             lead.settle()
@@ -619,7 +678,12 @@ class BrokenDiskTests(UpkeepTestCase):
 class RollTests(UpkeepTestCase):
     """The next segment."""
 
-    properties = {**NEVER, "log.file.size": "100", "log.roll.hours": "1", "disk.full.retry.ms": "500"}
+    properties = {
+        **NEVER,
+        "log.file.size": "100",
+        "log.roll.hours": "1",
+        "disk.full.retry.ms": "500",
+    }
 
     def segments(self) -> list[int]:
         return [segment.baseOffset for segment in self.lead.log().segments]
@@ -629,9 +693,15 @@ class RollTests(UpkeepTestCase):
         other = self.lead.connect()
         self.peer.send(produce(sized(101)), produce(b"b"), produce(b"c"))
         other.send(produce(b"d"))
-        self.assertEqual((self.segments(), self.lead.log().endOffset, self.lead.upkeep.waitingCount), ([0], 101, 2))
+        self.assertEqual(
+            (self.segments(), self.lead.log().endOffset, self.lead.upkeep.waitingCount),
+            ([0], 101, 2),
+        )
         self.lead.flushWorker.perform()
-        self.assertEqual((self.segments(), self.lead.log().endOffset, self.lead.upkeep.waitingCount), ([0, 101], 134, 0))
+        self.assertEqual(
+            (self.segments(), self.lead.log().endOffset, self.lead.upkeep.waitingCount),
+            ([0, 101], 134, 0),
+        )
         self.lead.turn()
         self.assertEqual(self.lead.contents()[101:], encodeSet([b"b", b"c", b"d"]))
 
@@ -681,7 +751,9 @@ class RollTests(UpkeepTestCase):
             self.lead.settle()
             self.lead.advance(0.5)
         self.lead.settle()
-        self.assertEqual((self.segments(), self.lead.contents()[101:]), ([0, 101], encodeSet([b"b"])))
+        self.assertEqual(
+            (self.segments(), self.lead.contents()[101:]), ([0, 101], encodeSet([b"b"]))
+        )
         self.assertTrue(any("t-0 waits for room on the disk" in line for line in lines()), lines())
         self.assertEqual(self.lead.upkeep.waitingCount, 0)
         self.lead.advance(10)
@@ -694,7 +766,9 @@ class RollTests(UpkeepTestCase):
         for _ in range(8):
             self.lead.settle()
             self.lead.advance(0.5)
-        self.assertEqual((self.segments(), self.lead.contents()[101:]), ([0, 101], encodeSet([b"b"])))
+        self.assertEqual(
+            (self.segments(), self.lead.contents()[101:]), ([0, 101], encodeSet([b"b"]))
+        )
 
     def test_broken(self) -> None:
         """When the new file cannot be made for another reason, the partition is out of service and those who wait are told."""
@@ -725,13 +799,20 @@ class RollTests(UpkeepTestCase):
         self.peer.send(produce(b"b"))
         self.lead.settle()
         self.assertEqual(self.segments(), [0, 101])
-        self.assertTrue(any("had the name of the next segment" in line for line in lines()), lines())
+        self.assertTrue(
+            any("had the name of the next segment" in line for line in lines()), lines()
+        )
 
 
 class RetentionTests(UpkeepTestCase):
     """Deleting by the clock."""
 
-    properties = {"log.flush.interval": "1", "log.file.size": "130", "log.retention.hours": "1", "log.cleanup.interval.mins": "10"}
+    properties = {
+        "log.flush.interval": "1",
+        "log.file.size": "130",
+        "log.retention.hours": "1",
+        "log.cleanup.interval.mins": "10",
+    }
 
     def fill(self, count: int) -> None:
         for _ in range(count):
@@ -791,7 +872,9 @@ class RetentionTests(UpkeepTestCase):
 
     def test_readersKeepTheirSlices(self) -> None:
         """A segment that is deleted while a client takes its slice is sent to the end, and its file removed the next time (row 45)."""
-        self.lead = self.broker({**self.properties, "log.file.size": "3000000", "log.retention.size": "1"})
+        self.lead = self.broker(
+            {**self.properties, "log.file.size": "3000000", "log.retention.size": "1"}
+        )
         self.peer = self.lead.connect()
         for _ in range(4):
             self.peer.send(produce(b"x" * 900_000))
@@ -815,7 +898,9 @@ class RetentionTests(UpkeepTestCase):
         self.lead.fileSystem.fail("rename", ".kafka", errno.EACCES)
         self.tick(60)
         self.tick(3600)
-        self.assertTrue(any("Deleting segments of t-0 did not work" in line for line in lines()), lines())
+        self.assertTrue(
+            any("Deleting segments of t-0 did not work" in line for line in lines()), lines()
+        )
         self.fill(1)
         self.assertEqual(self.fetch(30 * 14), (0, encodeSet([b"test"])))
         self.tick(600)
@@ -913,7 +998,9 @@ class EndTests(UpkeepTestCase):
 
     def test_appendAfterTheEnd(self) -> None:
         """What would be appended to a closed partition is refused, also by one who waits for a roll that comes no more."""
-        lead: LeadBroker = self.broker({**NEVER, "log.file.size": "100", "max.unflushed.bytes.per.partition": "50"})
+        lead: LeadBroker = self.broker(
+            {**NEVER, "log.file.size": "100", "max.unflushed.bytes.per.partition": "50"}
+        )
         peer: Peer = lead.connect()
         peer.send(produce(b"a"))
         lead.settle()

@@ -27,16 +27,25 @@ class RecentTests(SynchronousTestCase):
         """A piece that ends where the appended bytes begin, or begins where they end, is not among them."""
         warmth = Warmth(10)
         warmth.remember("a", PIECE_SIZE, PIECE_SIZE)
-        self.assertEqual([warmth.isWarm("a", -1, index * PIECE_SIZE, 1) for index in range(3)], [False, True, False])
+        self.assertEqual(
+            [warmth.isWarm("a", -1, index * PIECE_SIZE, 1) for index in range(3)],
+            [False, True, False],
+        )
 
     def test_limited(self) -> None:
         """Only so many are remembered, the latest."""
         warmth = Warmth(3)
         for index in (0, 1, 2, 0, 3):
             warmth.remember("a", index * PIECE_SIZE, 1)
-        self.assertEqual([index for index in range(4) if warmth.isWarm("a", -1, index * PIECE_SIZE, 1)], [0, 2, 3])
+        self.assertEqual(
+            [index for index in range(4) if warmth.isWarm("a", -1, index * PIECE_SIZE, 1)],
+            [0, 2, 3],
+        )
         warmth.remember("b", 0, 100 * PIECE_SIZE)
-        self.assertEqual([index for index in range(100) if warmth.isWarm("b", -1, index * PIECE_SIZE, 1)], [97, 98, 99])
+        self.assertEqual(
+            [index for index in range(100) if warmth.isWarm("b", -1, index * PIECE_SIZE, 1)],
+            [97, 98, 99],
+        )
 
     def test_none(self) -> None:
         """Told to remember nothing, it does not."""
@@ -132,7 +141,10 @@ class CachedTests(SynchronousTestCase):
         self.patch(os, "posix_fadvise", fadvise)
         self.patch(os, "pread", pread)
         self.warmth.readIn(self.fileno, 1000, PROBE_STEP_SIZE + 5)
-        waits = [("wait", position, 1) for position in (1000, 1000 + PROBE_STEP_SIZE, 1004 + PROBE_STEP_SIZE)]
+        waits = [
+            ("wait", position, 1)
+            for position in (1000, 1000 + PROBE_STEP_SIZE, 1004 + PROBE_STEP_SIZE)
+        ]
         self.assertEqual(told, [("ask", 1000, PROBE_STEP_SIZE + 5), *waits])
         self.warmth.readIn(self.fileno, PIECE_SIZE - 10, PROBE_STEP_SIZE)
 

@@ -40,8 +40,17 @@ class ClusterCase(CommandCase):
         for number in range(brokerCount):
             self.brokers.append(await self._startBroker(number, properties))
 
-    async def _startBroker(self, number: int, properties: Mapping[str, str], directory: str | None = None) -> LocalBroker:
-        broker = LocalBroker(reactor, {**registered(self.servers, number), **{key.replace("_", "."): value for key, value in properties.items()}}, directory)
+    async def _startBroker(
+        self, number: int, properties: Mapping[str, str], directory: str | None = None
+    ) -> LocalBroker:
+        broker = LocalBroker(
+            reactor,
+            {
+                **registered(self.servers, number),
+                **{key.replace("_", "."): value for key, value in properties.items()},
+            },
+            directory,
+        )
         self.addCleanup(broker.stop)
         await broker.start()
         return broker
@@ -54,7 +63,9 @@ class ClusterCase(CommandCase):
         """
         [old] = self.brokers
         await old.broker.stop()
-        for path, seconds in zip(sorted(glob(os.path.join(old.directory, f"{topic}-0", "*.kafka"))), times, strict=False):
+        for path, seconds in zip(
+            sorted(glob(os.path.join(old.directory, f"{topic}-0", "*.kafka"))), times, strict=False
+        ):
             os.utime(path, (seconds, seconds))
         await self._startBroker(0, properties, old.directory)
 

@@ -84,7 +84,13 @@ class Process(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         status: Any = reason.value
         self._look(isEnded=True)
-        self.ended.callback(Outcome(status.exitCode if status.exitCode is not None else -status.signal, self.output, self.errors.decode()))
+        self.ended.callback(
+            Outcome(
+                status.exitCode if status.exitCode is not None else -status.signal,
+                self.output,
+                self.errors.decode(),
+            )
+        )
 
 
 class Deaf(Protocol):
@@ -109,7 +115,9 @@ class CommandCase(TestCase):
 
     async def startBroker(self, **properties: str) -> LocalBroker:
         """A broker that shows at once what it took; keys with underscores for dots."""
-        self.broker = LocalBroker(reactor, {key.replace("_", "."): value for key, value in properties.items()})
+        self.broker = LocalBroker(
+            reactor, {key.replace("_", "."): value for key, value in properties.items()}
+        )
         self.addCleanup(self.broker.stop)
         await self.broker.start()
         return self.broker
@@ -139,7 +147,13 @@ class CommandCase(TestCase):
             file.write(data)
         return path
 
-    async def perform(self, *arguments: str, descriptor: int = -1, output: int = -1, errors: io.StringIO | None = None) -> Outcome:
+    async def perform(
+        self,
+        *arguments: str,
+        descriptor: int = -1,
+        output: int = -1,
+        errors: io.StringIO | None = None,
+    ) -> Outcome:
         """
         Carry out a command in this reactor.
 

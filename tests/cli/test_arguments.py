@@ -56,21 +56,49 @@ class AccessTests(SynchronousTestCase):
     def test_endpoint(self) -> None:
         """A broker's address goes into C{broker.endpoint}; an endpoint string stays as it is."""
         change = "--set=broker.endpoint=tls:{host}:{port}:trustRoots=/ca"
-        for broker, endpoint in (("log1:9092", "tls:log1:9092:trustRoots=/ca"), ("tls:log1:9093", "tls:log1:9093"), ("unix:/run/b", "unix:/run/b")):
-            self.assertEqual(endpointOf(self.options("offsets", "--topic", "t", "--broker", broker, change)), endpoint)
+        for broker, endpoint in (
+            ("log1:9092", "tls:log1:9092:trustRoots=/ca"),
+            ("tls:log1:9093", "tls:log1:9093"),
+            ("unix:/run/b", "unix:/run/b"),
+        ):
+            self.assertEqual(
+                endpointOf(self.options("offsets", "--topic", "t", "--broker", broker, change)),
+                endpoint,
+            )
 
     def test_second(self) -> None:
         """A second cluster has what the first has, or a file of its own."""
-        clusters = ("replay", "--topic", "a", "--to-topic", "b", "--zookeeper", "zk1", "--to-zookeeper", "zk2", "--set", "zk.digest=me:secret")
+        clusters = (
+            "replay",
+            "--topic",
+            "a",
+            "--to-topic",
+            "b",
+            "--zookeeper",
+            "zk1",
+            "--to-zookeeper",
+            "zk2",
+            "--set",
+            "zk.digest=me:secret",
+        )
         options = self.options(*clusters)
         self.assertEqual(options.otherAccess, options.access)
         options = self.options(*clusters, "--to-config", self.config("zk.digest=you:secret"))
-        self.assertEqual((options.access.zookeeperDigest, options.otherAccess.zookeeperDigest), ("me:secret", "you:secret"))
+        self.assertEqual(
+            (options.access.zookeeperDigest, options.otherAccess.zookeeperDigest),
+            ("me:secret", "you:secret"),
+        )
 
     def test_wrong(self) -> None:
         """What is wrong is a wrong argument."""
-        for more, part in ((("--set", "zk.acl=all"), "zk.acl=all"), (("--set", "x=1"), "no such key"), (("--config", "/none"), "cannot read /none")):
-            error = self.assertRaises(SystemExit, self.options, "topics", "--zookeeper", "zk1", *more)
+        for more, part in (
+            (("--set", "zk.acl=all"), "zk.acl=all"),
+            (("--set", "x=1"), "no such key"),
+            (("--config", "/none"), "cannot read /none"),
+        ):
+            error = self.assertRaises(
+                SystemExit, self.options, "topics", "--zookeeper", "zk1", *more
+            )
             self.assertEqual(str(error)[:2], "2:")
             self.assertIn(part, str(error))
 
@@ -110,14 +138,18 @@ class TypeTests(SynchronousTestCase):
 
     def test_patterns(self) -> None:
         """A pattern means to us what it means to Java, or is refused by name."""
-        self.assertEqual(list(topicsThatMatch("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"])
+        self.assertEqual(
+            list(topicsThatMatch("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"]
+        )
         self.assertEqual(list(topicsThatDoNot("a.*, b").streamCounts(["ab", "b", "c"])), ["c"])
         for make in (topicsThatMatch, topicsThatDoNot):
             self.refused(make, "[a&&[b]]", "(", r"\p{Lu}")
 
     def test_separator(self) -> None:
         """A separator is bytes; a tab can be written as people write it."""
-        self.assertEqual([separator(text) for text in (":", "\\t", "ä\udcff")], [b":", b"\t", b"\xc3\xa4\xff"])
+        self.assertEqual(
+            [separator(text) for text in (":", "\\t", "ä\udcff")], [b":", b"\t", b"\xc3\xa4\xff"]
+        )
         self.assertRaises(argparse.ArgumentTypeError, separator, "")
 
     def test_codec(self) -> None:
@@ -127,7 +159,10 @@ class TypeTests(SynchronousTestCase):
 
     def test_time(self) -> None:
         """A time is a word, milliseconds, or a date, local unless it says otherwise."""
-        self.assertEqual([time(text) for text in ("latest", "earliest", "0", "1700000000000")], [-1, -2, 0, 1700000000000])
+        self.assertEqual(
+            [time(text) for text in ("latest", "earliest", "0", "1700000000000")],
+            [-1, -2, 0, 1700000000000],
+        )
         self.assertEqual(time("2026-01-31T12:00:00.250+01:00"), 1769857200250)
         self.assertEqual(time("2026-01-31"), int(datetime(2026, 1, 31).timestamp() * 1000))  # noqa: DTZ001 - local is meant
         self.refused(time, "yesterday", "-5", "²")

@@ -21,7 +21,9 @@ class AuditTests(AuditCase):
 
     async def audit(self, *arguments: str) -> Outcome:
         tiers = [word for tier in self.tiers() for word in ("--tier", tier)]
-        return await self.perform("audit", *tiers, "--set", "audit.window.ms=1000", "--set", "timeout.ms=2000", *arguments)
+        return await self.perform(
+            "audit", *tiers, "--set", "audit.window.ms=1000", "--set", "timeout.ms=2000", *arguments
+        )
 
     async def test_whole(self) -> None:
         """Nothing is missing: 0, and a table."""
@@ -59,8 +61,12 @@ class AuditTests(AuditCase):
     async def test_config(self) -> None:
         """A property file says the same; what is wrong with it is said in a line."""
         await self.fill()
-        path = self.write(f"tiers={'|'.join(self.tiers())}\naudit.window.ms=1000\nmisspelt=1\n".encode())
-        code, _output, errors = await self.perform("audit", "--config", path, "--set", "topics=clicks")
+        path = self.write(
+            f"tiers={'|'.join(self.tiers())}\naudit.window.ms=1000\nmisspelt=1\n".encode()
+        )
+        code, _output, errors = await self.perform(
+            "audit", "--config", path, "--set", "topics=clicks"
+        )
         self.assertEqual(code, 0)
         self.assertIn("misspelt", errors)
         code, _output, errors = await self.perform("audit", "--config", path, "--set", "grace.ms=x")
@@ -83,6 +89,14 @@ class AuditTests(AuditCase):
     async def test_process(self) -> None:
         """As cron runs it, with its exit status."""
         await self.fill(10, 9)
-        process, _transport = self.spawn("audit", "--tier", self.tiers()[1], "--tier", self.tiers()[0], "--set", "audit.window.ms=1000")
+        process, _transport = self.spawn(
+            "audit",
+            "--tier",
+            self.tiers()[1],
+            "--tier",
+            self.tiers()[0],
+            "--set",
+            "audit.window.ms=1000",
+        )
         code, output, errors = await process.ended
         self.assertEqual((code, errors), (3, ""), output)

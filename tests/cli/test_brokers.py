@@ -21,8 +21,13 @@ class BrokersTests(ClusterCase):
         result = await self.show()
         self.assertEqual((result.code, result.errors), (0, ""))
         lines = [line.split() for line in result.output.decode().splitlines()]
-        rows = [[str(number), "127.0.0.1", str(broker.port), "1", "2", "yes"] for number, broker in enumerate(self.brokers)]
-        self.assertEqual(lines, [["BROKER", "HOST", "PORT", "TOPICS", "PARTITIONS", "ANSWERS"], *rows])
+        rows = [
+            [str(number), "127.0.0.1", str(broker.port), "1", "2", "yes"]
+            for number, broker in enumerate(self.brokers)
+        ]
+        self.assertEqual(
+            lines, [["BROKER", "HOST", "PORT", "TOPICS", "PARTITIONS", "ANSWERS"], *rows]
+        )
 
     async def test_silent(self) -> None:
         """One that does not answer is told, and makes the exit code 1; the others are shown as ever."""
@@ -36,7 +41,10 @@ class BrokersTests(ClusterCase):
         place = {"host": "127.0.0.1", "topicCount": 0, "partitionCount": 0}
         self.assertEqual(
             document["brokers"],
-            [{"broker": 0, "port": port, "answers": True, **place}, {"broker": 7, "port": int(deaf.split(":")[1]), "answers": False, **place}],
+            [
+                {"broker": 0, "port": port, "answers": True, **place},
+                {"broker": 7, "port": int(deaf.split(":")[1]), "answers": False, **place},
+            ],
         )
         [problem] = document["problems"]
         self.assertIn(f"broker 7 at {deaf} does not answer", problem)

@@ -52,10 +52,14 @@ class ClusterReadingTests(ClusterCase):
         """A topic that is not there is an error that says which are."""
         await self.node("/brokers/topics/t/0", b"1")
         cluster = await self.open()
-        self.assertEqual((await cluster.knownTopics([]), await cluster.knownTopics(["t"])), (["t"], ["t"]))
+        self.assertEqual(
+            (await cluster.knownTopics([]), await cluster.knownTopics(["t"])), (["t"], ["t"])
+        )
         error = await self.refused(cluster.knownTopics(["u"]), CommandError)
         self.assertEqual(str(error), "there is no topic u; there are: t")
 
     async def test_unreachable(self) -> None:
         """A chroot that does not exist is an error, and nothing is left open."""
-        await self.refused(ClusterReading(reactor, self.servers + "/nowhere", 20_000).__aenter__(), ZookeeperError)
+        await self.refused(
+            ClusterReading(reactor, self.servers + "/nowhere", 20_000).__aenter__(), ZookeeperError
+        )

@@ -23,35 +23,56 @@ class ConsumeTests(CommandCase):
     """Messages become lines."""
 
     async def consume(self, *arguments: str, output: int = -1) -> Outcome:
-        return await self.perform("consume", "--broker", self.broker.endpoint, "--topic", "t", *arguments, output=output)
+        return await self.perform(
+            "consume", "--broker", self.broker.endpoint, "--topic", "t", *arguments, output=output
+        )
 
     async def test_fromBeginning(self) -> None:
         """All messages are printed, byte for byte, one a line; how far that was is said on standard error."""
         await self.startBroker()
         await self.publish("t", b"one", b"", b"\xff\x00\r")
-        self.assertEqual(await self.consume("--from-beginning"), Outcome(0, b"one\n\n\xff\x00\r\n", "read 3 messages; the next offset is 36\n"))
+        self.assertEqual(
+            await self.consume("--from-beginning"),
+            Outcome(0, b"one\n\n\xff\x00\r\n", "read 3 messages; the next offset is 36\n"),
+        )
 
     async def test_offset(self) -> None:
         """Reading begins at an offset."""
         await self.startBroker()
         await self.publish("t", b"one", b"two", b"three")
-        self.assertEqual(await self.consume("--offset", "13"), Outcome(0, b"two\nthree\n", "read 2 messages; the next offset is 41\n"))
-        self.assertEqual(await self.consume("--offset", "41"), Outcome(0, b"", "read 0 messages; the next offset is 41\n"))
+        self.assertEqual(
+            await self.consume("--offset", "13"),
+            Outcome(0, b"two\nthree\n", "read 2 messages; the next offset is 41\n"),
+        )
+        self.assertEqual(
+            await self.consume("--offset", "41"),
+            Outcome(0, b"", "read 0 messages; the next offset is 41\n"),
+        )
 
     async def test_maxMessages(self) -> None:
         """It stops after so many messages, or where there are no more; the next offset is where to go on."""
         await self.startBroker()
         await self.publish("t", b"one", b"two", b"three")
-        self.assertEqual(await self.consume("--from-beginning", "--max-messages", "2"), Outcome(0, b"one\ntwo\n", "read 2 messages; the next offset is 26\n"))
-        self.assertEqual((await self.consume("--from-beginning", "--max-messages", "5")).output, b"one\ntwo\nthree\n")
-        self.assertEqual(await self.consume("--from-beginning", "--max-messages", "0"), Outcome(0, b"", ""))
+        self.assertEqual(
+            await self.consume("--from-beginning", "--max-messages", "2"),
+            Outcome(0, b"one\ntwo\n", "read 2 messages; the next offset is 26\n"),
+        )
+        self.assertEqual(
+            (await self.consume("--from-beginning", "--max-messages", "5")).output,
+            b"one\ntwo\nthree\n",
+        )
+        self.assertEqual(
+            await self.consume("--from-beginning", "--max-messages", "0"), Outcome(0, b"", "")
+        )
 
     async def test_formats(self) -> None:
         """Messages can be shown by their checksums, or as JSON."""
         await self.startBroker()
         await self.publish("t", b"one", b"two", codec=GZIP)
         result = await self.consume("--from-beginning", "--format", "checksum")
-        self.assertEqual(result.output, b"checksum:%d\nchecksum:%d\n" % (zlib.crc32(b"one"), zlib.crc32(b"two")))
+        self.assertEqual(
+            result.output, b"checksum:%d\nchecksum:%d\n" % (zlib.crc32(b"one"), zlib.crc32(b"two"))
+        )
         lines = (await self.consume("--from-beginning", "--json")).output.splitlines()
         self.assertEqual([json.loads(line)["payload"] for line in lines], ["one", "two"])
 
@@ -60,18 +81,26 @@ class ConsumeTests(CommandCase):
         await self.startBroker()
         payloads = [b"%d" % index * 50 for index in range(5000)]
         for start in range(0, 5000, 1250):
-            await self.publish("t", *payloads[start : start + 1250], codec=GZIP * (start % 2500 > 0))
+            await self.publish(
+                "t", *payloads[start : start + 1250], codec=GZIP * (start % 2500 > 0)
+            )
         for size in ("65536", "10000000"):
             result = await self.consume("--from-beginning", "--fetch-size", size)
             self.assertEqual(result.output.splitlines(), payloads)
-        self.assertEqual((await self.consume("--from-beginning", "--max-messages", "2500")).output.splitlines(), payloads[:2500])
+        self.assertEqual(
+            (await self.consume("--from-beginning", "--max-messages", "2500")).output.splitlines(),
+            payloads[:2500],
+        )
 
     async def test_insideWrapper(self) -> None:
         """Stopping inside a compressed message leaves the next offset where it begins."""
         await self.startBroker()
         await self.publish("t", b"one")
         await self.publish("t", b"two", b"three", codec=GZIP)
-        self.assertEqual(await self.consume("--from-beginning", "--max-messages", "2"), Outcome(0, b"one\ntwo\n", "read 2 messages; the next offset is 13\n"))
+        self.assertEqual(
+            await self.consume("--from-beginning", "--max-messages", "2"),
+            Outcome(0, b"one\ntwo\n", "read 2 messages; the next offset is 13\n"),
+        )
 
     async def test_emptyWrapper(self) -> None:
         """A compressed message with nothing inside is stepped over."""
@@ -79,7 +108,10 @@ class ConsumeTests(CommandCase):
         empty = encodeMessage(b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0", codec=GZIP)
         self.plant(empty + encodeMessage(b"one"))
         await self.restart()
-        self.assertEqual((await self.consume("--from-beginning", "--fetch-size", str(len(empty)))).output, b"one\n")
+        self.assertEqual(
+            (await self.consume("--from-beginning", "--fetch-size", str(len(empty)))).output,
+            b"one\n",
+        )
 
     def plant(self, data: bytes) -> None:
         """Write the first segment of a topic t, as if the broker had."""
@@ -90,7 +122,10 @@ class ConsumeTests(CommandCase):
 
     async def restart(self) -> None:
         """Stop the broker, and start another in its directory."""
-        planted = [(path, open(path, "rb").read()) for path in glob.glob(os.path.join(self.broker.directory, "*", "*.kafka"))]  # noqa: SIM115
+        planted = [
+            (path, open(path, "rb").read())
+            for path in glob.glob(os.path.join(self.broker.directory, "*", "*.kafka"))
+        ]  # noqa: SIM115
         await self.broker.broker.stop()
         for path, data in planted:
             with open(path, "wb") as file:
@@ -104,7 +139,10 @@ class ConsumeTests(CommandCase):
     async def test_unknownTopic(self) -> None:
         """A topic that nobody published to holds nothing, and is not brought into being."""
         await self.startBroker()
-        self.assertEqual(await self.consume("--from-beginning"), Outcome(0, b"", "read 0 messages; the next offset is 0\n"))
+        self.assertEqual(
+            await self.consume("--from-beginning"),
+            Outcome(0, b"", "read 0 messages; the next offset is 0\n"),
+        )
         self.assertFalse(os.path.exists(os.path.join(self.broker.directory, "t-0")))
 
     async def test_follow(self) -> None:
@@ -121,7 +159,9 @@ class ConsumeTests(CommandCase):
             await self.publish("t", payload)
             self.assertEqual(await read(reactor, source), payload + b"\n")
         following.cancel()
-        self.assertEqual(await following, Outcome(ENDED, b"", "read 3 messages; the next offset is 41\n"))
+        self.assertEqual(
+            await following, Outcome(ENDED, b"", "read 3 messages; the next offset is 41\n")
+        )
 
     async def test_followFromTheEnd(self) -> None:
         """Without a start, following begins at the end."""
@@ -131,7 +171,9 @@ class ConsumeTests(CommandCase):
         source, sink = os.pipe()
         self.addCleanup(os.close, source)
         self.addCleanup(os.close, sink)
-        following = Deferred.fromCoroutine(self.consume("--follow", "--max-messages", "1", output=sink))
+        following = Deferred.fromCoroutine(
+            self.consume("--follow", "--max-messages", "1", output=sink)
+        )
         # What counts the fetches is the broker itself: after one, the end is known.
         counters = self.broker.broker.service.counters.requests
         while not counters.fetchCount > 2:
@@ -150,7 +192,9 @@ class ConsumeTests(CommandCase):
         reading = Deferred.fromCoroutine(self.consume("--from-beginning", output=sink))
         await read(reactor, source)
         reading.cancel()
-        self.assertEqual(await reading, Outcome(ENDED, b"", "read 0 messages; the next offset is 0\n"))
+        self.assertEqual(
+            await reading, Outcome(ENDED, b"", "read 0 messages; the next offset is 0\n")
+        )
 
     async def test_brokenPipe(self) -> None:
         """When nobody reads the output any more, that is a quiet end."""
@@ -159,19 +203,27 @@ class ConsumeTests(CommandCase):
         source, sink = os.pipe()
         os.close(source)
         self.addCleanup(os.close, sink)
-        self.assertEqual(await self.consume("--from-beginning", output=sink), Outcome(0, b"", "read 0 messages; the next offset is 0\n"))
+        self.assertEqual(
+            await self.consume("--from-beginning", output=sink),
+            Outcome(0, b"", "read 0 messages; the next offset is 0\n"),
+        )
 
     async def test_outOfRange(self) -> None:
         """An offset that is not there is an error that says which are."""
         await self.startBroker()
         await self.publish("t", b"one")
-        self.assertEqual(await self.consume("--offset", "14"), Outcome(1, b"", "pylogbroker: there is nothing at offset 14; t-0 holds 0 to 13\n"))
+        self.assertEqual(
+            await self.consume("--offset", "14"),
+            Outcome(1, b"", "pylogbroker: there is nothing at offset 14; t-0 holds 0 to 13\n"),
+        )
 
     async def test_partition(self) -> None:
         """A partition that the broker has not is an error."""
         await self.startBroker()
         result = await self.consume("--from-beginning", "--partition", "7")
-        self.assertEqual(result, Outcome(1, b"", "pylogbroker: the broker has no partition 7 of topic t\n"))
+        self.assertEqual(
+            result, Outcome(1, b"", "pylogbroker: the broker has no partition 7 of topic t\n")
+        )
 
     async def test_fetchSize(self) -> None:
         """A message that is larger than the fetch size is an error that says what to do; those before it are printed."""
@@ -179,7 +231,10 @@ class ConsumeTests(CommandCase):
         await self.publish("t", b"one", b"x" * 100)
         result = await self.consume("--from-beginning", "--fetch-size", "50")
         self.assertEqual((result.code, result.output), (1, b"one\n"))
-        self.assertIn("at offset 13 stands a message that is larger than 50 bytes (then give a larger --fetch-size)", result.errors)
+        self.assertIn(
+            "at offset 13 stands a message that is larger than 50 bytes (then give a larger --fetch-size)",
+            result.errors,
+        )
 
     async def test_corrupt(self) -> None:
         """A message that is damaged is an error that names its offset; those before it are printed."""

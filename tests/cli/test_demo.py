@@ -17,7 +17,12 @@ from pylogbroker.config.sample import samplePath
 from tests.cli.commands import CommandCase, Outcome
 
 # What makes the sample configuration show messages soon, so that no test waits for its second.
-SOON = ("--set", "log.default.flush.scheduler.interval.ms=20", "--set", "log.default.flush.interval.ms=1")
+SOON = (
+    "--set",
+    "log.default.flush.scheduler.interval.ms=20",
+    "--set",
+    "log.default.flush.interval.ms=1",
+)
 
 
 class DemoTests(CommandCase):
@@ -47,20 +52,39 @@ class DemoTests(CommandCase):
         rows = self.rows(await self.demo(path))
         self.assertEqual(list(rows), ["broker", "file", "published", "read back", "compared"])
         self.assertEqual(rows["file"], f"{path}: 4.0 kB")
-        self.assertRegex(rows["published"], r"^1,000 messages in 0\.\d{3} s: [\d,]+ messages/s, [\d.]+ [kM]B/s, in 5 requests$")
-        self.assertRegex(rows["read back"], r"^1,000 messages in .*/s, after \d+\.\d\d s of waiting for the flush$")
+        self.assertRegex(
+            rows["published"],
+            r"^1,000 messages in 0\.\d{3} s: [\d,]+ messages/s, [\d.]+ [kM]B/s, in 5 requests$",
+        )
+        self.assertRegex(
+            rows["read back"],
+            r"^1,000 messages in .*/s, after \d+\.\d\d s of waiting for the flush$",
+        )
         self.assertEqual(rows["compared"], "4,000 bytes: what came back is the file, byte for byte")
         self.assertIn(f"pylogbroker produce {path} --topic demo", self.tail)
 
     async def test_anyBytes(self) -> None:
         """A file comes back exactly whatever stands in it: no line feed at the end, CRLF, NUL bytes, bytes that are not UTF-8, empty lines."""
-        for data in (b"a", b"a\n", b"\n", b"\n\na", b"a\r\nb\r\n", b"\x00\n\x00", b"\xff\xfe\n\xc3", b"a\n\n\n", b"\r\n\r", os.urandom(5000)):
+        for data in (
+            b"a",
+            b"a\n",
+            b"\n",
+            b"\n\na",
+            b"a\r\nb\r\n",
+            b"\x00\n\x00",
+            b"\xff\xfe\n\xc3",
+            b"a\n\n\n",
+            b"\r\n\r",
+            os.urandom(5000),
+        ):
             rows = self.rows(await self.demo(self.write(data)))
             self.assertIn("byte for byte", rows["compared"])
 
     async def test_loghub(self) -> None:
         """A file of many fetches comes back, compressed or not."""
-        data = b"".join(b"%d %s\n" % (index, os.urandom(20).hex().encode()) for index in range(20_000))
+        data = b"".join(
+            b"%d %s\n" % (index, os.urandom(20).hex().encode()) for index in range(20_000)
+        )
         path = self.write(data)
         self.patch(demo, "FETCH_SIZE", 100_000)
         for codec in ("none", "gzip", "snappy"):
@@ -89,34 +113,58 @@ class DemoTests(CommandCase):
 
     async def test_config(self) -> None:
         """The configuration can be given, and is named; a key that comes twice is said, what is wrong ends the demo."""
-        config = self.write(b"brokerid=0\nlog.dir=x\nenable.zookeeper=false\nlog.flush.interval=1\nlisteners=tcp:1\nbrokerid=1\n")
+        config = self.write(
+            b"brokerid=0\nlog.dir=x\nenable.zookeeper=false\nlog.flush.interval=1\nlisteners=tcp:1\nbrokerid=1\n"
+        )
         result = await self.demo("--config", config, self.write(b"a\n"))
         self.assertEqual(result.code, 0)
         self.assertIn(f", configured by {config}, data in ", result.output.decode())
-        self.assertEqual(result.errors, f"pylogbroker: {config}:6: brokerid was set before ({config}:1); this line counts\n")
+        self.assertEqual(
+            result.errors,
+            f"pylogbroker: {config}:6: brokerid was set before ({config}:1); this line counts\n",
+        )
         result = await self.demo("--set", "num.partitions=none", self.write(b"a\n"))
         self.assertEqual((result.code, "num.partitions=none" in result.errors), (1, True))
-        result = await self.demo("--set", "enable.zookeeper=true", "--set", "zk.connect=127.0.0.1:1", self.write(b"a\n"))
+        result = await self.demo(
+            "--set", "enable.zookeeper=true", "--set", "zk.connect=127.0.0.1:1", self.write(b"a\n")
+        )
         self.assertEqual(result.code, 0)  # a demo registers nowhere
 
     async def test_overlong(self) -> None:
         """A file with a line that the broker would not take is an error with its number, also when it is too large only once it is compressed."""
-        for data, codec in ((b"a\n" + b"x" * 101 + b"\n", "none"), (b"a\n" + os.urandom(100).replace(b"\n", b""), "gzip")):
-            result = await self.demo(self.write(data), "--set", "max.message.size=100", "--compression", codec)
+        for data, codec in (
+            (b"a\n" + b"x" * 101 + b"\n", "none"),
+            (b"a\n" + os.urandom(100).replace(b"\n", b""), "gzip"),
+        ):
+            result = await self.demo(
+                self.write(data), "--set", "max.message.size=100", "--compression", codec
+            )
             self.assertEqual(result.code, 1)
-            self.assertRegex(result.errors, "^pylogbroker: line 2 of .* is too long for a message of 100 bytes: .*; try another file\n$")
+            self.assertRegex(
+                result.errors,
+                "^pylogbroker: line 2 of .* is too long for a message of 100 bytes: .*; try another file\n$",
+            )
 
     async def test_noTemporaryDirectory(self) -> None:
         """Without a place for its data there is no demo."""
         self.patch(tempfile, "tempdir", os.path.join(self.folder, "none"))
-        self.assertEqual(await self.demo(self.write(b"a")), Outcome(1, b"", "pylogbroker: cannot make a temporary directory: No such file or directory\n"))
+        self.assertEqual(
+            await self.demo(self.write(b"a")),
+            Outcome(
+                1,
+                b"",
+                "pylogbroker: cannot make a temporary directory: No such file or directory\n",
+            ),
+        )
 
     async def test_brokenPipe(self) -> None:
         """When nobody reads what it shows, that is a quiet end, and nothing is left behind."""
         source, sink = os.pipe()
         os.close(source)
         self.addCleanup(os.close, sink)
-        self.assertEqual(await self.perform("demo", *SOON, self.write(b"a"), output=sink), Outcome(0, b"", ""))
+        self.assertEqual(
+            await self.perform("demo", *SOON, self.write(b"a"), output=sink), Outcome(0, b"", "")
+        )
         self.assertEqual(os.listdir(self.folder), [])
 
     async def test_neverVisible(self) -> None:
@@ -136,7 +184,10 @@ class DemoTests(CommandCase):
 
         self.patch(demo._Show, "_readBack", spoiled)
         result = await self.demo(path)
-        self.assertEqual((result.code, result.errors), (1, f"pylogbroker: what came back differs from {path} at byte 5\n"))
+        self.assertEqual(
+            (result.code, result.errors),
+            (1, f"pylogbroker: what came back differs from {path} at byte 5\n"),
+        )
 
 
 class FileTests(SynchronousTestCase):
@@ -153,7 +204,9 @@ class FileTests(SynchronousTestCase):
 
     def test_largestOfTheWellKnown(self) -> None:
         """Of the logs that every system has, the largest is taken, whatever else is there."""
-        folder = self.folder(dpkg_log=b"12", apt__history_log=b"123", alternatives_log=b"", other_log=b"12345")
+        folder = self.folder(
+            dpkg_log=b"12", apt__history_log=b"123", alternatives_log=b"", other_log=b"12345"
+        )
         self.assertEqual(findLog(folder), os.path.join(folder, "apt/history.log"))
 
     def test_others(self) -> None:
@@ -171,7 +224,12 @@ class FileTests(SynchronousTestCase):
 
     def test_read(self) -> None:
         """A file up to the limit is read whole; of a larger one, the lines that end within it; or, where none does, what there is."""
-        for data, found in ((b"12\n45", (b"12\n45", True)), (b"12\n456", (b"12\n", False)), (b"123\n\n6", (b"123\n\n", False)), (b"123456", (b"12345", False))):
+        for data, found in (
+            (b"12\n45", (b"12\n45", True)),
+            (b"12\n456", (b"12\n", False)),
+            (b"123\n\n6", (b"123\n\n", False)),
+            (b"123456", (b"12345", False)),
+        ):
             folder = self.folder(a=data)
             self.assertEqual(readFile(os.path.join(folder, "a"), 5), found)
 
@@ -193,8 +251,16 @@ class FileTests(SynchronousTestCase):
 class GoOnTests(SynchronousTestCase):
     """Commands to go on with."""
 
-    def goOn(self, isEnded: bool = True, changes: tuple[str, ...] = (), path: str = "/var/log/dpkg.log") -> list[str]:
-        return goOn(path, isEnded, "/some/broker.properties", readProperties(str(samplePath())).overlaid(changes), changes)
+    def goOn(
+        self, isEnded: bool = True, changes: tuple[str, ...] = (), path: str = "/var/log/dpkg.log"
+    ) -> list[str]:
+        return goOn(
+            path,
+            isEnded,
+            "/some/broker.properties",
+            readProperties(str(samplePath())).overlaid(changes),
+            changes,
+        )
 
     def test_lines(self) -> None:
         """They start a broker, publish, read and compare, and look into its files, with the addresses of the configuration."""
@@ -219,7 +285,11 @@ class GoOnTests(SynchronousTestCase):
         lines = self.goOn(changes=("port=1234", "listen.interface=::1"), path="/a b")
         self.assertIn("--set port=1234 --set listen.interface=::1", lines[0])
         self.assertIn("produce '/a b' --broker [::1]:1234 --topic demo", lines[1])
-        self.assertEqual(self.goOn(changes=("listen.interface=",))[3], self.goOn()[3], "all addresses are as good as loopback")
+        self.assertEqual(
+            self.goOn(changes=("listen.interface=",))[3],
+            self.goOn()[3],
+            "all addresses are as good as loopback",
+        )
 
     def test_program(self) -> None:
         """A program is called by its name where the shell would find the same, and else by its path."""
@@ -238,5 +308,7 @@ class GoOnTests(SynchronousTestCase):
 
     def test_rates(self) -> None:
         """What took no time that could be measured has a rate, too."""
-        self.assertEqual(rates(1000, 2_000_000, 0.5), "1,000 messages in 0.500 s: 2,000 messages/s, 4.0 MB/s")
+        self.assertEqual(
+            rates(1000, 2_000_000, 0.5), "1,000 messages in 0.500 s: 2,000 messages/s, 4.0 MB/s"
+        )
         self.assertIn("1,000,000 messages/s", rates(1, 1, 0))

@@ -28,7 +28,9 @@ class DevTests(ZookeeperCase):
     async def test_round(self) -> None:
         """It has a broker that is registered and serves; Ctrl-C takes the registration away, and ends all of it with status 0. The data stays."""
         data = self.mktemp()
-        protocol, process = self.spawn("dev", "--data", data, "--port", "0", "--zookeeper-port", "0")
+        protocol, process = self.spawn(
+            "dev", "--data", data, "--port", "0", "--zookeeper-port", "0"
+        )
         servers = await self.served(protocol)
         client = await self.connected(servers)
         value = (await client.get("/brokers/ids/0"))[0].decode()
@@ -61,7 +63,9 @@ class DevTests(ZookeeperCase):
     async def test_zookeeperEnds(self) -> None:
         """A ZooKeeper that ends by itself ends the command with an error, and the broker in order."""
         data = self.mktemp()
-        protocol, process = self.spawn("dev", "--data", data, "--port", "0", "--zookeeper-port", "0")
+        protocol, process = self.spawn(
+            "dev", "--data", data, "--port", "0", "--zookeeper-port", "0"
+        )
         await self.served(protocol)
         os.kill(childOf(process.pid), signal.SIGKILL)
         result = await protocol.ended
@@ -70,7 +74,17 @@ class DevTests(ZookeeperCase):
 
     async def test_wrong(self) -> None:
         """What is wrong with the broker's properties is an error, and ZooKeeper is stopped."""
-        result = await self.perform("dev", "--data", self.mktemp(), "--port", "0", "--zookeeper-port", "0", "--set", "num.partitions=none")
+        result = await self.perform(
+            "dev",
+            "--data",
+            self.mktemp(),
+            "--port",
+            "0",
+            "--zookeeper-port",
+            "0",
+            "--set",
+            "num.partitions=none",
+        )
         self.assertEqual((result.code, "num.partitions=none" in result.errors), (1, True))
 
     async def test_noTemporaryDirectory(self) -> None:
@@ -90,9 +104,18 @@ class PageTests(SynchronousTestCase):
             lines = [shlex.split(line) for line in text.splitlines() if line.startswith("  ")]
             for line in lines[:-1]:
                 self.assertEqual("--broker" in line, named and "--zookeeper" not in line)
-                prepare(["produce", "/dev/null", *line[3:]] if line[1] == "produce" else line[1:], Streams(0, 1, io.StringIO()))
-            self.assertEqual([line[1] for line in lines[:-1]], ["produce", "consume", "offsets", "produce", "consume", "groups"])
+                prepare(
+                    ["produce", "/dev/null", *line[3:]] if line[1] == "produce" else line[1:],
+                    Streams(0, 1, io.StringIO()),
+                )
+            self.assertEqual(
+                [line[1] for line in lines[:-1]],
+                ["produce", "consume", "offsets", "produce", "consume", "groups"],
+            )
             options = Options()
             options.parseOptions(lines[-1][lines[-1].index("pylogbroker") + 1 :])
             settings = options.settings
-            self.assertEqual((settings.brokerId, settings.zookeeperServers, settings.logDirectory), (1, "127.0.0.1:2181", "/tmp/a b/log1"))
+            self.assertEqual(
+                (settings.brokerId, settings.zookeeperServers, settings.logDirectory),
+                (1, "127.0.0.1:2181", "/tmp/a b/log1"),
+            )

@@ -49,9 +49,23 @@ class JsonTests(DumpCase):
         path = self.segment(encodeMessage(b"one") + encodeSet([b"a", b"\xff"], GZIP), "0.kafka")
         code, lines, _errors = self.dump("--json", "--open", path)
         first, second = map(json.loads, lines)
-        self.assertEqual(first, {"file": path, "offset": 0, "isValid": True, "payloadSize": 3, "magic": 1, "codec": 0, "payload": "one"})
+        self.assertEqual(
+            first,
+            {
+                "file": path,
+                "offset": 0,
+                "isValid": True,
+                "payloadSize": 3,
+                "magic": 1,
+                "codec": 0,
+                "payload": "one",
+            },
+        )
         self.assertEqual((code, second["offset"], second["codec"]), (0, 13, GZIP))
-        messages = [{"payloadSize": 1, "magic": 1, "payload": "a"}, {"payloadSize": 1, "magic": 1, "payloadBase64": "/w=="}]
+        messages = [
+            {"payloadSize": 1, "magic": 1, "payload": "a"},
+            {"payloadSize": 1, "magic": 1, "payloadBase64": "/w=="},
+        ]
         self.assertEqual(second["messages"], messages)
         _code, lines, _errors = self.dump("--json", "--open", "--no-print", path)
         self.assertEqual(json.loads(lines[1])["messages"], [{"payloadSize": 1, "magic": 1}] * 2)
@@ -70,7 +84,9 @@ class ValidTests(DumpCase):
 
     def test_messages(self) -> None:
         """Each message has a line with its own offset, and one with its payload; the tail is behind the last."""
-        path = self.segment(encodeMessage(b"one") + encodeMessage(b"two!", magic=0) + encodeMessage(b""))
+        path = self.segment(
+            encodeMessage(b"one") + encodeMessage(b"two!", magic=0) + encodeMessage(b"")
+        )
         self.assertEqual(
             self.dump(path),
             (
@@ -94,26 +110,39 @@ class ValidTests(DumpCase):
         """Payloads can be left out, with 0.7's spelling, too."""
         path = self.segment(encodeSet([b"one", b"two"]))
         code, lines, _ = self.dump("--no-print", path)
-        self.assertEqual((code, [line.split()[0] for line in lines]), (0, ["Dumping", "Starting", "offset:", "offset:", "tail"]))
+        self.assertEqual(
+            (code, [line.split()[0] for line in lines]),
+            (0, ["Dumping", "Starting", "offset:", "offset:", "tail"]),
+        )
         self.assertEqual(self.dump("-noprint", path), self.dump("--no-print", path))
 
     def test_text(self) -> None:
         """Payloads are shown as UTF-8; what is not valid in them is replaced."""
-        self.assertIn("payload:\té�x", self.dump(self.segment(encodeMessage("é".encode() + b"\xffx")))[1])
+        self.assertIn(
+            "payload:\té�x", self.dump(self.segment(encodeMessage("é".encode() + b"\xffx")))[1]
+        )
 
     def test_wrappers(self) -> None:
         """Compressed entries are shown as they stand in the file."""
         for codec, name in ((GZIP, "GZIPCompressionCodec"), (SNAPPY, "SnappyCompressionCodec")):
             data = encodeSet([b"one", b"two"], codec)
             lines = self.dump("--no-print", self.segment(data))[1]
-            self.assertEqual(lines[2], f"offset: 1000 isvalid: true payloadsize: {len(data) - 10} magic: 1 compresscodec: {name}")
+            self.assertEqual(
+                lines[2],
+                f"offset: 1000 isvalid: true payloadsize: {len(data) - 10} magic: 1 compresscodec: {name}",
+            )
             self.assertEqual(len(lines), 4)
 
     def test_open(self) -> None:
         """They can be opened; the messages inside, at every depth, are indented."""
         inner = wrap(SNAPPY, encodeSet([b"one"])) + encodeMessage(b"two!", magic=0)
         path = self.segment(wrap(GZIP, inner))
-        inside = ["  payloadsize: 3 magic: 1", "  payload:\tone", "  payloadsize: 4 magic: 0", "  payload:\ttwo!"]
+        inside = [
+            "  payloadsize: 3 magic: 1",
+            "  payload:\tone",
+            "  payloadsize: 4 magic: 0",
+            "  payload:\ttwo!",
+        ]
         # The wrapper's own payload is shown above them, and compressed bytes may look like line ends.
         self.assertEqual(self.dump("--open", path)[1][-len(inside) - 1 : -1], inside)
         self.assertEqual(self.dump("--open", "--no-print", path)[1][3:-1], inside[::2])
@@ -127,12 +156,17 @@ class ValidTests(DumpCase):
         path = self.segment(encodeSet([b"x" * 1000] * 2000))
         self.assertGreater(os.path.getsize(path), READ_SIZE)
         code, lines, _ = self.dump("--no-print", path)
-        self.assertEqual((code, len(lines), lines[-1]), (0, 2003, "tail of the log is at offset: 2021000"))
+        self.assertEqual(
+            (code, len(lines), lines[-1]), (0, 2003, "tail of the log is at offset: 2021000")
+        )
 
     def test_golden(self) -> None:
         """A segment that 0.7.2 wrote is valid to its end; its name says no offset, which is said."""
         code, lines, errors = self.dump("--no-print", GOLDEN)
-        self.assertEqual((code, lines[1], lines[-1]), (0, "Starting offset: 0", f"tail of the log is at offset: {os.path.getsize(GOLDEN)}"))
+        self.assertEqual(
+            (code, lines[1], lines[-1]),
+            (0, "Starting offset: 0", f"tail of the log is at offset: {os.path.getsize(GOLDEN)}"),
+        )
         self.assertIn("does not begin with an offset", errors)
 
 
@@ -151,21 +185,38 @@ class FaultTests(DumpCase):
 
     def test_checksum(self) -> None:
         """A message with a wrong checksum is shown as such, and so are those after it; the first of them is told."""
-        bad = encodeMessage(b"bad") [:-1] + b"?"
+        bad = encodeMessage(b"bad")[:-1] + b"?"
         lines, fault = self.fault(bad + encodeMessage(b"good") + bad)
-        self.assertEqual([line.split()[1:4] for line in lines], [["1014", "isvalid:", "false"], ["1027", "isvalid:", "true"], ["1041", "isvalid:", "false"]])
+        self.assertEqual(
+            [line.split()[1:4] for line in lines],
+            [
+                ["1014", "isvalid:", "false"],
+                ["1027", "isvalid:", "true"],
+                ["1041", "isvalid:", "false"],
+            ],
+        )
         self.assertTrue(fault.startswith("1014 (byte 14), and no further: checksum is"), fault)
 
     def test_magic(self) -> None:
         """A message of a magic that nobody knows is not valid."""
         lines, fault = self.fault(b"\0\0\0\6\7\0abcd")
-        self.assertEqual(lines, ["offset: 1014 isvalid: false payloadsize: 0 magic: 7 compresscodec: NoCompressionCodec"])
+        self.assertEqual(
+            lines,
+            [
+                "offset: 1014 isvalid: false payloadsize: 0 magic: 7 compresscodec: NoCompressionCodec"
+            ],
+        )
         self.assertEqual(fault, "1014 (byte 14), and no further: magic byte is 7")
 
     def test_shortHeader(self) -> None:
         """A message of magic 1 that is too short for its header is not valid, and has no payload."""
         lines, fault = self.fault(b"\0\0\0\5\1\0abc")
-        self.assertEqual(lines, ["offset: 1014 isvalid: false payloadsize: 0 magic: 1 compresscodec: NoCompressionCodec"])
+        self.assertEqual(
+            lines,
+            [
+                "offset: 1014 isvalid: false payloadsize: 0 magic: 1 compresscodec: NoCompressionCodec"
+            ],
+        )
         self.assertIn("less than the header of magic 1", fault)
 
     def test_cut(self) -> None:
@@ -188,7 +239,10 @@ class FaultTests(DumpCase):
     def test_unknownCodec(self) -> None:
         """A codec that nobody knows is shown as such."""
         lines, fault = self.fault(encodeMessage(b"?", codec=3), "--open")
-        self.assertEqual(lines, ["offset: 1014 isvalid: true payloadsize: 1 magic: 1 compresscodec: unknown codec 3"])
+        self.assertEqual(
+            lines,
+            ["offset: 1014 isvalid: true payloadsize: 1 magic: 1 compresscodec: unknown codec 3"],
+        )
         self.assertIn("codec 3", fault)
 
     def test_unreadable(self) -> None:
@@ -198,7 +252,10 @@ class FaultTests(DumpCase):
         self.assertEqual((code, lines[0]), (1, f"Dumping {path}"))
         self.assertEqual(
             errors.splitlines(),
-            ["pylogbroker: /nonexistent: cannot be read: No such file or directory", f"pylogbroker: {os.path.dirname(path)}: cannot be read: Is a directory"],
+            [
+                "pylogbroker: /nonexistent: cannot be read: No such file or directory",
+                f"pylogbroker: {os.path.dirname(path)}: cannot be read: Is a directory",
+            ],
         )
 
     def test_output(self) -> None:

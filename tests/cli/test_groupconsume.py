@@ -31,7 +31,9 @@ class GroupConsumeTests(ClusterCase):
     async def committed(self, group: str, topic: str = "t") -> int:
         """Of all partitions together."""
         path = f"/consumers/{group}/offsets/{topic}"
-        return sum([int((await self.admin.get(f"{path}/{name}"))[0]) for name in await self.children(path)])
+        return sum(
+            [int((await self.admin.get(f"{path}/{name}"))[0]) for name in await self.children(path)]
+        )
 
     def size(self, payloads: list[bytes]) -> int:
         """Bytes in the logs."""
@@ -57,18 +59,27 @@ class GroupConsumeTests(ClusterCase):
         """A group goes on where it was, also after a number of messages; at the end its members and owners are gone, and the offsets are there."""
         await self.startBrokers()
         await self.spread("t", *PAYLOADS)
-        first = await self.consumed("--topic", "t", "--group", "g", "--from-beginning", "--max-messages", "15")
+        first = await self.consumed(
+            "--topic", "t", "--group", "g", "--from-beginning", "--max-messages", "15"
+        )
         self.assertEqual((first.code, len(first.output.split())), (0, 15))
         self.assertEqual(await self.committed("g"), self.size(first.output.split()))
         second = await self.consumed("--topic", "t", "--group", "g", "--from-beginning")
         self.assertEqual(sorted((first.output + second.output).split()), sorted(PAYLOADS))
-        self.assertEqual((await self.consumed("--topic", "t", "--group", "g", "--from-beginning")).output, b"")
-        self.assertEqual((await self.children("/consumers/g/ids"), await self.children("/consumers/g/owners/t")), ([], []))
+        self.assertEqual(
+            (await self.consumed("--topic", "t", "--group", "g", "--from-beginning")).output, b""
+        )
+        self.assertEqual(
+            (await self.children("/consumers/g/ids"), await self.children("/consumers/g/owners/t")),
+            ([], []),
+        )
         self.assertEqual(await self.committed("g"), self.size(PAYLOADS))
 
     async def test_emptyAtTheEnd(self) -> None:
         """A log whose last entry is a wrapper without messages comes to its end, and is committed up to there."""
-        await self.startBrokers(1, log_default_flush_interval_ms="50", log_default_flush_scheduler_interval_ms="50")
+        await self.startBrokers(
+            1, log_default_flush_interval_ms="50", log_default_flush_scheduler_interval_ms="50"
+        )
         await self.spread("t", b"one")
         producer = SyncProducer(reactor, self.brokers[0].endpoint)
         empty = encodeMessage(compress(GZIP, b""), codec=GZIP)
@@ -77,11 +88,15 @@ class GroupConsumeTests(ClusterCase):
         reader = SimpleConsumer(reactor, self.brokers[0].endpoint)
 
         async def isVisible() -> bool:
-            return await reader.getOffsetsBefore("t", 0, LATEST, 1) == [self.size([b"one"]) + len(empty)]
+            return await reader.getOffsetsBefore("t", 0, LATEST, 1) == [
+                self.size([b"one"]) + len(empty)
+            ]
 
         await self.until(isVisible)
         await reader.close()
-        result = await self.consumed("--topic", "t", "--from-beginning", "--group", "g", "--timeout-ms", "1500")
+        result = await self.consumed(
+            "--topic", "t", "--from-beginning", "--group", "g", "--timeout-ms", "1500"
+        )
         self.assertEqual((result.code, result.output), (0, b"one\n"))
         self.assertEqual(await self.committed("g"), self.size([b"one"]) + len(empty))
 
@@ -90,7 +105,10 @@ class GroupConsumeTests(ClusterCase):
         await self.startBrokers(1)
         for topic in ("log.a", "log.b", "xlog.a"):
             await self.spread(topic, topic.encode())
-        for arguments, wanted in ((("--whitelist", "log.*"), [b"log.a", b"log.b"]), (("--blacklist", "log[.]a,xlog[.]a"), [b"log.b"])):
+        for arguments, wanted in (
+            (("--whitelist", "log.*"), [b"log.a", b"log.b"]),
+            (("--blacklist", "log[.]a,xlog[.]a"), [b"log.b"]),
+        ):
             result = await self.consumed(*arguments, "--from-beginning")
             self.assertEqual((result.code, sorted(result.output.split())), (0, wanted))
 
@@ -98,7 +116,17 @@ class GroupConsumeTests(ClusterCase):
         """Two processes in a group that have half of four partitions each; in two of these is a message C{first}."""
         await self.startBrokers()
         await self.establish("t")
-        arguments = ("consume", "--zookeeper", self.servers, "--topic", "t", "--group", "g", "--from-beginning", "--follow")
+        arguments = (
+            "consume",
+            "--zookeeper",
+            self.servers,
+            "--topic",
+            "t",
+            "--group",
+            "g",
+            "--from-beginning",
+            "--follow",
+        )
         first, firstProcess = self.spawn(*arguments)
         await first.said(b"first\n")
         second, secondProcess = self.spawn(*arguments)
@@ -106,7 +134,9 @@ class GroupConsumeTests(ClusterCase):
         async def isShared() -> bool:
             names = await self.children("/consumers/g/owners/t")
             try:
-                owners = [(await self.admin.get(f"/consumers/g/owners/t/{name}"))[0] for name in names]
+                owners = [
+                    (await self.admin.get(f"/consumers/g/owners/t/{name}"))[0] for name in names
+                ]
             except NoNodeException:
                 return False
             return len(owners) == 4 and len(set(owners)) == 2
@@ -123,7 +153,9 @@ class GroupConsumeTests(ClusterCase):
             return len((first.output + second.output).split()) == 42
 
         await self.until(isPrinted)
-        self.assertEqual(sorted((first.output + second.output).split()), sorted([b"first", b"first", *PAYLOADS]))
+        self.assertEqual(
+            sorted((first.output + second.output).split()), sorted([b"first", b"first", *PAYLOADS])
+        )
         secondProcess.signalProcess(signal.SIGINT)
         ended = await second.ended
         self.assertEqual(ended.code, 0)
@@ -149,7 +181,11 @@ class GroupConsumeTests(ClusterCase):
         printed = [*ended.output.splitlines(), *first.output.splitlines()]
         self.assertEqual(set(printed), {b"first", *PAYLOADS, *more})
         for payloads in (await self.stored("t")).values():
-            found = [payload for payload in first.output.splitlines() if payload in payloads and payload in more]
+            found = [
+                payload
+                for payload in first.output.splitlines()
+                if payload in payloads and payload in more
+            ]
             self.assertEqual(found, [payload for payload in payloads if payload in more])
 
     async def following(self) -> tuple[Deferred[Any], int]:
@@ -158,7 +194,11 @@ class GroupConsumeTests(ClusterCase):
         [self.broker] = self.brokers
         await self.publish("t", b"first")
         source, sink = self.pipe()
-        reading = Deferred.fromCoroutine(self.consumed("--topic", "t", "--group", "g", "--from-beginning", "--follow", output=sink))
+        reading = Deferred.fromCoroutine(
+            self.consumed(
+                "--topic", "t", "--group", "g", "--from-beginning", "--follow", output=sink
+            )
+        )
         self.assertEqual(await read(reactor, source), b"first\n")
         return reading, source
 
@@ -207,7 +247,9 @@ class GroupConsumeTests(ClusterCase):
         source, sink = os.pipe()
         os.close(source)
         self.addCleanup(os.close, sink)
-        result = await self.consumed("--topic", "t", "--group", "g", "--from-beginning", output=sink)
+        result = await self.consumed(
+            "--topic", "t", "--group", "g", "--from-beginning", output=sink
+        )
         self.assertEqual(result[:2], (0, b""))
         self.assertEqual(await self.committed("g"), 0)
 
@@ -236,8 +278,19 @@ class GroupConsumeTests(ClusterCase):
         """Who follows is told of a damaged message, and goes on with the other partitions."""
         await self.corrupt()
         errors = io.StringIO()
-        arguments = ("--topic", "t", "--from-beginning", "--group", "g", "--follow", "--max-messages", "3")
-        reading = Deferred.fromCoroutine(self.perform("consume", "--zookeeper", self.servers, *arguments, errors=errors))
+        arguments = (
+            "--topic",
+            "t",
+            "--from-beginning",
+            "--group",
+            "g",
+            "--follow",
+            "--max-messages",
+            "3",
+        )
+        reading = Deferred.fromCoroutine(
+            self.perform("consume", "--zookeeper", self.servers, *arguments, errors=errors)
+        )
 
         async def isTold() -> bool:
             return "checksum" in errors.getvalue()
@@ -247,7 +300,9 @@ class GroupConsumeTests(ClusterCase):
         await producer.send("t", 1, [b"later"])
         await producer.close()
         result = await reading
-        self.assertEqual((result.code, sorted(result.output.split())), (1, [b"good", b"later", b"other"]))
+        self.assertEqual(
+            (result.code, sorted(result.output.split())), (1, [b"good", b"later", b"other"])
+        )
 
     async def test_blocked(self) -> None:
         """A partition that another owns for good is an error in the end, and not silence; messages of the others are printed."""
@@ -256,21 +311,42 @@ class GroupConsumeTests(ClusterCase):
         await self.publish("t", b"one")
         await self.node("/consumers/g/owners/t/0-1", b"g_somebody-0")
         self.patch(groupconsume, "BACKOFF_MS", 20)
-        result = await self.consumed("--topic", "t", "--from-beginning", "--group", "g", "--timeout-ms", "1500")
+        result = await self.consumed(
+            "--topic", "t", "--from-beginning", "--group", "g", "--timeout-ms", "1500"
+        )
         self.assertEqual((result.code, result.output), (1, b"one\n"))
-        self.assertRegex(result.errors, r"nothing has come for [\d,]+ ms, and that is not the end: this member has not got its share of the partitions")
+        self.assertRegex(
+            result.errors,
+            r"nothing has come for [\d,]+ ms, and that is not the end: this member has not got its share of the partitions",
+        )
 
     async def test_unreachable(self) -> None:
         """A ZooKeeper that is not there is an error that names it, within the time-out."""
-        result = await self.perform("consume", "--zookeeper", "127.0.0.1:1", "--topic", "t", "--from-beginning", "--timeout-ms", "300")
+        result = await self.perform(
+            "consume",
+            "--zookeeper",
+            "127.0.0.1:1",
+            "--topic",
+            "t",
+            "--from-beginning",
+            "--timeout-ms",
+            "300",
+        )
         self.assertEqual((result.code, result.output), (1, b""))
-        self.assertRegex(result.errors, "^pylogbroker: no connection to ZooKeeper at 127.0.0.1:1 within 300 ms.*\n$")
+        self.assertRegex(
+            result.errors,
+            "^pylogbroker: no connection to ZooKeeper at 127.0.0.1:1 within 300 ms.*\n$",
+        )
 
     async def test_missingChroot(self) -> None:
         """A chroot that is not there is an error that names it."""
-        result = await self.perform("consume", "--zookeeper", f"{self.servers}/no", "--topic", "t", "--from-beginning")
+        result = await self.perform(
+            "consume", "--zookeeper", f"{self.servers}/no", "--topic", "t", "--from-beginning"
+        )
         self.assertEqual(result.code, 1)
-        self.assertRegex(result.errors, r"^pylogbroker: the chroot \S+/no of \S+ does not exist.*\n$")
+        self.assertRegex(
+            result.errors, r"^pylogbroker: the chroot \S+/no of \S+ does not exist.*\n$"
+        )
 
     async def test_deadBroker(self) -> None:
         """A broker that is registered and does not answer is an error in the end, and not silence; messages of the others are printed."""
@@ -280,7 +356,10 @@ class GroupConsumeTests(ClusterCase):
         await self.node("/brokers/topics/t/7", b"1")
         result = await self.consumed("--topic", "t", "--from-beginning", "--timeout-ms", "1500")
         self.assertEqual((result.code, result.output), (1, b"one\n"))
-        self.assertRegex(result.errors, r"pylogbroker: nothing has come for [\d,]+ ms, and that is not the end: .*127.0.0.1:1")
+        self.assertRegex(
+            result.errors,
+            r"pylogbroker: nothing has come for [\d,]+ ms, and that is not the end: .*127.0.0.1:1",
+        )
 
     async def test_garbage(self) -> None:
         """
@@ -298,5 +377,7 @@ class GroupConsumeTests(ClusterCase):
         await self.node("/brokers/topics/t/garbage", b"2")
         await self.node("/brokers/topics/t/9", b"many")
         result = await self.consumed("--topic", "t", "--from-beginning", "--group", "g")
-        self.assertEqual((result.code, sorted(result.output.split())), (0, [b"one", b"three", b"two"]))
+        self.assertEqual(
+            (result.code, sorted(result.output.split())), (0, [b"one", b"three", b"two"])
+        )
         self.flushLoggedErrors()

@@ -20,9 +20,20 @@ class GroupMemberTests(ClusterCase):
 
     def member(self, group: str | None, **more: str) -> GroupMember:
         options = argparse.Namespace(
-            group=group, zookeeper=more.get("servers", self.servers), access=AccessSettings(more.get("digest", "")), timeoutMs=2_000, fetchSize=1 << 20
+            group=group,
+            zookeeper=more.get("servers", self.servers),
+            access=AccessSettings(more.get("digest", "")),
+            timeoutMs=2_000,
+            fetchSize=1 << 20,
         )
-        return GroupMember(reactor, options, Streams(-1, -1, io.StringIO()), "tests", 100, {"autooffset.reset": "smallest"})
+        return GroupMember(
+            reactor,
+            options,
+            Streams(-1, -1, io.StringIO()),
+            "tests",
+            100,
+            {"autooffset.reset": "smallest"},
+        )
 
     async def join(self, member: GroupMember) -> None:
         """Begin to read, and commit."""

@@ -24,16 +24,25 @@ class OffsetsCase(ClusterCase):
     async def put(self, group: str, topic: str, **offsets: int) -> None:
         """Positions, by C{p<broker>_<partition>}."""
         for name, offset in offsets.items():
-            await write(self.admin, f"/consumers/{group}/offsets/{topic}/{name[1:].replace('_', '-')}", b"%d" % offset)
+            await write(
+                self.admin,
+                f"/consumers/{group}/offsets/{topic}/{name[1:].replace('_', '-')}",
+                b"%d" % offset,
+            )
 
     async def positions(self, group: str, topic: str) -> dict[str, int]:
         """What stands in ZooKeeper."""
         path = f"/consumers/{group}/offsets/{topic}"
-        return {name: int((await self.admin.get(f"{path}/{name}"))[0]) for name in await self.children(path)}
+        return {
+            name: int((await self.admin.get(f"{path}/{name}"))[0])
+            for name in await self.children(path)
+        }
 
     async def member(self, group: str, topic: str) -> None:
         """Somebody is in the group."""
-        consumer = ConsumerConnector(reactor, {"zk.connect": self.servers, "groupid": group, "autocommit.enable": "false"})
+        consumer = ConsumerConnector(
+            reactor, {"zk.connect": self.servers, "groupid": group, "autocommit.enable": "false"}
+        )
         self.addCleanup(consumer.shutdown)
         await consumer.connect()
         await consumer.createMessageStreams({topic: 1})
@@ -55,7 +64,12 @@ class RoundTripTests(OffsetsCase):
         self.assertEqual(result, Outcome(0, b"", "exported 4 offsets of 2 groups\n"))
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        lines = ["g/offsets/t/0-0:12", "g/offsets/t/0-1:0", f"g/offsets/u/1-0:{2**62}", "h/offsets/t/0-0:5"]
+        lines = [
+            "g/offsets/t/0-0:12",
+            "g/offsets/t/0-1:0",
+            f"g/offsets/u/1-0:{2**62}",
+            "h/offsets/t/0-0:5",
+        ]
         self.assertEqual(text, "".join(f"/consumers/{line}\n" for line in lines))
         for topic, name in (("t", "0-0"), ("t", "0-1")):
             await self.admin.delete(f"/consumers/g/offsets/{topic}/{name}")
@@ -75,18 +89,30 @@ class ExportTests(OffsetsCase):
         """Of some groups; as lines, and as JSON."""
         await self.put("g", "t", p0_0=12)
         await self.put("h", "t", p0_0=5)
-        self.assertEqual((await self.groups("export", "h")).output, b"/consumers/h/offsets/t/0-0:5\n")
+        self.assertEqual(
+            (await self.groups("export", "h")).output, b"/consumers/h/offsets/t/0-0:5\n"
+        )
         document = json.loads((await self.groups("export", "h", "--json")).output)
-        self.assertEqual(document, {"offsets": [{"group": "h", "topic": "t", "broker": 0, "partition": 0, "offset": 5}], "problems": []})
+        self.assertEqual(
+            document,
+            {
+                "offsets": [{"group": "h", "topic": "t", "broker": 0, "partition": 0, "offset": 5}],
+                "problems": [],
+            },
+        )
 
     async def test_refused(self) -> None:
         """A group that is not there is an error, and so is a file that is there: it may be the only copy."""
         await self.put("g", "t", p0_0=12)
         result = await self.groups("export", "x")
-        self.assertEqual(result, Outcome(1, b"", "pylogbroker: there is no consumer group x; there are: g\n"))
+        self.assertEqual(
+            result, Outcome(1, b"", "pylogbroker: there is no consumer group x; there are: g\n")
+        )
         path = self.write(b"precious")
         result = await self.groups("export", "--output", path)
-        self.assertEqual(result, Outcome(1, b"", f"pylogbroker: cannot write {path}: File exists\n"))
+        self.assertEqual(
+            result, Outcome(1, b"", f"pylogbroker: cannot write {path}: File exists\n")
+        )
 
     async def test_garbage(self) -> None:
         """What cannot be read is named, and makes the exit code 1, so that nobody takes the file for complete."""
@@ -109,7 +135,14 @@ class ImportTests(OffsetsCase):
         result = await self.groups("import", path)
         rows = [line.split() for line in result.output.decode().splitlines()]
         self.assertEqual((result.code, result.errors), (0, DRY))
-        self.assertEqual(rows, [["GROUP", "TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"], ["g", "t", "0-0", "12", "2", "-10"], ["g", "t", "0-1", "-", "3", "-"]])
+        self.assertEqual(
+            rows,
+            [
+                ["GROUP", "TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"],
+                ["g", "t", "0-0", "12", "2", "-10"],
+                ["g", "t", "0-1", "-", "3", "-"],
+            ],
+        )
         self.assertEqual(await self.positions("g", "t"), {"0-0": 12})
 
     async def test_bad(self) -> None:
@@ -120,7 +153,10 @@ class ImportTests(OffsetsCase):
             self.assertEqual((result.code, result.output), (1, b""))
             self.assertIn(reason, result.errors)
         result = await self.groups("import", "/nonexistent", "--execute")
-        self.assertEqual(result, Outcome(1, b"", "pylogbroker: cannot read '/nonexistent': No such file or directory\n"))
+        self.assertEqual(
+            result,
+            Outcome(1, b"", "pylogbroker: cannot read '/nonexistent': No such file or directory\n"),
+        )
         self.assertEqual(await self.children("/consumers"), [])
 
     async def test_number(self) -> None:
@@ -135,7 +171,9 @@ class ImportTests(OffsetsCase):
         self.assertEqual(await self.children("/consumers"), [])
         self.assertEqual((await self.groups("import", path, "--execute", "--force")).code, 0)
         self.assertEqual(await self.positions("g", "t"), {"0-0": 13, "7-0": 13})
-        path = self.write(b"/consumers/g/offsets/t/7-0:14\n/consumers/g/offsets/t/7-1:14\n/consumers/g/offsets/t/0-0:12\n")
+        path = self.write(
+            b"/consumers/g/offsets/t/7-0:14\n/consumers/g/offsets/t/7-1:14\n/consumers/g/offsets/t/0-0:12\n"
+        )
         self.assertEqual((await self.groups("import", path, "--execute")).code, 0)
         self.assertEqual(await self.positions("g", "t"), {"0-0": 12, "7-0": 14, "7-1": 14})
 
@@ -170,18 +208,33 @@ class ResetTests(OffsetsCase):
         await self.establish("t", b"first")
         await self.spread("t", *PAYLOADS)
         await self.put("g", "t", p0_0=15)
-        ends = {f"{broker}-{partition}": sum(10 + len(each) for each in found) for (broker, partition), found in (await self.stored("t")).items()}
+        ends = {
+            f"{broker}-{partition}": sum(10 + len(each) for each in found)
+            for (broker, partition), found in (await self.stored("t")).items()
+        }
         self.assertEqual(len(ends), 4)
         result = await self.reset("--to", "latest", "--json")
         changes = [
             {"group": "g", "topic": "t", "broker": int(name[0]), "partition": int(name[2]), "old": 15 if name == "0-0" else None, "new": end}
             for name, end in sorted(ends.items())
         ]  # fmt: skip
-        self.assertEqual((result.code, json.loads(result.output), result.errors), (0, {"changes": changes, "executed": False}, DRY))
+        self.assertEqual(
+            (result.code, json.loads(result.output), result.errors),
+            (0, {"changes": changes, "executed": False}, DRY),
+        )
         self.assertEqual(await self.positions("g", "t"), {"0-0": 15})
-        self.assertEqual((await self.reset("--to", "latest", "--execute")).errors, "set 4 offsets\n")
+        self.assertEqual(
+            (await self.reset("--to", "latest", "--execute")).errors, "set 4 offsets\n"
+        )
         self.assertEqual(await self.positions("g", "t"), ends)
-        self.assertEqual((await self.reset("--to", "earliest", "--execute", "--partition", "1-0", "--partition", "0-1")).errors, "set 2 offsets\n")
+        self.assertEqual(
+            (
+                await self.reset(
+                    "--to", "earliest", "--execute", "--partition", "1-0", "--partition", "0-1"
+                )
+            ).errors,
+            "set 2 offsets\n",
+        )
         self.assertEqual(await self.positions("g", "t"), {**ends, "1-0": 0, "0-1": 0})
 
     async def test_time(self) -> None:
@@ -191,7 +244,12 @@ class ResetTests(OffsetsCase):
             await self.establish("t", b"%d" % number * 20)  # 30 bytes in the log, a segment each
         times = [datetime(2026, 1, day, tzinfo=UTC).timestamp() for day in (1, 2, 3)]
         await self.restartAged("t", times, num_partitions="1", log_file_size="20")
-        for moment, offset in (("2025-12-31T12:00Z", 0), ("2026-01-01T12:00Z", 0), ("2026-01-02T12:00Z", 30), ("1767441600000", 60)):
+        for moment, offset in (
+            ("2025-12-31T12:00Z", 0),
+            ("2026-01-01T12:00Z", 0),
+            ("2026-01-02T12:00Z", 30),
+            ("1767441600000", 60),
+        ):
             result = await self.reset("--to", moment, "--topic", "t", "--execute")
             self.assertEqual((result.code, result.errors), (0, "set 1 offsets\n"), moment)
             self.assertEqual(await self.positions("g", "t"), {"0-0": offset}, moment)
@@ -204,7 +262,10 @@ class ResetTests(OffsetsCase):
         for offset in (12, 480):
             self.assertEqual((await self.reset("--to-offset", str(offset), *place)).code, 0)
             self.assertEqual(await self.positions("g", "t"), {"0-0": offset})
-        for offset, reason in ((481, "t 0-0 holds 0 to 480, and not 481"), (13, "at offset 13 of t 0-0 no message begins")):
+        for offset, reason in (
+            (481, "t 0-0 holds 0 to 480, and not 481"),
+            (13, "at offset 13 of t 0-0 no message begins"),
+        ):
             result = await self.reset("--to-offset", str(offset), *place)
             self.assertEqual((result.code, result.output), (1, b""))
             self.assertIn(reason, result.errors)

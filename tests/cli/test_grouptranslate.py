@@ -39,11 +39,15 @@ class TranslateTests(ClusterCase):
         self.addCleanup(self.targetAdmin.close)
         await self.targetAdmin.connect()
         await self.startBrokers(1)
-        self.targetBroker = LocalBroker(reactor, {**registered(self.target), "log.file.size": "2000"})
+        self.targetBroker = LocalBroker(
+            reactor, {**registered(self.target), "log.file.size": "2000"}
+        )
         self.addCleanup(self.targetBroker.stop)
         await self.targetBroker.start()
 
-    async def produce(self, broker: LocalBroker, topic: str, partition: int, payloads: list[bytes]) -> None:
+    async def produce(
+        self, broker: LocalBroker, topic: str, partition: int, payloads: list[bytes]
+    ) -> None:
         producer = SyncProducer(reactor, broker.endpoint)
         for start in range(0, len(payloads), 20):
             await producer.send(topic, partition, payloads[start : start + 20])
@@ -53,7 +57,14 @@ class TranslateTests(ClusterCase):
     async def mirror(self) -> None:
         """Mirror what there is, with a table that has an entry each time a little more was there."""
         settings = MirrorSettings.fromProperties(
-            [{"zk.connect": self.servers, "groupid": "mirror", "autocommit.interval.ms": "50", "fetcher.backoff.ms": "20"}],
+            [
+                {
+                    "zk.connect": self.servers,
+                    "groupid": "mirror",
+                    "autocommit.interval.ms": "50",
+                    "fetcher.backoff.ms": "20",
+                }
+            ],
             {"zk.connect": self.target},
             whitelist("t"),
             self.fail,
@@ -62,7 +73,10 @@ class TranslateTests(ClusterCase):
         mirror.startService()
         for part in range(4):
             for partition in (0, 1):
-                payloads = [b"%d-%04d" % (partition, number) for number in range(part * COUNT // 4, (part + 1) * COUNT // 4)]
+                payloads = [
+                    b"%d-%04d" % (partition, number)
+                    for number in range(part * COUNT // 4, (part + 1) * COUNT // 4)
+                ]
                 await self.produce(self.brokers[0], "t", partition, payloads)
             while mirror.counters.confirmedCount < 2 * (part + 1) * COUNT // 4:
                 await deferLater(reactor, 0.01)
@@ -72,10 +86,22 @@ class TranslateTests(ClusterCase):
     async def put(self, **offsets: int) -> None:
         """Where the group C{g} stands in the source."""
         for name, offset in offsets.items():
-            await write(self.admin, f"/consumers/g/offsets/t/{name[1:].replace('_', '-')}", b"%d" % offset)
+            await write(
+                self.admin, f"/consumers/g/offsets/t/{name[1:].replace('_', '-')}", b"%d" % offset
+            )
 
     async def translate(self, *arguments: str, group: str = "g", mirror: str = "mirror") -> Outcome:
-        words = ("groups", "translate", group, "--from", self.servers, "--mirror-group", mirror, "--zookeeper", self.target)
+        words = (
+            "groups",
+            "translate",
+            group,
+            "--from",
+            self.servers,
+            "--mirror-group",
+            mirror,
+            "--zookeeper",
+            self.target,
+        )
         return await self.perform(*words, *arguments)
 
     async def read(self, offsets: dict[int, int]) -> set[bytes]:
@@ -102,11 +128,19 @@ class TranslateTests(ClusterCase):
         done = await self.translate("--execute", "--json")
         self.assertEqual((done.code, done.errors), (0, "set 2 offsets\n"))
         changes = json.loads(done.output)["changes"]
-        self.assertEqual([(each["topic"], each["partition"], each["old"]) for each in changes], [("t", 0, None), ("t", 1, None)])
-        offsets = {partition: int((await self.targetAdmin.get(f"/consumers/g/offsets/t/0-{partition}"))[0]) for partition in (0, 1)}
+        self.assertEqual(
+            [(each["topic"], each["partition"], each["old"]) for each in changes],
+            [("t", 0, None), ("t", 1, None)],
+        )
+        offsets = {
+            partition: int((await self.targetAdmin.get(f"/consumers/g/offsets/t/0-{partition}"))[0])
+            for partition in (0, 1)
+        }
         self.assertEqual(offsets, {each["partition"]: each["new"] for each in changes})
         found = await self.read(offsets)
-        unread = {b"0-%04d" % number for number in range(COUNT // 2, COUNT)} | {b"1-%04d" % number for number in range(COUNT // 4 * 3, COUNT)}
+        unread = {b"0-%04d" % number for number in range(COUNT // 2, COUNT)} | {
+            b"1-%04d" % number for number in range(COUNT // 4 * 3, COUNT)
+        }
         self.assertLessEqual(unread, found)
         self.assertLess(len(found), 2 * COUNT)
         named = await self.translate("--execute", "--to-group", "h", "--topic", "t")
@@ -137,5 +171,8 @@ class TranslateTests(ClusterCase):
         self.assertIn(f"{Place('t', BrokerPartition(0, 1))} was not mirrored", outcome.errors)
         await write(self.admin, "/consumers/mirror/mirror/t/0-1", table.encode())
         outcome = await self.translate("--json")
-        self.assertEqual({each["partition"]: each["new"] for each in json.loads(outcome.output)["changes"]}, {0: 4, 1: 0})
+        self.assertEqual(
+            {each["partition"]: each["new"] for each in json.loads(outcome.output)["changes"]},
+            {0: 4, 1: 0},
+        )
         self.assertIn("its data were lost", outcome.errors)

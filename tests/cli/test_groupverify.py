@@ -18,7 +18,12 @@ class GroupVerifyTests(ClusterCase):
         return await self.perform("groups", "verify", *arguments, "--zookeeper", self.servers)
 
     async def member(self, consumerId: str) -> ConsumerConnector:
-        settings = {"zk.connect": self.servers, "groupid": "g", "consumerid": consumerId, "rebalance.backoff.ms": "100"}
+        settings = {
+            "zk.connect": self.servers,
+            "groupid": "g",
+            "consumerid": consumerId,
+            "rebalance.backoff.ms": "100",
+        }
         consumer = ConsumerConnector(reactor, settings)
         self.addCleanup(consumer.shutdown)
         await consumer.connect()
@@ -36,27 +41,46 @@ class GroupVerifyTests(ClusterCase):
             return len(await self.children("/consumers/g/owners/t")) == 4
 
         await self.until(isShared)
-        self.assertEqual(await self.verify("g"), Outcome(0, GOOD, "looked at 4 partitions of 1 groups\n"))
+        self.assertEqual(
+            await self.verify("g"), Outcome(0, GOOD, "looked at 4 partitions of 1 groups\n")
+        )
         path = "/consumers/g/owners/t/0-0"
         owner, _stat = await self.admin.get(path)
         await self.admin.delete(path)
         result = await self.verify("g")
         self.assertEqual(result.code, 1)
-        self.assertEqual(result.output.decode().splitlines()[1:], ["g      t      0-0        -      nobody owns it", "Rebalance operation failed !"])
+        self.assertEqual(
+            result.output.decode().splitlines()[1:],
+            ["g      t      0-0        -      nobody owns it", "Rebalance operation failed !"],
+        )
         await self.node(path, b"g_three-0")
         document = json.loads((await self.verify("--json")).output)
         reason = "the owner is no thread of a member that wants this topic"
         fault = {"topic": "t", "broker": 0, "partition": 0, "owner": "g_three-0", "reason": reason}
-        self.assertEqual(document, {"groups": [{"group": "g", "partitionCount": 4, "faults": [fault]}], "problems": [], "successful": False})
+        self.assertEqual(
+            document,
+            {
+                "groups": [{"group": "g", "partitionCount": 4, "faults": [fault]}],
+                "problems": [],
+                "successful": False,
+            },
+        )
         await self.admin.set(path, owner)
         self.assertEqual((await self.verify("g")).output, GOOD)
 
     async def test_garbage(self) -> None:
         """What cannot be read is named, and is a failure; a group that is not there is an error; one without members has nothing to share."""
-        self.assertEqual(await self.verify("g"), Outcome(1, b"", "pylogbroker: there is no consumer group g; there are: none\n"))
+        self.assertEqual(
+            await self.verify("g"),
+            Outcome(1, b"", "pylogbroker: there is no consumer group g; there are: none\n"),
+        )
         await self.node("/consumers/g/offsets/t/0-0", b"1")
-        self.assertEqual(await self.verify("g"), Outcome(0, GOOD, "looked at 0 partitions of 1 groups\n"))
-        self.assertEqual(await self.verify(), Outcome(0, GOOD, "looked at 0 partitions of 0 groups\n"))
+        self.assertEqual(
+            await self.verify("g"), Outcome(0, GOOD, "looked at 0 partitions of 1 groups\n")
+        )
+        self.assertEqual(
+            await self.verify(), Outcome(0, GOOD, "looked at 0 partitions of 0 groups\n")
+        )
         await self.node("/consumers/g/ids/g_a", b'{ "t": 1 }')
         await self.node("/consumers/g/ids/g_b", b"nonsense")
         await self.node("/consumers/g/owners/t/odd", b"g_a-0")

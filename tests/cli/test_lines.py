@@ -19,11 +19,20 @@ class LineDecoderTests(SynchronousTestCase):
 
     def test_lines(self) -> None:
         """A line feed ends a line, and nothing else does; empty lines are lines."""
-        self.assertEqual(self.decode(b"a\n\nb\r\nc\x00\xff\x0b\x85\n")[0], [b"a", b"", b"b\r", b"c\x00\xff\x0b\x85"])
+        self.assertEqual(
+            self.decode(b"a\n\nb\r\nc\x00\xff\x0b\x85\n")[0],
+            [b"a", b"", b"b\r", b"c\x00\xff\x0b\x85"],
+        )
 
     def test_lastLine(self) -> None:
         """A last line without its end is a line; that is remembered."""
-        for data, lines, isEnded in ((b"", [], True), (b"\n", [b""], True), (b"a", [b"a"], False), (b"a\n", [b"a"], True), (b"a\n\n", [b"a", b""], True)):
+        for data, lines, isEnded in (
+            (b"", [], True),
+            (b"\n", [b""], True),
+            (b"a", [b"a"], False),
+            (b"a\n", [b"a"], True),
+            (b"a\n\n", [b"a", b""], True),
+        ):
             found, decoder = self.decode(data)
             self.assertEqual((found, decoder.isEnded, decoder.count), (lines, isEnded, len(lines)))
 
@@ -41,7 +50,12 @@ class LineDecoderTests(SynchronousTestCase):
 
     def test_overlong(self) -> None:
         """A line with more is told by its number; those before it are given, and none after it."""
-        for pieces in ((b"1\n123456\n2\n",), (b"1\n12", b"3456\n2\n"), (b"1\n123456",), (b"1\n", b"123456", b"7\n2\n")):
+        for pieces in (
+            (b"1\n123456\n2\n",),
+            (b"1\n12", b"3456\n2\n"),
+            (b"1\n123456",),
+            (b"1\n", b"123456", b"7\n2\n"),
+        ):
             lines, decoder = self.decode(*pieces, sizeMax=5)
             self.assertEqual((lines, decoder.overlong, decoder.count), ([b"1"], 2, 1))
 

@@ -16,7 +16,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.load import load
 from pylogbroker.cli.main import parse, prepare
 from pylogbroker.cli.streams import Streams
-from pylogbroker.errors import CommittedError, ConfigurationError, FormatError, LoadError, StorageError, TableError
+from pylogbroker.errors import (
+    CommittedError,
+    ConfigurationError,
+    FormatError,
+    LoadError,
+    StorageError,
+    TableError,
+)
 from pylogbroker.spark.loading import table
 from tests.cli.commands import Outcome
 from tests.spark.loading.cases import LoadCase
@@ -49,17 +56,42 @@ class CommandTests(LoadCase):
         self.assertEqual((head[0], row), ("TOPIC", [self.topic, "0-0", "0", str(end), "2", "0"]))
         self.assertIn("run 1: 2 rows of", outcome.errors)
         self.assertIn(f"{self.topic}: 2 rows have none", outcome.errors)
-        self.assertEqual(self.perform("--topic", self.topic), Outcome(0, b"", "nothing is new; the table is as it was\n"))
+        self.assertEqual(
+            self.perform("--topic", self.topic),
+            Outcome(0, b"", "nothing is new; the table is as it was\n"),
+        )
 
     def test_json(self) -> None:
         """One document with the run's manifest, or without a run."""
         self.write(b"7200000")
-        outcome = self.perform("--topic", self.topic, "--json", "--event-time", "mark", "--transform", "tests.cli.test_load.marked", "--skip-lost")
+        outcome = self.perform(
+            "--topic",
+            self.topic,
+            "--json",
+            "--event-time",
+            "mark",
+            "--transform",
+            "tests.cli.test_load.marked",
+            "--skip-lost",
+        )
         run = json.loads(outcome.output)["run"]
-        self.assertEqual((run["number"], run["rowCount"], run["arrivals"], run["eventTime"]), (1, 1, {}, "mark, else the time of the run"))
+        self.assertEqual(
+            (run["number"], run["rowCount"], run["arrivals"], run["eventTime"]),
+            (1, 1, {}, "mark, else the time of the run"),
+        )
         self.assertEqual([row["mark"] for row in table(self.spark, self.folder).collect()], [7])
-        self.assertEqual(json.loads(self.perform("--topic", self.topic, "--json").output), {"notes": [], "run": None})
-        self.assertRaises(ConfigurationError, self.perform, "--topic", self.topic, "--transform", "no.such.function")
+        self.assertEqual(
+            json.loads(self.perform("--topic", self.topic, "--json").output),
+            {"notes": [], "run": None},
+        )
+        self.assertRaises(
+            ConfigurationError,
+            self.perform,
+            "--topic",
+            self.topic,
+            "--transform",
+            "no.such.function",
+        )
 
     def test_offsetLines(self) -> None:
         """Lines of 0.7's Hadoop consumer say where to begin, and are written where the table ends."""
@@ -71,7 +103,9 @@ class CommandTests(LoadCase):
         Path(lines).write_text(f"{address}\t{self.topic}\t0\t{middle}\n\n", encoding="utf-8")
         outcome = self.perform("--offsets-in", lines, "--offsets-out", out)
         self.assertIn("1 rows of", outcome.errors)
-        self.assertEqual(Path(out).read_text(encoding="utf-8"), f"{address}\t{self.topic}\t0\t{self.end()}\n")
+        self.assertEqual(
+            Path(out).read_text(encoding="utf-8"), f"{address}\t{self.topic}\t0\t{self.end()}\n"
+        )
         Path(lines).write_text(f"{address}\t{self.topic}\t0\t-1\n", encoding="utf-8")
         outcome = self.perform("--offsets-in", lines)
         self.assertEqual(outcome.output.decode().splitlines()[1].split()[-2:], ["3", "1"])
@@ -86,26 +120,58 @@ class CommandTests(LoadCase):
         self.assertRaises(FormatError, self.perform, "--offsets-in", path)
         Path(path).write_text("tcp://elsewhere:1\tx\t0\t0\n", encoding="utf-8")
         self.assertRaises(LoadError, self.perform, "--offsets-in", path)
-        error = self.assertRaises(CommittedError, self.perform, "--topic", self.topic, "--offsets-out", "/nonexistent/offsets")
-        self.assertIn("committed as run 1, but the offsets were not written: cannot write /nonexistent/offsets", str(error))
-        self.assertRaises(StorageError, self.perform, "--topic", self.topic, "--offsets-out", "/nonexistent/offsets")
+        error = self.assertRaises(
+            CommittedError,
+            self.perform,
+            "--topic",
+            self.topic,
+            "--offsets-out",
+            "/nonexistent/offsets",
+        )
+        self.assertIn(
+            "committed as run 1, but the offsets were not written: cannot write /nonexistent/offsets",
+            str(error),
+        )
+        self.assertRaises(
+            StorageError,
+            self.perform,
+            "--topic",
+            self.topic,
+            "--offsets-out",
+            "/nonexistent/offsets",
+        )
         options = parse(["load", "s3a://bucket/table", "--brokers", "h:1", "--topic", "x"])
         self.assertRaises(TableError, load, options, Streams(-1, 1, io.StringIO()))
 
     def test_notTold(self) -> None:
         """A result that cannot be printed is a failure that says which run was committed all the same."""
         self.write(b"a")
-        options = parse(["load", self.folder, "--brokers", self.cluster.listed, "--topic", self.topic])
+        options = parse(
+            ["load", self.folder, "--brokers", self.cluster.listed, "--topic", self.topic]
+        )
         with open("/dev/full", "wb") as full:
-            error = self.assertRaises(CommittedError, load, options, Streams(-1, full.fileno(), io.StringIO()))
-        self.assertIn("committed as run 1, but that could not be told: cannot write the output", str(error))
+            error = self.assertRaises(
+                CommittedError, load, options, Streams(-1, full.fileno(), io.StringIO())
+            )
+        self.assertIn(
+            "committed as run 1, but that could not be told: cannot write the output", str(error)
+        )
         self.assertEqual(table(self.spark, self.folder).count(), 1)
 
     def test_zookeeper(self) -> None:
         """Brokers and topics are found in ZooKeeper; notes are said."""
         self.write(b"a")
         out = self.mktemp()
-        options = ["load", self.folder, "--zookeeper", self.cluster.zookeeper, "--whitelist", self.topic, "--offsets-out", out]
+        options = [
+            "load",
+            self.folder,
+            "--zookeeper",
+            self.cluster.zookeeper,
+            "--whitelist",
+            self.topic,
+            "--offsets-out",
+            out,
+        ]
         begin = ["--from", json.dumps({self.topic: {"0-0": 0, "0-1": 0}})]
         errors = io.StringIO()
         with open(self.mktemp(), "wb") as file:
@@ -120,7 +186,9 @@ class ArgumentTests(SynchronousTestCase):
         """A file of offsets that is no text is an error that names it."""
         path = self.mktemp()
         Path(path).write_bytes(b"SEQ\x06\xff\xfe")
-        options = parse(["load", "/nonexistent/table", "--brokers", "0:127.0.0.1:1", "--offsets-in", path])
+        options = parse(
+            ["load", "/nonexistent/table", "--brokers", "0:127.0.0.1:1", "--offsets-in", path]
+        )
         error = self.assertRaises(LoadError, load, options, Streams(-1, 1, io.StringIO()))
         self.assertIn(f"{path}: it is no text", str(error))
 
@@ -137,6 +205,11 @@ class ArgumentTests(SynchronousTestCase):
         ):
             errors = io.StringIO()
             with redirect_stderr(errors):
-                ended = self.assertRaises(SystemExit, prepare, ["load", "/t", "--brokers", "h:1", *arguments], Streams(-1, 1, errors))
+                ended = self.assertRaises(
+                    SystemExit,
+                    prepare,
+                    ["load", "/t", "--brokers", "h:1", *arguments],
+                    Streams(-1, 1, errors),
+                )
             self.assertEqual(ended.code, 2)
             self.assertIn(reason, errors.getvalue())

@@ -22,7 +22,13 @@ class CommandTests(LoadCase):
         """Compact."""
         path = self.mktemp()
         with open(path, "wb") as file:
-            self.assertEqual(loadCompact(parse(["load", "compact", self.folder, *arguments]), Streams(-1, file.fileno(), io.StringIO())), 0)
+            self.assertEqual(
+                loadCompact(
+                    parse(["load", "compact", self.folder, *arguments]),
+                    Streams(-1, file.fileno(), io.StringIO()),
+                ),
+                0,
+            )
         return Path(path).read_text(encoding="utf-8")
 
     def test_rounds(self) -> None:

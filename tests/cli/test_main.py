@@ -62,7 +62,9 @@ class ParserTests(SynchronousTestCase):
         for command in commands():
             code, output, _ = self.exit(*command.split(), "--help")
             self.assertEqual(code, 0)
-            examples = re.findall(r"pylogbroker (" + command + r"[^|\n]*)", output.partition("examples:")[2])
+            examples = re.findall(
+                r"pylogbroker (" + command + r"[^|\n]*)", output.partition("examples:")[2]
+            )
             self.assertNotEqual(examples, [])
             for example in examples:
                 parse(shlex.split(example))
@@ -87,13 +89,31 @@ class ParserTests(SynchronousTestCase):
             (["demo", "--port", "65536"], "65536"),
             (["groups"], "--zookeeper"),
             (["groups", "a/b", "--zookeeper", "z"], "'a/b', has '/' in it"),
-            (["consume", "--zookeeper", "z", "--broker", "b:1", "--topic", "t"], "not allowed with"),
-            (["consume", "--zookeeper", "z", "--topic", "t", "--whitelist", "t"], "not allowed with"),
+            (
+                ["consume", "--zookeeper", "z", "--broker", "b:1", "--topic", "t"],
+                "not allowed with",
+            ),
+            (
+                ["consume", "--zookeeper", "z", "--topic", "t", "--whitelist", "t"],
+                "not allowed with",
+            ),
             (["consume", "--zookeeper", "z", "--topic", "a/b"], "a/b"),
-            (["consume", "--zookeeper", "z", "--topic", "t", "--group", "a/b"], "'a/b', has '/' in it"),
-            (["consume", "--zookeeper", "z", "--whitelist", "[a[b]]"], "a character class inside another, which Python reads otherwise"),
-            (["consume", "--zookeeper", "z", "--blacklist", r"\p{javaUpperCase}"], "has the escape \\p"),
-            (["produce", "f", "--topic", "t", "--zookeeper", "z", "--key-separator", ""], "separates nothing"),
+            (
+                ["consume", "--zookeeper", "z", "--topic", "t", "--group", "a/b"],
+                "'a/b', has '/' in it",
+            ),
+            (
+                ["consume", "--zookeeper", "z", "--whitelist", "[a[b]]"],
+                "a character class inside another, which Python reads otherwise",
+            ),
+            (
+                ["consume", "--zookeeper", "z", "--blacklist", r"\p{javaUpperCase}"],
+                "has the escape \\p",
+            ),
+            (
+                ["produce", "f", "--topic", "t", "--zookeeper", "z", "--key-separator", ""],
+                "separates nothing",
+            ),
             (["zookeeper"], "--data"),
             (["dev", "--zookeeper-port", "-1"], "-1"),
         ):
@@ -106,14 +126,35 @@ class ParserTests(SynchronousTestCase):
         for arguments, reason in (
             (["consume", "--topic", "t", "--group", "g", "--follow"], "--group: needs --zookeeper"),
             (["consume", "--whitelist", "t", "--follow"], "--whitelist: needs --zookeeper"),
-            (["consume", "--zookeeper", "z", "--topic", "t", "--partition", "0", "--offset", "0"], "--partition, --offset: not with --zookeeper"),
+            (
+                [
+                    "consume",
+                    "--zookeeper",
+                    "z",
+                    "--topic",
+                    "t",
+                    "--partition",
+                    "0",
+                    "--offset",
+                    "0",
+                ],
+                "--partition, --offset: not with --zookeeper",
+            ),
             (["consume", "--zookeeper", "z", "--topic", "t"], "or the --group that was there"),
-            (["produce", "/nonexistent", "--topic", "t", "--key-separator", ":"], "--key-separator: needs --zookeeper"),
-            (["produce", "/nonexistent", "--topic", "t", "--zookeeper", "z", "--partition", "1"], "--partition: not with --zookeeper"),
+            (
+                ["produce", "/nonexistent", "--topic", "t", "--key-separator", ":"],
+                "--key-separator: needs --zookeeper",
+            ),
+            (
+                ["produce", "/nonexistent", "--topic", "t", "--zookeeper", "z", "--partition", "1"],
+                "--partition: not with --zookeeper",
+            ),
         ):
             errors = io.StringIO()
             with redirect_stderr(errors):
-                ended = self.assertRaises(SystemExit, prepare, arguments, Streams(0, 1, io.StringIO()))
+                ended = self.assertRaises(
+                    SystemExit, prepare, arguments, Streams(0, 1, io.StringIO())
+                )
             self.assertEqual(ended.code, 2)
             self.assertIn(reason, errors.getvalue())
 
@@ -162,13 +203,19 @@ class MainTests(SynchronousTestCase):
         os.dup2(sink, 1)
         try:
             with redirect_stderr(errors):
-                codes = main(["dump", "--no-print", path]), main(["produce", "/nonexistent", "--topic", "t"])
+                codes = (
+                    main(["dump", "--no-print", path]),
+                    main(["produce", "/nonexistent", "--topic", "t"]),
+                )
         finally:
             os.dup2(saved, 1)
             os.close(saved)
             os.close(sink)
         self.assertEqual(codes, (0, 1))
-        self.assertEqual(errors.getvalue().splitlines()[-1], "pylogbroker: cannot read '/nonexistent': No such file or directory")
+        self.assertEqual(
+            errors.getvalue().splitlines()[-1],
+            "pylogbroker: cannot read '/nonexistent': No such file or directory",
+        )
         self.assertIn(b"isvalid: true", os.read(source, 10_000))
 
     def test_interrupted(self) -> None:
@@ -200,8 +247,13 @@ class ProcessTests(CommandCase):
         self.assertEqual((await self.exits("consume", "--from-beginning", *place))[:2], (0, data))
         size = len(data) + 9 * 3000
         self.assertEqual(await self.exits("offsets", *place), Outcome(0, b"%d\n" % size, ""))
-        result = await self.exits("dump", "--no-print", os.path.join(broker.directory, "t-0", "0" * 20 + ".kafka"))
-        self.assertEqual((result.code, result.output.splitlines()[-1]), (0, b"tail of the log is at offset: %d" % size))
+        result = await self.exits(
+            "dump", "--no-print", os.path.join(broker.directory, "t-0", "0" * 20 + ".kafka")
+        )
+        self.assertEqual(
+            (result.code, result.output.splitlines()[-1]),
+            (0, b"tail of the log is at offset: %d" % size),
+        )
 
     async def test_standardInput(self) -> None:
         """Standard input is published to its end."""
@@ -214,15 +266,29 @@ class ProcessTests(CommandCase):
 
     async def test_demo(self) -> None:
         """The demo works, and shows what the broker warns of."""
-        result = await self.exits("demo", self.write(b"one\ntwo\n"), "--set", "log.flush.interval=1", "--set", "prot=1")
+        result = await self.exits(
+            "demo", self.write(b"one\ntwo\n"), "--set", "log.flush.interval=1", "--set", "prot=1"
+        )
         self.assertEqual(result.code, 0)
-        self.assertEqual(result.errors, "pylogbroker: --set: prot=1: there is no such key and it has no effect; did you mean port?\n")
+        self.assertEqual(
+            result.errors,
+            "pylogbroker: --set: prot=1: there is no such key and it has no effect; did you mean port?\n",
+        )
         self.assertIn(b"byte for byte", result.output)
 
     async def test_errors(self) -> None:
         """Errors are a line on standard error, without a traceback, and exit code 1."""
         for arguments in (
-            ("consume", "--topic", "t", "--from-beginning", "--broker", "127.0.0.1:1", "--timeout-ms", "100"),
+            (
+                "consume",
+                "--topic",
+                "t",
+                "--from-beginning",
+                "--broker",
+                "127.0.0.1:1",
+                "--timeout-ms",
+                "100",
+            ),
             ("produce", "/nonexistent", "--topic", "t"),
             ("offsets", "--topic", "t", "--broker", "nonsense"),
             ("dump", "/nonexistent"),
@@ -238,16 +304,23 @@ class ProcessTests(CommandCase):
         broker = await self.startBroker()
         await self.publish("t", b"one")
         for number in (signal.SIGINT, signal.SIGTERM):
-            protocol, process = self.spawn("consume", "--offset", "0", "--follow", "--broker", broker.endpoint, "--topic", "t")
+            protocol, process = self.spawn(
+                "consume", "--offset", "0", "--follow", "--broker", broker.endpoint, "--topic", "t"
+            )
             await protocol.said(b"one\n")
             process.signalProcess(number)
-            self.assertEqual(await protocol.ended, Outcome(0, b"one\n", "read 1 messages; the next offset is 13\n"))
+            self.assertEqual(
+                await protocol.ended,
+                Outcome(0, b"one\n", "read 1 messages; the next offset is 13\n"),
+            )
 
     async def test_interrupt(self) -> None:
         """A command that was not done exits with 130 after Ctrl-C and with 143 after SIGTERM, as a shell expects."""
         broker = await self.startBroker()
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            protocol, process = self.spawn("produce", "-", "--broker", broker.endpoint, "--topic", number.name)
+            protocol, process = self.spawn(
+                "produce", "-", "--broker", broker.endpoint, "--topic", number.name
+            )
             process.write(b"one\n")
             while not await self.messages(number.name):
                 await deferLater(reactor, 0.01)
@@ -256,7 +329,14 @@ class ProcessTests(CommandCase):
 
     async def test_interruptDemo(self) -> None:
         """A demo that is ended stops its broker and leaves nothing behind, also when the signal comes twice, as from C{timeout}."""
-        protocol, process = self.spawn("demo", self.write(b"one\n"), "--set", "log.flush.interval=1000", "--set", "log.default.flush.interval.ms=60000")
+        protocol, process = self.spawn(
+            "demo",
+            self.write(b"one\n"),
+            "--set",
+            "log.flush.interval=1000",
+            "--set",
+            "log.default.flush.interval.ms=60000",
+        )
         await protocol.said(b"published")
         [directory] = re.findall(rb"data in (\S+)", protocol.output)
         self.assertTrue(os.path.isdir(directory))
@@ -270,7 +350,10 @@ class ProcessTests(CommandCase):
         broker = await self.startBroker()
         await self.publish("t", *[b"x" * 1000] * 1000)
         path = self.write(encodeMessage(b"x" * 1000) * 1000)
-        for arguments in (("consume", "--from-beginning", "--broker", broker.endpoint, "--topic", "t"), ("dump", path)):
+        for arguments in (
+            ("consume", "--from-beginning", "--broker", broker.endpoint, "--topic", "t"),
+            ("dump", path),
+        ):
             protocol, process = self.spawn(*arguments)
             await protocol.said(b"xxx")
             process.closeStdout()
@@ -280,7 +363,9 @@ class ProcessTests(CommandCase):
 
     async def test_impatience(self) -> None:
         """Who sends a second signal after a while does not wait for an orderly end."""
-        protocol, process = self.spawn("produce", "-", "--topic", "t", "--broker", self.startSilent())
+        protocol, process = self.spawn(
+            "produce", "-", "--topic", "t", "--broker", self.startSilent()
+        )
         process.write(b"one\n")
         await self.got.get()
         process.signalProcess("INT")

@@ -36,7 +36,9 @@ class SampleTests(SynchronousTestCase):
     def test_read(self) -> None:
         """Names with their labels, whatever is in these, and values as they stand there."""
         text = '# HELP a b\n# TYPE a counter\na 1\n\nb{topic="x}\\"y{",p="1"} 2.5 123\n c\tNaN\n'
-        self.assertEqual(readSamples(text), {"a": "1", 'b{topic="x}\\"y{",p="1"}': "2.5", "c": "NaN"})
+        self.assertEqual(
+            readSamples(text), {"a": "1", 'b{topic="x}\\"y{",p="1"}': "2.5", "c": "NaN"}
+        )
 
     def test_other(self) -> None:
         """What is something else is refused."""
@@ -57,22 +59,48 @@ class MetricsTests(CommandCase):
 
     async def test_rows(self) -> None:
         """A quoted header, then a row each time; a new header when there are more figures; what is gone is empty."""
-        result = await self.rows(self.serve(b"b 2\na 1\n", b"a 3\n", b'a 4\nc{x="y"} 5\n'), "--count", "3", "--date-format", "SSS")
+        result = await self.rows(
+            self.serve(b"b 2\na 1\n", b"a 3\n", b'a 4\nc{x="y"} 5\n'),
+            "--count",
+            "3",
+            "--date-format",
+            "SSS",
+        )
         self.assertEqual((result.code, result.errors), (0, ""))
         lines = [line.partition(", ") for line in result.output.decode().splitlines()]
-        self.assertEqual([line[2] for line in lines], ['"a", "b"', "1, 2", "3, ", '"a", "c{x=\\"y\\"}"', "4, 5"])
+        self.assertEqual(
+            [line[2] for line in lines], ['"a", "b"', "1, 2", "3, ", '"a", "c{x=\\"y\\"}"', "4, 5"]
+        )
         self.assertEqual([line[0] for line in lines if not line[0].isdigit()], ['"time"'] * 2)
 
     async def test_chosen(self) -> None:
         """Patterns choose figures, by name alone or with labels; JSON has numbers where these are some."""
         url = self.serve(b'in_total{topic="t"} 5\nin_total{topic="u"} 6\nout_total 1.5\nload NaN\n')
-        result = await self.rows(url, "--count", "1", "--json", "--name", "in_total", "--name", "load", "--date-format", "yyyy")
+        result = await self.rows(
+            url,
+            "--count",
+            "1",
+            "--json",
+            "--name",
+            "in_total",
+            "--name",
+            "load",
+            "--date-format",
+            "yyyy",
+        )
         found = json.loads(result.output)
-        self.assertEqual({**found, "time": ""}, {"time": "", 'in_total{topic="t"}': 5, 'in_total{topic="u"}': 6, "load": "NaN"})
-        result = await self.rows(url, "--count", "1", "--json", "--name", '*topic="u"*', "--name", "out*")
+        self.assertEqual(
+            {**found, "time": ""},
+            {"time": "", 'in_total{topic="t"}': 5, 'in_total{topic="u"}': 6, "load": "NaN"},
+        )
+        result = await self.rows(
+            url, "--count", "1", "--json", "--name", '*topic="u"*', "--name", "out*"
+        )
         self.assertEqual(list(json.loads(result.output).values())[1:], [6, 1.5])
         result = await self.rows(url, "--count", "1", "--name", "nothing")
-        self.assertEqual(result, Outcome(1, b"", f"pylogbroker: {url} has none of these figures among 4\n"))
+        self.assertEqual(
+            result, Outcome(1, b"", f"pylogbroker: {url} has none of these figures among 4\n")
+        )
 
     async def test_errors(self) -> None:
         """What cannot be asked is an error in a line."""

@@ -11,7 +11,9 @@ class OffsetsTests(CommandCase):
     """Where a partition begins and ends."""
 
     async def offsets(self, *arguments: str) -> Outcome:
-        return await self.perform("offsets", "--broker", self.broker.endpoint, "--topic", "t", *arguments)
+        return await self.perform(
+            "offsets", "--broker", self.broker.endpoint, "--topic", "t", *arguments
+        )
 
     async def test_offsets(self) -> None:
         """The latest, the earliest, and several; one a line."""
@@ -29,12 +31,21 @@ class OffsetsTests(CommandCase):
         await self.startBroker(log_file_size="20")
         for _ in range(2):
             await self.publish("t", b"x" * 20)
-        self.assertEqual(await self.offsets("--time", "2100-01-01", "--count", "9"), Outcome(0, b"60\n30\n0\n", ""))
+        self.assertEqual(
+            await self.offsets("--time", "2100-01-01", "--count", "9"),
+            Outcome(0, b"60\n30\n0\n", ""),
+        )
         self.assertEqual(await self.offsets("--time", "4102444800000"), Outcome(0, b"60\n", ""))
-        self.assertEqual(await self.offsets("--time", "2001-09-10"), Outcome(0, b"", "no segment file is that old\n"))
+        self.assertEqual(
+            await self.offsets("--time", "2001-09-10"),
+            Outcome(0, b"", "no segment file is that old\n"),
+        )
 
     async def test_unknown(self) -> None:
         """A topic that nobody published to begins and ends at 0; a partition that is not there is an error."""
         await self.startBroker()
         self.assertEqual(await self.offsets(), Outcome(0, b"0\n", ""))
-        self.assertEqual(await self.offsets("--partition", "3"), Outcome(1, b"", "pylogbroker: the broker has no partition 3 of topic t\n"))
+        self.assertEqual(
+            await self.offsets("--partition", "3"),
+            Outcome(1, b"", "pylogbroker: the broker has no partition 3 of topic t\n"),
+        )

@@ -26,8 +26,20 @@ class PerfProduceTests(ClusterCase):
         await self.startBrokers(2)
         await self.establish("t", b"")
         before = len(self.brokers)
-        for index, mode in enumerate(((), ("--async",), ("--async", "--threads", "3", "--confirm"))):
-            result = await self.produce("--zookeeper", self.servers, "--messages", "1003", "--message-size", "50", "--batch-size", "40", *mode)
+        for index, mode in enumerate(
+            ((), ("--async",), ("--async", "--threads", "3", "--confirm"))
+        ):
+            result = await self.produce(
+                "--zookeeper",
+                self.servers,
+                "--messages",
+                "1003",
+                "--message-size",
+                "50",
+                "--batch-size",
+                "40",
+                *mode,
+            )
             self.assertEqual((result.code, result.errors), (0, ""))
             head, line = result.output.decode().splitlines()
             self.assertEqual(head, ", ".join(SUMMARY_COLUMNS))
@@ -35,24 +47,39 @@ class PerfProduceTests(ClusterCase):
             self.assertEqual(values[2:6], ["0", "50", "40", f"{1003 * 50 / MEGABYTE:.2f}"])
             self.assertEqual(values[7], "1003")
             self.assertLessEqual(values[0], values[1])
-            self.assertEqual(await self.truth(), (before + (index + 1) * 1003, (index + 1) * 1003 * 50))
+            self.assertEqual(
+                await self.truth(), (before + (index + 1) * 1003, (index + 1) * 1003 * 50)
+            )
 
     async def test_broker(self) -> None:
         """One broker, without ZooKeeper; sizes by chance and compression; JSON."""
         await self.startBrokers(1)
         place = ("--broker", self.brokers[0].endpoint.replace("tcp:", ""))
-        result = await self.produce(*place, "--messages", "100", "--vary-message-size", "--compression", "gzip", "--json")
+        result = await self.produce(
+            *place, "--messages", "100", "--vary-message-size", "--compression", "gzip", "--json"
+        )
         self.assertEqual((result.code, result.errors), (0, ""))
         row = json.loads(result.output)
         count, size = await self.truth()
-        self.assertEqual((row["total.data.sent.in.nMsg"], row["total.data.sent.in.MB"], row["compression"]), (count, size / MEGABYTE, 1))
+        self.assertEqual(
+            (row["total.data.sent.in.nMsg"], row["total.data.sent.in.MB"], row["compression"]),
+            (count, size / MEGABYTE, 1),
+        )
         self.assertEqual(count, 100)
         self.assertTrue(100 < size < 100 * 100)
 
     async def test_detailed(self) -> None:
         """A row each so many messages, with the sum so far and the producer's number, and none for all."""
         await self.startBrokers(1)
-        arguments = ("--messages", "100", "--batch-size", "10", "--show-detailed-stats", "--reporting-interval", "30")
+        arguments = (
+            "--messages",
+            "100",
+            "--batch-size",
+            "10",
+            "--show-detailed-stats",
+            "--reporting-interval",
+            "30",
+        )
         result = await self.produce("--zookeeper", self.servers, *arguments)
         head, *lines = result.output.decode().splitlines()
         self.assertEqual(head, ", ".join(DETAILED_COLUMNS))
@@ -64,8 +91,13 @@ class PerfProduceTests(ClusterCase):
     async def test_away(self) -> None:
         """Without brokers it is an error, in both modes."""
         for mode in ((), ("--async",)):
-            result = await self.produce("--broker", "127.0.0.1:1", "--timeout-ms", "300", "--messages", "5", *mode)
+            result = await self.produce(
+                "--broker", "127.0.0.1:1", "--timeout-ms", "300", "--messages", "5", *mode
+            )
             self.assertEqual(result.code, 1)
             self.assertIn("pylogbroker: ", result.errors)
         result = await self.produce("--broker", "tls:localhost:9093", "--messages", "5")
-        self.assertEqual(result.errors, "pylogbroker: --broker tls:localhost:9093: here it is a name or an IPv4 address, a colon and a port\n")
+        self.assertEqual(
+            result.errors,
+            "pylogbroker: --broker tls:localhost:9093: here it is a name or an IPv4 address, a colon and a port\n",
+        )

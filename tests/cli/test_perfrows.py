@@ -41,7 +41,10 @@ class MeasuringTests(SynchronousTestCase):
         """A row is due whenever so many more were counted; its rates are those since the row before, its sums those of all."""
         measuring = Measuring(lambda: self.nowMs, 10)
         self.nowMs += 1_000
-        self.assertEqual([measuring.add(9, 0), measuring.add(1, MEGABYTE), measuring.add(9, 0)], [False, True, False])
+        self.assertEqual(
+            [measuring.add(9, 0), measuring.add(1, MEGABYTE), measuring.add(9, 0)],
+            [False, True, False],
+        )
         self.assertEqual(measuring.sinceRow(), (1.0, 1.0, 19, 19.0))
         self.nowMs += 2_000
         self.assertTrue(measuring.add(1, MEGABYTE))
@@ -64,7 +67,10 @@ class RowTests(SynchronousTestCase):
 
     def test_text(self) -> None:
         """The first fraction has as many digits as was said, all others four; the separator is 0.7's."""
-        self.assertEqual(row(("a", "b", "c", "d"), ("now", 2, 1.23456, 2.34567), 2, False), "now, 2, 1.23, 2.3457\n")
+        self.assertEqual(
+            row(("a", "b", "c", "d"), ("now", 2, 1.23456, 2.34567), 2, False),
+            "now, 2, 1.23, 2.3457\n",
+        )
 
     def test_json(self) -> None:
         """An object with the names of the columns."""

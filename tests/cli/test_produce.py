@@ -17,7 +17,15 @@ class ProduceTests(CommandCase):
     """Lines become messages."""
 
     async def produce(self, *arguments: str, descriptor: int = -1) -> Outcome:
-        return await self.perform("produce", *arguments, "--broker", self.broker.endpoint, "--topic", "t", descriptor=descriptor)
+        return await self.perform(
+            "produce",
+            *arguments,
+            "--broker",
+            self.broker.endpoint,
+            "--topic",
+            "t",
+            descriptor=descriptor,
+        )
 
     async def test_file(self) -> None:
         """Each line of a file is a message, whatever stands in it; what was done is said on standard error."""
@@ -25,7 +33,14 @@ class ProduceTests(CommandCase):
         path = self.write(b"one\n\n\xff\x00\r\nlast")
         result = await self.produce(path)
         self.assertEqual(await self.messages("t"), [b"one", b"", b"\xff\x00\r", b"last"])
-        self.assertEqual(result, Outcome(0, b"", f"sent 4 messages (10 B) in 1 requests to t-0 of {self.broker.endpoint}, which has taken them all\n"))
+        self.assertEqual(
+            result,
+            Outcome(
+                0,
+                b"",
+                f"sent 4 messages (10 B) in 1 requests to t-0 of {self.broker.endpoint}, which has taken them all\n",
+            ),
+        )
 
     async def test_batches(self) -> None:
         """Lines are sent in batches, compressed or not."""
@@ -50,7 +65,10 @@ class ProduceTests(CommandCase):
         path = self.write(b"a\n")
         self.assertEqual((await self.produce(path, "--partition", "1")).code, 0)
         self.assertEqual(await self.messages("t", 1), [b"a"])
-        self.assertEqual(await self.produce(path, "--partition", "2"), Outcome(1, b"", "pylogbroker: the broker has no partition 2 of topic t\n"))
+        self.assertEqual(
+            await self.produce(path, "--partition", "2"),
+            Outcome(1, b"", "pylogbroker: the broker has no partition 2 of topic t\n"),
+        )
         self.assertEqual((await self.produce(path, "--partition", "-1")).code, 0)
 
     async def test_pipe(self) -> None:
@@ -87,7 +105,13 @@ class ProduceTests(CommandCase):
         """A line that is within the limit, and beyond it when it is compressed, is an error with its number, too."""
         await self.startBroker()
         line = random.Random(0).randbytes(1000).replace(b"\n", b"")[:900]
-        result = await self.produce(self.write(b"1\n2\n" + line + b"\n4"), "--max-message-size", "900", "--compression", "gzip")
+        result = await self.produce(
+            self.write(b"1\n2\n" + line + b"\n4"),
+            "--max-message-size",
+            "900",
+            "--compression",
+            "gzip",
+        )
         self.assertEqual(result.code, 1)
         self.assertIn("line 3 of ", result.errors)
         self.assertEqual(await self.messages("t"), [b"1", b"2"])
@@ -98,7 +122,9 @@ class ProduceTests(CommandCase):
         source, sink = os.pipe()
         self.addCleanup(os.close, source)
         self.addCleanup(os.close, sink)
-        producing = Deferred.fromCoroutine(self.produce("-", "--timeout-ms", "200", descriptor=source))
+        producing = Deferred.fromCoroutine(
+            self.produce("-", "--timeout-ms", "200", descriptor=source)
+        )
         os.write(sink, b"1\n")
         while not await self.messages("t"):
             await deferLater(reactor, 0.005, lambda: None)
@@ -110,19 +136,34 @@ class ProduceTests(CommandCase):
 
     async def test_noBroker(self) -> None:
         """Without a broker the exit code is 1, and the text names it."""
-        result = await self.perform("produce", self.write(b"a"), "--broker", "127.0.0.1:1", "--topic", "t", "--timeout-ms", "100")
+        result = await self.perform(
+            "produce",
+            self.write(b"a"),
+            "--broker",
+            "127.0.0.1:1",
+            "--topic",
+            "t",
+            "--timeout-ms",
+            "100",
+        )
         self.assertEqual(result.code, 1)
         self.assertIn("127.0.0.1:1", result.errors)
 
     async def test_badEndpoint(self) -> None:
         """What is no endpoint is an error that repeats it."""
-        result = await self.perform("produce", self.write(b"a"), "--broker", "nonsense", "--topic", "t")
+        result = await self.perform(
+            "produce", self.write(b"a"), "--broker", "nonsense", "--topic", "t"
+        )
         self.assertEqual(result.code, 1)
         self.assertIn("nonsense", result.errors)
 
     async def test_unopened(self) -> None:
         """A file that cannot be opened is an error before there is a connection."""
-        for path, reason in (("/nonexistent", "No such file or directory"), ("/", "Is a directory"), ("a\0b", "embedded null byte")):
+        for path, reason in (
+            ("/nonexistent", "No such file or directory"),
+            ("/", "Is a directory"),
+            ("a\0b", "embedded null byte"),
+        ):
             try:
                 await self.perform("produce", path, "--topic", "t")
             except CommandError as error:
@@ -135,7 +176,10 @@ class ProduceTests(CommandCase):
         await self.startBroker()
         descriptor = os.open(os.devnull, os.O_WRONLY)
         self.addCleanup(os.close, descriptor)
-        self.assertEqual(await self.produce("-", descriptor=descriptor), Outcome(1, b"", "pylogbroker: cannot read standard input: Bad file descriptor\n"))
+        self.assertEqual(
+            await self.produce("-", descriptor=descriptor),
+            Outcome(1, b"", "pylogbroker: cannot read standard input: Bad file descriptor\n"),
+        )
 
     async def test_ended(self) -> None:
         """Who ends it is told how many were sent."""

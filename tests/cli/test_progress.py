@@ -22,7 +22,15 @@ class AmountTests(SynchronousTestCase):
 
     def test_units(self) -> None:
         """The unit grows with the number, and never shows a thousand of one."""
-        for size, text in ((0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_951, "1.0 MB"), (1.5e6, "1.5 MB"), (2.5e12, "2500.0 GB")):
+        for size, text in (
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (999_949, "999.9 kB"),
+            (999_951, "1.0 MB"),
+            (1.5e6, "1.5 MB"),
+            (2.5e12, "2500.0 GB"),
+        ):
             self.assertEqual(amount(size), text)
 
 
@@ -49,7 +57,9 @@ class ProgressTests(SynchronousTestCase):
         progress = Progress(errors, self.clock.seconds)
         self.clock.advance(2)
         progress.update(5000, 1_000_000, "reading, 1 of 4 tasks")
-        self.assertIn("\rreading, 1 of 4 tasks: 5,000 messages, 1.0 MB, 2,500 messages/s", errors.getvalue())
+        self.assertIn(
+            "\rreading, 1 of 4 tasks: 5,000 messages, 1.0 MB, 2,500 messages/s", errors.getvalue()
+        )
 
     def test_unknownSize(self) -> None:
         """Without a size there is no share."""

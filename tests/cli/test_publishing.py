@@ -32,7 +32,15 @@ class PublisherTests(CommandCase):
         self.assertEqual((publisher.batchCount, publisher.sentCount), (2, 6))
         await publisher.flush()
         await publisher.flush()
-        self.assertEqual((publisher.batchCount, publisher.sentCount, publisher.sentSize, publisher.confirmedCount), (3, 7, 7, 0))
+        self.assertEqual(
+            (
+                publisher.batchCount,
+                publisher.sentCount,
+                publisher.sentSize,
+                publisher.confirmedCount,
+            ),
+            (3, 7, 7, 0),
+        )
         await publisher.confirm()
         self.assertEqual(publisher.confirmedCount, 7)
         self.assertEqual(await self.messages("t"), [b"%d" % index for index in range(7)])
@@ -40,7 +48,10 @@ class PublisherTests(CommandCase):
     async def test_batchSize(self) -> None:
         """A batch is sent before it has too many bytes; one large message is a batch of its own."""
         await self.startBroker(max_message_size="2000000")
-        payloads = [bytes([65 + index]) * (BATCH_SIZE_MAX // 2) for index in range(3)] + [b"d" * (BATCH_SIZE_MAX + 1), b"e"]
+        payloads = [bytes([65 + index]) * (BATCH_SIZE_MAX // 2) for index in range(3)] + [
+            b"d" * (BATCH_SIZE_MAX + 1),
+            b"e",
+        ]
         publisher = self.publisher(batchCountMax=100, payloadSizeMax=2_000_000)
         await publisher.add(payloads)
         await publisher.flush()
@@ -64,7 +75,9 @@ class PublisherTests(CommandCase):
         for codec in (0, GZIP):
             publisher = self.publisher(payloadSizeMax=100, codec=codec)
             await publisher.add([b"a", b"b"])
-            await self.refused(publisher.add([random.Random(0).randbytes(200)]), MessageTooLargeError)
+            await self.refused(
+                publisher.add([random.Random(0).randbytes(200)]), MessageTooLargeError
+            )
             self.assertEqual(publisher.sentCount, 2)
 
     async def test_randomPartition(self) -> None:
@@ -102,6 +115,10 @@ class PublisherTests(CommandCase):
         text = str(publisher.failed(error, "lines"))
         self.assertTrue(text.endswith("\nof 3 lines sent, surely taken is none"), text)
         publisher.confirmedCount = 2
-        self.assertTrue(str(publisher.failed(error, "lines")).endswith("\nof 3 lines sent, surely taken are the first 2"))
+        self.assertTrue(
+            str(publisher.failed(error, "lines")).endswith(
+                "\nof 3 lines sent, surely taken are the first 2"
+            )
+        )
         publisher.confirmedCount = 3
         self.assertEqual(str(publisher.failed(CommandError("no"), "lines")), "no")

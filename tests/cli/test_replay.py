@@ -17,7 +17,9 @@ class ReplayTests(ClusterCase):
     """Copying a topic."""
 
     async def replay(self, *arguments: str) -> Outcome:
-        return await self.perform("replay", "--topic", "t", "--to-topic", "u", "--zookeeper", self.servers, *arguments)
+        return await self.perform(
+            "replay", "--topic", "t", "--to-topic", "u", "--zookeeper", self.servers, *arguments
+        )
 
     async def copied(self, topic: str = "u") -> list[bytes]:
         """All that is in a topic."""
@@ -34,14 +36,25 @@ class ReplayTests(ClusterCase):
         expected = sorted([b"", b"first"] * 2 + [b"inside", b"a", b"set"] + PAYLOADS)
         self.assertEqual(sorted(await self.copied()), expected)
         size = sum(map(len, expected))
-        self.assertEqual(json.loads(result.output), {"topic": "t", "toTopic": "u", "messageCount": len(expected), "payloadSize": size})
-        self.assertEqual((result.code, result.errors), (0, f"replayed {len(expected):,} messages ({size} B) of t to u, whose brokers have taken them all\n"))
+        self.assertEqual(
+            json.loads(result.output),
+            {"topic": "t", "toTopic": "u", "messageCount": len(expected), "payloadSize": size},
+        )
+        self.assertEqual(
+            (result.code, result.errors),
+            (
+                0,
+                f"replayed {len(expected):,} messages ({size} B) of t to u, whose brokers have taken them all\n",
+            ),
+        )
 
     async def test_itself(self) -> None:
         """A topic that is copied into itself is doubled, and no more: the ends count that were there at the start."""
         await self.startBrokers(1)
         await self.establish("t", *PAYLOADS)
-        result = await self.perform("replay", "--topic", "t", "--to-topic", "t", "--zookeeper", self.servers)
+        result = await self.perform(
+            "replay", "--topic", "t", "--to-topic", "t", "--zookeeper", self.servers
+        )
         self.assertEqual(result.code, 0)
         self.assertEqual(sorted(await self.copied("t")), sorted(PAYLOADS * 2))
 
@@ -72,7 +85,9 @@ class ReplayTests(ClusterCase):
         """What is no message is told with its place."""
         await self.startBrokers(1)
         await self.establish("t", b"good", b"bad", b"good")
-        with open(os.path.join(self.brokers[0].directory, "t-0", "0" * 20 + ".kafka"), "r+b") as file:
+        with open(
+            os.path.join(self.brokers[0].directory, "t-0", "0" * 20 + ".kafka"), "r+b"
+        ) as file:
             file.seek(14 + 10)
             file.write(b"B")
         result = await self.replay()
@@ -86,5 +101,8 @@ class ReplayTests(ClusterCase):
         await self.establish("t", b"one")
         await self.node("/brokers/topics/t/7", b"1")
         result = await self.replay()
-        self.assertEqual(result, Outcome(1, b"", "pylogbroker: broker 7 cannot be asked: broker 7 is not registered\n"))
+        self.assertEqual(
+            result,
+            Outcome(1, b"", "pylogbroker: broker 7 cannot be asked: broker 7 is not registered\n"),
+        )
         self.assertEqual(await self.copied(), [])

@@ -35,14 +35,23 @@ class OptionTests(SynchronousTestCase):
     def test_settings(self) -> None:
         """Settings are Spark's, and may have signs in their values; anything else is refused."""
         options = self.parse("--conf", "spark.a=b=c", "--conf", "spark.driver.memory=4g")
-        self.assertEqual((options.master, options.settings), (DEFAULT_MASTER, [("spark.a", "b=c"), ("spark.driver.memory", "4g")]))
+        self.assertEqual(
+            (options.master, options.settings),
+            (DEFAULT_MASTER, [("spark.a", "b=c"), ("spark.driver.memory", "4g")]),
+        )
         for wrong in ("spark.a", "driver.memory=4g"):
             self.assertRaises(SystemExit, self.parse, "--conf", wrong)
 
     def test_zone(self) -> None:
         """Times without a zone are those of UTC on every machine, unless somebody wants another."""
         zone = "spark.sql.session.timeZone"
-        self.assertEqual((settingsOf(self.parse())[zone], settingsOf(self.parse("--conf", f"{zone}=Asia/Kolkata"))[zone]), ("UTC", "Asia/Kolkata"))
+        self.assertEqual(
+            (
+                settingsOf(self.parse())[zone],
+                settingsOf(self.parse("--conf", f"{zone}=Asia/Kolkata"))[zone],
+            ),
+            ("UTC", "Asia/Kolkata"),
+        )
 
 
 class ProgressTests(SynchronousTestCase):
@@ -56,7 +65,10 @@ class ProgressTests(SynchronousTestCase):
             with jobProgress(Streams(-1, -1, terminal), clock.seconds) as report:
                 clock.advance(2)
                 report(StageProgress("counting", 8, 3, 5000, 1_000_000))
-                self.assertIn("counting, 3 of 8 tasks: 5,000 messages, 1.0 MB, 2,500 messages/s", terminal.getvalue())
+                self.assertIn(
+                    "counting, 3 of 8 tasks: 5,000 messages, 1.0 MB, 2,500 messages/s",
+                    terminal.getvalue(),
+                )
                 raise LoadError("no")
 
         self.assertRaises(LoadError, fail)
@@ -79,7 +91,9 @@ class SessionTests(SynchronousTestCase):
         found: list[object] = []
 
         def command() -> None:
-            with session(argparse.Namespace(master="local[1]", settings=[]), "a command") as existing:
+            with session(
+                argparse.Namespace(master="local[1]", settings=[]), "a command"
+            ) as existing:
                 found.append(existing)
 
         thread = Thread(target=command)
@@ -91,14 +105,23 @@ class SessionTests(SynchronousTestCase):
         """A command, in a process that has done something before; what it says."""
         code = f"import sys; {before}\nfrom pylogbroker.cli.main import main\nsys.exit(main())"
         words = ["load", "/nonexistent/table", "--brokers", "h:1", "--topic", "x", *arguments]
-        outcome = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        outcome = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         self.assertEqual((outcome.returncode, outcome.stdout), (1, ""), outcome.stderr)
         self.assertNotIn("Traceback", outcome.stderr)
         return outcome.stderr
 
     def test_withoutSpark(self) -> None:
         """Where Spark is not installed, the command says how to get it."""
-        self.assertIn("pip install 'pylogbroker[spark]'", self.fails("sys.modules['pyspark.sql'] = None"))
+        self.assertIn(
+            "pip install 'pylogbroker[spark]'", self.fails("sys.modules['pyspark.sql'] = None")
+        )
 
     def test_doesNotStart(self) -> None:
         """A Spark that does not start is an error of a line."""

@@ -120,7 +120,9 @@ class OutputTests(SynchronousTestCase):
         """A file takes all at once."""
         path = self.mktemp()
         with open(path, "wb") as file:
-            self.successResultOf(Deferred.fromCoroutine(write(reactor, file.fileno(), b"ab" * 100_000)))
+            self.successResultOf(
+                Deferred.fromCoroutine(write(reactor, file.fileno(), b"ab" * 100_000))
+            )
             writeAtOnce(file.fileno(), b"c")
         with open(path, "rb") as file:
             self.assertEqual(file.read(), b"ab" * 100_000 + b"c")
@@ -128,7 +130,9 @@ class OutputTests(SynchronousTestCase):
     def test_full(self) -> None:
         """A disk without room is an error that says so; so is a descriptor that is not open."""
         with open("/dev/full", "wb", 0) as file:
-            error = self.failureResultOf(Deferred.fromCoroutine(write(reactor, file.fileno(), b"a")), StorageError)
+            error = self.failureResultOf(
+                Deferred.fromCoroutine(write(reactor, file.fileno(), b"a")), StorageError
+            )
             self.assertEqual(str(error.value), "cannot write the output: No space left on device")
             descriptor = file.fileno()
         self.failureResultOf(Deferred.fromCoroutine(write(reactor, descriptor, b"a")), StorageError)
@@ -186,7 +190,9 @@ class StandardDescriptorTests(SynchronousTestCase):
         script = f"from pylogbroker.cli.streams import keepStandardDescriptors; keepStandardDescriptors(); import os; {code}"
         command = ["/bin/sh", "-c", f'"$0" -c "$1" {redirection}', sys.executable, script]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        ).stdout
 
     def test_nothingElseGetsTheirNumbers(self) -> None:
         """What is opened later gets other numbers; standard output that was closed cannot be written to."""

@@ -18,7 +18,9 @@ class VerifyTests(CommandCase):
     def verify(self, *arguments: str) -> Outcome:
         errors, path = io.StringIO(), self.mktemp()
         with open(path, "wb") as file:
-            code = verifyFiles(buildParser().parse_args(["verify", *arguments]), Streams(-1, file.fileno(), errors))
+            code = verifyFiles(
+                buildParser().parse_args(["verify", *arguments]), Streams(-1, file.fileno(), errors)
+            )
         with open(path, "rb") as file:
             return Outcome(code, file.read(), errors.getvalue())
 
@@ -29,12 +31,18 @@ class VerifyTests(CommandCase):
             await self.publish("t", b"%d" % number * 30, b"x")
         await self.publish("u", b"a", b"b", b"c", codec=1)
         result = self.verify(broker.directory)
-        self.assertEqual((result.code, result.errors), (0, "6 segments with 23 messages: all good\n"))
+        self.assertEqual(
+            (result.code, result.errors), (0, "6 segments with 23 messages: all good\n")
+        )
         lines = [line.split() for line in result.output.decode().splitlines()]
-        self.assertEqual(lines[0], ["PARTITION", "OFFSET", "SIZE", "ENTRIES", "MESSAGES", "VERDICT"])
+        self.assertEqual(
+            lines[0], ["PARTITION", "OFFSET", "SIZE", "ENTRIES", "MESSAGES", "VERDICT"]
+        )
         self.assertEqual(lines[1], ["t-0", "0", "102", "4", "4", "good"])
         self.assertEqual(lines[2], ["t-0", "102", "102", "4", "4", "good"])
-        self.assertEqual((lines[-1][0], lines[-1][1], *lines[-1][3:]), ("u-0", "0", "1", "3", "good"))
+        self.assertEqual(
+            (lines[-1][0], lines[-1][1], *lines[-1][3:]), ("u-0", "0", "1", "3", "good")
+        )
 
     async def test_damaged(self) -> None:
         """What is damaged is told, in table and JSON, and makes the exit code 1."""
@@ -46,15 +54,25 @@ class VerifyTests(CommandCase):
             file.write(b"x")
         result = self.verify(broker.directory)
         self.assertEqual(result.code, 1)
-        self.assertIn("valid up to offset 13 (byte 13), and no further: checksum", result.output.decode())
+        self.assertIn(
+            "valid up to offset 13 (byte 13), and no further: checksum", result.output.decode()
+        )
         self.assertIn(f"pylogbroker: {path}: valid up to offset 13", result.errors)
         self.assertIn("1 segments with 1 messages: 1 of them not good", result.errors)
         [segment] = json.loads(self.verify(path, "--json").output)["segments"]
-        self.assertEqual((segment["validSize"], segment["size"], segment["messageCount"]), (13, 26, 1))
+        self.assertEqual(
+            (segment["validSize"], segment["size"], segment["messageCount"]), (13, 26, 1)
+        )
 
     def test_nothing(self) -> None:
         """A path at which nothing is is an error; the others are looked at."""
         result = self.verify("/nonexistent", "--json")
-        self.assertEqual((result.code, json.loads(result.output)), (1, {"segments": [], "problems": ["cannot verify /nonexistent: nothing is there"]}))
+        self.assertEqual(
+            (result.code, json.loads(result.output)),
+            (1, {"segments": [], "problems": ["cannot verify /nonexistent: nothing is there"]}),
+        )
         result = self.verify("/nonexistent")
-        self.assertEqual((result.output, result.errors.splitlines()[-1]), (b"", "0 segments with 0 messages: nothing was looked at"))
+        self.assertEqual(
+            (result.output, result.errors.splitlines()[-1]),
+            (b"", "0 segments with 0 messages: nothing was looked at"),
+        )

@@ -61,7 +61,9 @@ class CommandTests(ZookeeperCase):
         """A port that another one has is an error, and the other goes on."""
         protocol, process = self.spawn("zookeeper", "--data", self.mktemp(), "--port", "0")
         servers = await self.served(protocol)
-        result = await self.perform("zookeeper", "--data", self.mktemp(), "--port", servers.rpartition(":")[2])
+        result = await self.perform(
+            "zookeeper", "--data", self.mktemp(), "--port", servers.rpartition(":")[2]
+        )
         self.assertEqual((result.code, "another ZooKeeper is there" in result.errors), (1, True))
         self.assertEqual((await self.ended(protocol, process)).code, 0)
 
@@ -77,7 +79,9 @@ class CommandTests(ZookeeperCase):
         await self.served(protocol)
         os.kill(childOf(process.pid), signal.SIGKILL)
         result = await protocol.ended
-        self.assertEqual((result.code, result.errors), (1, "pylogbroker: ZooKeeper has ended by itself\n"))
+        self.assertEqual(
+            (result.code, result.errors), (1, "pylogbroker: ZooKeeper has ended by itself\n")
+        )
         protocol, process = self.spawn("zookeeper", "--data", self.mktemp(), "--port", "0")
         await self.served(protocol)
         child = childOf(process.pid)

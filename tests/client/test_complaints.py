@@ -19,7 +19,9 @@ class ComplaintsTests(SynchronousTestCase):
         self.said: list[str] = []
 
     def complain(self, path: str, value: str = "x") -> None:
-        self.complaints.complain(path, ZnodeError(path, value, "it is bad"), lambda: self.said.append(f"{path}={value}"))
+        self.complaints.complain(
+            path, ZnodeError(path, value, "it is bad"), lambda: self.said.append(f"{path}={value}")
+        )
 
     def test_once(self) -> None:
         """Each node is named once with each value that it gets."""

@@ -17,7 +17,15 @@ from zope.interface import alsoProvides
 from zope.interface.verify import verifyObject
 
 from pylogbroker.client.connection import PIECE_SIZE, BrokerConnection, ConnectionLimits
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, FrameSizeError, PylogbrokerError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    ConnectionError,
+    FrameSizeError,
+    PylogbrokerError,
+    TimedOutError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.testing.network import PuppetLine
 
 LIMITS = ConnectionLimits(
@@ -50,7 +58,12 @@ class ConnectionCase(SynchronousTestCase):
         self.connection.makeConnection(self.line.transport)
 
     def build(self, limits: ConnectionLimits) -> BrokerConnection:
-        return BrokerConnection(self.clock, "broker:9092", limits=limits, onEnd=lambda connection: self.ended.append(connection.refusal))
+        return BrokerConnection(
+            self.clock,
+            "broker:9092",
+            limits=limits,
+            onEnd=lambda connection: self.ended.append(connection.refusal),
+        )
 
     def arrived(self) -> bytes:
         """What arrives at the broker when nothing is in the way."""
@@ -74,7 +87,9 @@ class AnswerTests(ConnectionCase):
         self.assertTrue(verifyObject(IPushProducer, self.connection))
         self.assertIs(self.line.transport.producer, self.connection)
         self.assertTrue(self.line.transport.streamingProducer)
-        self.assertTrue(self.line.transport.getTcpNoDelay() and self.line.transport.getTcpKeepAlive())
+        self.assertTrue(
+            self.line.transport.getTcpNoDelay() and self.line.transport.getTcpKeepAlive()
+        )
 
     def test_noTcpOptions(self) -> None:
         """A connection that is not TCP is left alone with options that it does not have."""
@@ -126,7 +141,9 @@ class AnswerTests(ConnectionCase):
         self.line.deliver(framed(b"one"))
         self.assertEqual(self.arrived(), framed(b"1") + framed(b"2") + framed(b"3"))
         self.line.deliver(framed(b"two") + framed(b"three"))
-        self.assertEqual((self.successResultOf(second), self.successResultOf(again[0])), (b"two", b"three"))
+        self.assertEqual(
+            (self.successResultOf(second), self.successResultOf(again[0])), (b"two", b"three")
+        )
 
     def test_unasked(self) -> None:
         """An answer to nothing cuts the connection: who sends that is no broker."""
@@ -184,7 +201,9 @@ class AnswerTests(ConnectionCase):
     def test_repr(self) -> None:
         """It says what it is doing."""
         self.ask().addErrback(lambda _reason: None)
-        self.assertEqual(repr(self.connection), "<BrokerConnection broker:9092 open, 1 in flight, 0 waiting>")
+        self.assertEqual(
+            repr(self.connection), "<BrokerConnection broker:9092 open, 1 in flight, 0 waiting>"
+        )
         self.line.cut()
         self.assertIn("was lost", repr(self.connection))
 
@@ -217,8 +236,17 @@ class TimeTests(ConnectionCase):
             self.failureResultOf(asked[cancelled], CancelledError)
             self.assertEqual(self.arrived(), framed(b"0") + framed(b"1") + framed(b"2"))
             self.line.deliver(framed(b"zero") + framed(b"one") + framed(b"two"))
-            others = [self.successResultOf(each) for index, each in enumerate(asked) if index != cancelled]
-            self.assertEqual(others, [body for index, body in enumerate([b"zero", b"one", b"two"]) if index != cancelled])
+            others = [
+                self.successResultOf(each) for index, each in enumerate(asked) if index != cancelled
+            ]
+            self.assertEqual(
+                others,
+                [
+                    body
+                    for index, body in enumerate([b"zero", b"one", b"two"])
+                    if index != cancelled
+                ],
+            )
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_cancelInTheMiddleOfTheAnswer(self) -> None:
@@ -358,7 +386,9 @@ class SendTests(ConnectionCase):
         arrived = b""
         for _ in range(3):
             self.assertNoResult(sent)
-            self.assertLessEqual(len(self.line.transport.dataBuffer) + self.line.transport._tempDataLen, PIECE_SIZE)
+            self.assertLessEqual(
+                len(self.line.transport.dataBuffer) + self.line.transport._tempDataLen, PIECE_SIZE
+            )
             self.line.flow(PIECE_SIZE)
             self.clock.advance(0)
             arrived += self.line.take()
@@ -502,7 +532,9 @@ class EndTests(ConnectionCase):
         self.line.deliver(framed(b"answer")[:7])
         self.line.cut()
         for each in asked:
-            self.assertIn("broker:9092 was lost", str(self.failureResultOf(each, ConnectionError).value))
+            self.assertIn(
+                "broker:9092 was lost", str(self.failureResultOf(each, ConnectionError).value)
+            )
         self.assertEqual(seen, [1])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -510,7 +542,9 @@ class EndTests(ConnectionCase):
         """A broker that closes may have meant a refusal; the error says so."""
         asked = self.ask()
         self.line.end()
-        self.assertIn("how a broker refuses", str(self.failureResultOf(asked, ConnectionError).value))
+        self.assertIn(
+            "how a broker refuses", str(self.failureResultOf(asked, ConnectionError).value)
+        )
 
     def test_lostWhilePushedBack(self) -> None:
         """What the transport did not let go of fails, and so does what waits behind it."""
@@ -525,7 +559,9 @@ class EndTests(ConnectionCase):
         """After the end, requests fail with its reason."""
         self.line.cut()
         self.assertIn("was lost", str(self.failureResultOf(self.ask(), ConnectionError).value))
-        self.assertIn("was lost", str(self.failureResultOf(self.connection.send(b"x"), ConnectionError).value))
+        self.assertIn(
+            "was lost", str(self.failureResultOf(self.connection.send(b"x"), ConnectionError).value)
+        )
         self.assertEqual(len(self.ended), 1)
 
     def test_dropTwice(self) -> None:

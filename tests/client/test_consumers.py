@@ -28,7 +28,9 @@ class ConsumersTests(SynchronousTestCase):
 
     def test_template(self) -> None:
         """Brokers are reached as the template says."""
-        consumers = Consumers(self.reactor, 1_000, template="tcp:192.0.2.1:{port}:bindAddress={host}")
+        consumers = Consumers(
+            self.reactor, 1_000, template="tcp:192.0.2.1:{port}:bindAddress={host}"
+        )
         consumers.to("192.0.2.7:9092").fetch("t", 0, 0, 10).addErrback(lambda _failure: None)
         [client] = self.reactor.tcpClients
         self.assertEqual((client[:2], client[4]), (("192.0.2.1", 9092), ("192.0.2.7", 0)))

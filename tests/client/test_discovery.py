@@ -13,7 +13,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import Broker, StaticDiscovery, ZookeeperDiscovery
 from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.errors import ConnectionLossException, NoBrokersError, NoNodeException, ZookeeperError, ZookeeperTimeoutException
+from pylogbroker.errors import (
+    ConnectionLossException,
+    NoBrokersError,
+    NoNodeException,
+    ZookeeperError,
+    ZookeeperTimeoutException,
+)
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.model import BrokerPartition
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -27,9 +33,13 @@ class StaticDiscoveryTests(SynchronousTestCase):
         discovery = StaticDiscovery([BrokerAddress(2, "b", 9), BrokerAddress(1, "::1", 8)])
         self.assertTrue(discovery.isStatic)
         self.successResultOf(discovery.start())
-        self.assertEqual(discovery.partitions("any"), [BrokerPartition(1, -1), BrokerPartition(2, -1)])
+        self.assertEqual(
+            discovery.partitions("any"), [BrokerPartition(1, -1), BrokerPartition(2, -1)]
+        )
         self.assertEqual(self.successResultOf(discovery.lookUp("any")), discovery.partitions("any"))
-        self.assertEqual([discovery.brokers[1].endpoint, discovery.brokers[2].endpoint], ["[::1]:8", "b:9"])
+        self.assertEqual(
+            [discovery.brokers[1].endpoint, discovery.brokers[2].endpoint], ["[::1]:8", "b:9"]
+        )
         self.successResultOf(discovery.refresh())
         discovery.listen(lambda number, broker: None)()
         discovery.stop()
@@ -52,7 +62,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         globalLogPublisher.addObserver(observer)
 
     def observe(self, event: Any) -> None:
-        if event.get("log_namespace", "").endswith("discovery") and event["log_level"].name == "warn":
+        if (
+            event.get("log_namespace", "").endswith("discovery")
+            and event["log_level"].name == "warn"
+        ):
             self.events.append(event["log_format"].format(**event))
 
     def connect(self) -> Any:
@@ -99,7 +112,9 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.registration("t", 9, 1)
         self.registration("t", 10, 11)
         self.start()
-        self.assertEqual(self.discovery.brokers, {9: Broker(9, "h9", 9092), 10: Broker(10, "h10", 9092)})
+        self.assertEqual(
+            self.discovery.brokers, {9: Broker(9, "h9", 9092), 10: Broker(10, "h10", 9092)}
+        )
         self.assertEqual(self.names("t"), "9-0 " + " ".join(f"10-{index}" for index in range(11)))
         self.assertEqual(self.names("u"), "")
 
@@ -242,7 +257,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.start()
         self.server.latency = 0.1
         never = ZookeeperDiscovery(self.clock, self.zookeeper, readRetryCount=0)
-        for discovery, seconds, error in ((never, 1, ConnectionLossException), (self.discovery, 13, ZookeeperTimeoutException)):
+        for discovery, seconds, error in (
+            (never, 1, ConnectionLossException),
+            (self.discovery, 13, ZookeeperTimeoutException),
+        ):
             looking = discovery.lookUp("new")
             self.server.disconnect(self.zookeeper)
             self.clock.pump([0.1] * (10 * seconds))
@@ -265,7 +283,12 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(list(self.discovery.brokers), [0])
         self.assertEqual((self.names("bad"), self.names("good")), ("", "0-0 0-1"))
         told = "\n".join(self.events)
-        for path in ("/brokers/ids/no-number", "/brokers/ids/7", "/brokers/ids/8", *(f"/brokers/topics/bad/{number}" for number in (0, 1, 2))):
+        for path in (
+            "/brokers/ids/no-number",
+            "/brokers/ids/7",
+            "/brokers/ids/8",
+            *(f"/brokers/topics/bad/{number}" for number in (0, 1, 2)),
+        ):
             self.assertIn(path, told)
         self.do(self.cluster.set("/brokers/ids/7", b"c:h:1"))
         self.assertEqual(sorted(self.discovery.brokers), [0, 7])

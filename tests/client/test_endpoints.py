@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from twisted.internet.endpoints import HostnameEndpoint, SSL4ClientEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, UNIXClientEndpoint
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    SSL4ClientEndpoint,
+    TCP4ClientEndpoint,
+    TCP6ClientEndpoint,
+    UNIXClientEndpoint,
+)
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
@@ -38,12 +44,16 @@ class ClientEndpointTests(SynchronousTestCase):
 
     def test_address6(self) -> None:
         """So is an IPv6 address in brackets."""
-        self.assertIsInstance(clientEndpoint(self.reactor, "[2001:db8::7]:9092"), TCP6ClientEndpoint)
+        self.assertIsInstance(
+            clientEndpoint(self.reactor, "[2001:db8::7]:9092"), TCP6ClientEndpoint
+        )
         self.assertEqual(self.connectsTo("[2001:db8::7]:9092"), ("2001:db8::7", 9092))
 
     def test_name(self) -> None:
         """A name may stand for several addresses, which are tried."""
-        self.assertIsInstance(clientEndpoint(self.reactor, "broker-1.example.org:9092"), HostnameEndpoint)
+        self.assertIsInstance(
+            clientEndpoint(self.reactor, "broker-1.example.org:9092"), HostnameEndpoint
+        )
 
     def test_strings(self) -> None:
         """Twisted's endpoint strings are understood."""
@@ -54,7 +64,11 @@ class ClientEndpointTests(SynchronousTestCase):
             ("unix:/var/run/broker", UNIXClientEndpoint),
         ):
             self.assertIsInstance(clientEndpoint(self.reactor, description), kind)
-        self.assertTrue(verifyObject(IStreamClientEndpoint, clientEndpoint(self.reactor, "tls:broker.example.org:9093")))
+        self.assertTrue(
+            verifyObject(
+                IStreamClientEndpoint, clientEndpoint(self.reactor, "tls:broker.example.org:9093")
+            )
+        )
 
     def test_endpoint(self) -> None:
         """An endpoint is returned as it is."""

@@ -21,7 +21,14 @@ from pylogbroker.blocking.calls import Call
 from pylogbroker.client import link
 from pylogbroker.client.connection import BrokerConnection, ConnectionLimits
 from pylogbroker.client.link import BrokerLink
-from pylogbroker.errors import BusyError, ClosedError, ConfigurationError, ConnectionError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    ConfigurationError,
+    ConnectionError,
+    TimedOutError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.framing import FrameDecoder
 
@@ -37,7 +44,12 @@ class LinkCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.network = PuppetNetwork(self.clock)
-        self.link = BrokerLink(self.clock, self.network.endpoint("broker:9092"), connectTimeoutMs=5000, random=lambda: 0.0)
+        self.link = BrokerLink(
+            self.clock,
+            self.network.endpoint("broker:9092"),
+            connectTimeoutMs=5000,
+            random=lambda: 0.0,
+        )
 
     def connected(self) -> tuple[BrokerConnection, PuppetLine]:
         """Make it connect."""
@@ -104,7 +116,9 @@ class ConnectingTests(LinkCase):
         """When an attempt comes to nothing within the caller's time, that is a time-out; the attempt is cancelled when nobody waits for it."""
         hasty, patient = self.link.connection(timeoutMs=1000), self.link.connection()
         self.clock.advance(1)
-        self.assertTrue(str(self.failureResultOf(hasty, TimedOutError).value).endswith("within 1000 ms"))
+        self.assertTrue(
+            str(self.failureResultOf(hasty, TimedOutError).value).endswith("within 1000 ms")
+        )
         self.assertEqual(self.network.attempts[0].state, "waiting")
         self.clock.advance(4)
         self.failureResultOf(patient, TimedOutError)
@@ -250,7 +264,9 @@ class LossTests(LinkCase):
 
     def test_lostWhileServing(self) -> None:
         """When the first of those who waited cuts the connection, the others get a new one."""
-        self.link.connection().addCallback(lambda connection: connection.drop(WireError("nonsense")))
+        self.link.connection().addCallback(
+            lambda connection: connection.drop(WireError("nonsense"))
+        )
         second = self.link.connection()
         self.network.accept()
         self.assertNoResult(second)
@@ -494,7 +510,9 @@ class CloseTests(LinkCase):
         self.assertNoResult(closing)
         line.end()
         self.successResultOf(closing)
-        told = [self.failureResultOf(self.link.connection(), ClosedError).value for _time in range(2)]
+        told = [
+            self.failureResultOf(self.link.connection(), ClosedError).value for _time in range(2)
+        ]
         self.assertIsNot(*told)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -704,20 +722,38 @@ class _RandomRun:
         self.case, self.random, self.name = case, random, name
         self.clock = Clock()
         self.network = PuppetNetwork(self.clock)
-        limits = ConnectionLimits(inFlightCountMax=3, waitingCountMax=5, abandonedMs=500, stallMs=800, closeMs=700)
-        self.link = BrokerLink(self.clock, self.network.endpoint(), random=random.random, limits=limits)
+        limits = ConnectionLimits(
+            inFlightCountMax=3, waitingCountMax=5, abandonedMs=500, stallMs=800, closeMs=700
+        )
+        self.link = BrokerLink(
+            self.clock, self.network.endpoint(), random=random.random, limits=limits
+        )
         self.lines: list[tuple[PuppetLine, FrameDecoder, bytearray]] = []
         self.calls: list[Deferred[Any]] = []
         self.results: dict[int, object] = {}
 
     def run(self) -> None:
-        steps = [self.ask, self.ask, self.ask, self.cancel, self.wait, self.connect, self.connect, self.serve, self.serve, self.serve, self.serve]
+        steps = [
+            self.ask,
+            self.ask,
+            self.ask,
+            self.cancel,
+            self.wait,
+            self.connect,
+            self.connect,
+            self.serve,
+            self.serve,
+            self.serve,
+            self.serve,
+        ]
         for _ in range(self.random.randrange(5, 60)):
             self.random.choice([*steps, self.breakLine, self.stall, self.letGo])()
         self.pass_(20)
         self.link.close(flush=False).addErrback(lambda _reason: None)
         self.pass_(20)
-        self.case.assertEqual([line for line, _, _ in self.lines if line.reason is None], [], self.name)
+        self.case.assertEqual(
+            [line for line, _, _ in self.lines if line.reason is None], [], self.name
+        )
         self.case.assertEqual(sorted(self.results), list(range(len(self.calls))), self.name)
         for number, result in self.results.items():
             if isinstance(result, Failure):
@@ -737,7 +773,11 @@ class _RandomRun:
         self.calls.append(asking)
         asking.addBoth(lambda result: self.results.update({number: result}))
         if self.random.random() < 0.2:
-            asking.addBoth(lambda _result: self.link.ask(Call(framed(b"again"), bytes), 100).addErrback(lambda _reason: None))
+            asking.addBoth(
+                lambda _result: self.link.ask(Call(framed(b"again"), bytes), 100).addErrback(
+                    lambda _reason: None
+                )
+            )
 
     def cancel(self) -> None:
         if self.calls:
@@ -763,7 +803,9 @@ class _RandomRun:
             decoder.feed(line.take())
             while (body := decoder.take()) is not None:
                 answers += framed(body.rstrip(b"x"))
-            size = self.random.choice([len(answers), len(answers), self.random.randrange(len(answers) + 1)])
+            size = self.random.choice(
+                [len(answers), len(answers), self.random.randrange(len(answers) + 1)]
+            )
             if size:
                 line.deliver(bytes(answers[:size]))
                 del answers[:size]
@@ -774,7 +816,9 @@ class _RandomRun:
 
     def stall(self) -> None:
         if self.live():
-            self.random.choice([PuppetLine.stall, PuppetLine.flow])(self.random.choice(self.live())[0])
+            self.random.choice([PuppetLine.stall, PuppetLine.flow])(
+                self.random.choice(self.live())[0]
+            )
 
     def letGo(self) -> None:
         chance = self.random.random()

@@ -44,12 +44,23 @@ class Partition:
 
     def offsetsBefore(self, time: int, countMax: int) -> Awaitable[list[int]]:
         self.count += 1
-        last = next((index for index in range(len(self.known), 0, -1) if time == LATEST or self.known[index - 1][1] <= time), 0)
-        found: Deferred[list[int]] = succeed([start for start, _ in reversed(self.known[:last])][:countMax])
+        last = next(
+            (
+                index
+                for index in range(len(self.known), 0, -1)
+                if time == LATEST or self.known[index - 1][1] <= time
+            ),
+            0,
+        )
+        found: Deferred[list[int]] = succeed(
+            [start for start, _ in reversed(self.known[:last])][:countMax]
+        )
         return found
 
     def ages(self, test: SynchronousTestCase, offset: int) -> Ages:
-        return test.successResultOf(Deferred.fromCoroutine(ages(self.offsetsBefore, offset, NOW_MS)))
+        return test.successResultOf(
+            Deferred.fromCoroutine(ages(self.offsetsBefore, offset, NOW_MS))
+        )
 
 
 class AgeTests(SynchronousTestCase):
@@ -58,7 +69,12 @@ class AgeTests(SynchronousTestCase):
     def test_bounds(self) -> None:
         """It was no later than its segment was last written to, and no earlier than the one before; known to a second, or to a sixteenth."""
         partition = Partition([(0, 9 * HOUR_MS), (100, 4 * HOUR_MS), (200, 500)], 250)
-        for offset, least, most in ((100, 4 * HOUR_MS, 9 * HOUR_MS), (199, 4 * HOUR_MS, 9 * HOUR_MS), (200, 500, 4 * HOUR_MS), (240, 500, 4 * HOUR_MS)):
+        for offset, least, most in (
+            (100, 4 * HOUR_MS, 9 * HOUR_MS),
+            (199, 4 * HOUR_MS, 9 * HOUR_MS),
+            (200, 500, 4 * HOUR_MS),
+            (240, 500, 4 * HOUR_MS),
+        ):
             found = partition.ages(self, offset)
             assert found.least is not None and found.most is not None
             self.assertTrue(least - max(1_000, least // 16) <= found.least <= least, found)
@@ -66,7 +82,9 @@ class AgeTests(SynchronousTestCase):
 
     def test_first(self) -> None:
         """In the first segment that there is nobody knows how old a message may be."""
-        self.assertEqual(Partition([(100, 60_000)], 150).ages(self, 120)._replace(least=None), Ages(None, None))
+        self.assertEqual(
+            Partition([(100, 60_000)], 150).ages(self, 120)._replace(least=None), Ages(None, None)
+        )
         self.assertIsNot(Partition([(100, 60_000)], 150).ages(self, 120).least, None)
 
     def test_gone(self) -> None:
@@ -163,13 +181,22 @@ class LogEndsTests(TestCase):
     async def test_ends(self) -> None:
         """Where a partition begins and ends, over one connection."""
         place = "t", BrokerPartition(0, 0)
-        self.assertEqual((await self.ends.start(*place), await self.ends.end(*place), await self.ends.before(*place, LATEST, 5)), (0, 15, [15, 0]))
+        self.assertEqual(
+            (
+                await self.ends.start(*place),
+                await self.ends.end(*place),
+                await self.ends.before(*place, LATEST, 5),
+            ),
+            (0, 15, [15, 0]),
+        )
         self.assertIs(await self.ends.consumer(0), await self.ends.consumer(0))
         self.assertEqual(await self.ends.ages(*place, 0), Ages(0, None))
 
     async def test_bounds(self) -> None:
         """Of many partitions in the order in which they were given; of a broker that cannot be asked, why, and the others are told all the same."""
-        places = [("t", BrokerPartition(*pair)) for pair in ((7, 0), (0, 1), (8, 0), (0, 0), (7, 1))]
+        places = [
+            ("t", BrokerPartition(*pair)) for pair in ((7, 0), (0, 1), (8, 0), (0, 0), (7, 1))
+        ]
         found = await self.ends.bounds(places)
         self.assertEqual(list(found), places)
         self.assertEqual([found[places[index]] for index in (1, 3)], [Bounds(0, 0), Bounds(0, 15)])
@@ -193,13 +220,17 @@ class LogEndsTests(TestCase):
         found = await ends.bounds([("t", BrokerPartition(0, number)) for number in range(5)])
         await ends.close()
         self.assertEqual({type(each) for each in found.values()}, {TimedOutError})
-        self.assertEqual((len(found), silent.size), (5, 2 * 2 * len(encodeOffsets("t", 0, LATEST, 1))))
+        self.assertEqual(
+            (len(found), silent.size), (5, 2 * 2 * len(encodeOffsets("t", 0, LATEST, 1)))
+        )
 
     async def test_unknownPartition(self) -> None:
         """A partition that its broker does not have is told so, and the others are told all the same, however many are asked for together."""
         self.patch(logends, "AT_ONCE_COUNT_MAX", 1)
         places = [("t", BrokerPartition(0, number)) for number in (0, 1)]
-        self.assertEqual(list((await self.ends.bounds(places)).values()), [Bounds(0, 15), Bounds(0, 0)])
+        self.assertEqual(
+            list((await self.ends.bounds(places)).values()), [Bounds(0, 15), Bounds(0, 0)]
+        )
         found = await self.ends.bounds([("t", BrokerPartition(0, 5))])
         self.assertEqual([type(each) for each in found.values()], [LostConnectionError])
 
@@ -209,20 +240,28 @@ class LogEndsTests(TestCase):
         found = await self.patient().bounds(places)
         self.assertEqual(list(found), places)
         self.assertEqual([found[places[1]], found[places[2]]], [Bounds(0, 15), Bounds(0, 0)])
-        self.assertEqual([type(found[places[index]]) for index in (0, 3)], [LostConnectionError] * 2)
+        self.assertEqual(
+            [type(found[places[index]]) for index in (0, 3)], [LostConnectionError] * 2
+        )
 
     async def test_refusedFirst(self) -> None:
         """A broker that refuses all that it is asked for first is asked for the rest."""
         self.patch(logends, "AT_ONCE_COUNT_MAX", 2)
         places = [("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
-        self.assertEqual([type(each) for each in (await self.patient().bounds(places)).values()], [LostConnectionError, LostConnectionError, Bounds])
+        self.assertEqual(
+            [type(each) for each in (await self.patient().bounds(places)).values()],
+            [LostConnectionError, LostConnectionError, Bounds],
+        )
 
     async def test_refusedOften(self) -> None:
         """A broker that refuses very much is left alone: what it was not asked for alone is as unknown as the others."""
         self.patch(logends, "REFUSED_COUNT_MAX", 1)
         self.patch(logends, "AT_ONCE_COUNT_MAX", 2)
         places = [("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
-        self.assertEqual([type(each) for each in (await self.patient().bounds(places)).values()], [LostConnectionError] * 3)
+        self.assertEqual(
+            [type(each) for each in (await self.patient().bounds(places)).values()],
+            [LostConnectionError] * 3,
+        )
 
     async def test_lostForGood(self) -> None:
         """When there is no connection any more, those whose connection was lost are not asked for one after the other."""

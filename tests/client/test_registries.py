@@ -52,14 +52,31 @@ class RegistriesTests(SynchronousTestCase):
     def complained(self, *paths: str) -> None:
         """Each of these was named, in a line of its own, and nothing else was."""
         for path in paths:
-            self.assertEqual(sum(path in problem for problem in self.problems), 1, (path, self.problems))
+            self.assertEqual(
+                sum(path in problem for problem in self.problems), 1, (path, self.problems)
+            )
         self.assertEqual(len(self.problems), len(paths), self.problems)
 
     def test_empty(self) -> None:
         """An empty cluster has nothing, which is no problem, and is not written to."""
         registries = self.registries
-        found = [self.read(each) for each in (registries.brokers(), registries.topics(), registries.partitions(["t"]), registries.groups())]
-        found += [self.read(each) for each in (registries.members(GROUP), registries.owners(GROUP), registries.offsets(GROUP))]
+        found = [
+            self.read(each)
+            for each in (
+                registries.brokers(),
+                registries.topics(),
+                registries.partitions(["t"]),
+                registries.groups(),
+            )
+        ]
+        found += [
+            self.read(each)
+            for each in (
+                registries.members(GROUP),
+                registries.owners(GROUP),
+                registries.offsets(GROUP),
+            )
+        ]
         self.assertEqual(found, [{}, [], [], [], {}, {}, {}])
         self.assertIsNone(self.read(self.registries.value("/brokers/ids/0", decodeBroker)))
         self.assertEqual(self.successResultOf(self.settle(self.zookeeper.get_children("/"))), [])
@@ -67,9 +84,13 @@ class RegistriesTests(SynchronousTestCase):
 
     def test_brokers(self) -> None:
         """In the order of their numbers; what cannot be read is named, and the others are told."""
-        self.nodes(*((f"/brokers/ids/{number}", b"x:host%d:9092" % number) for number in (10, 9, 8)))
+        self.nodes(
+            *((f"/brokers/ids/{number}", b"x:host%d:9092" % number) for number in (10, 9, 8))
+        )
         self.nodes(("/brokers/ids/1", b"nonsense"), ("/brokers/ids/one", b"x:host:9092"))
-        expected = [(number, BrokerRegistration("x", f"host{number}", 9092)) for number in (8, 9, 10)]
+        expected = [
+            (number, BrokerRegistration("x", f"host{number}", 9092)) for number in (8, 9, 10)
+        ]
         self.assertEqual(list(self.read(self.registries.brokers()).items()), expected)
         self.complained("/brokers/ids/1 ", "/brokers/ids/one")
         self.assertEqual(list(self.read(self.registries.brokers(2))), [8])
@@ -78,21 +99,34 @@ class RegistriesTests(SynchronousTestCase):
         """A single one; it is an error when it is not registered, or cannot be read."""
         self.nodes(("/brokers/ids/0", b"x:host:9092"), ("/brokers/ids/1", b"nonsense"))
         self.assertEqual(self.read(self.registries.broker(0)).address, "host:9092")
-        failed = self.failureResultOf(self.settle(Deferred.fromCoroutine(self.registries.broker(2))), NoBrokersError)
+        failed = self.failureResultOf(
+            self.settle(Deferred.fromCoroutine(self.registries.broker(2))), NoBrokersError
+        )
         self.assertIn("broker 2 is not registered", str(failed.value))
-        self.failureResultOf(self.settle(Deferred.fromCoroutine(self.registries.broker(1))), ZnodeError)
+        self.failureResultOf(
+            self.settle(Deferred.fromCoroutine(self.registries.broker(1))), ZnodeError
+        )
         self.complained()
 
     def test_topics(self) -> None:
         """Partitions by topic, as topics were asked for, broker and number; garbage is named, and the rest is told."""
         self.nodes(*((f"/brokers/topics/t/{number}", b"2") for number in (10, 9)))
-        self.nodes(("/brokers/topics/t/1", b"many"), ("/brokers/topics/t/2", b"%d" % (PARTITION_COUNT_MAX + 1)), ("/brokers/topics/t/x", b"1"))
+        self.nodes(
+            ("/brokers/topics/t/1", b"many"),
+            ("/brokers/topics/t/2", b"%d" % (PARTITION_COUNT_MAX + 1)),
+            ("/brokers/topics/t/x", b"1"),
+        )
         self.nodes(("/brokers/topics/a/0", b"1"))
         self.assertEqual(self.read(self.registries.topics()), ["a", "t"])
         counts = self.read(self.registries.partitionCounts(["t", "a", "none", "a/b"]))
         self.assertEqual(counts, {"t": {9: 2, 10: 2}, "a": {0: 1}, "none": {}, "a/b": {}})
-        self.complained("/brokers/topics/t/1 ", "/brokers/topics/t/2 ", "/brokers/topics/t/x ", "a/b")
-        found = [f"{topic} {partition}" for topic, partition in self.read(self.registries.partitions(["t", "a"]))]
+        self.complained(
+            "/brokers/topics/t/1 ", "/brokers/topics/t/2 ", "/brokers/topics/t/x ", "a/b"
+        )
+        found = [
+            f"{topic} {partition}"
+            for topic, partition in self.read(self.registries.partitions(["t", "a"]))
+        ]
         self.assertEqual(found, ["t 9-0", "t 9-1", "t 10-0", "t 10-1", "a 0-0"])
 
     def test_group(self) -> None:
@@ -103,17 +137,35 @@ class RegistriesTests(SynchronousTestCase):
             ("/consumers/g/offsets/t/01-0", b"5"), ("/consumers/g/offsets/a/3-0", b"6"),
         )  # fmt: skip
         self.assertEqual(self.read(self.registries.groups()), ["g"])
-        self.assertEqual(self.read(self.registries.members(GROUP)), {"g_a": ('{ "t": 2 }', StaticSubscription({"t": 2}))})
-        self.assertEqual(self.read(self.registries.owners(GROUP)), {("t", BrokerPartition(0, 1)): "g_a-0"})
+        self.assertEqual(
+            self.read(self.registries.members(GROUP)),
+            {"g_a": ('{ "t": 2 }', StaticSubscription({"t": 2}))},
+        )
+        self.assertEqual(
+            self.read(self.registries.owners(GROUP)), {("t", BrokerPartition(0, 1)): "g_a-0"}
+        )
         offsets = self.read(self.registries.offsets(GROUP))
         self.assertEqual(
-            list(offsets.items()), [(("a", BrokerPartition(3, 0)), 6), (("t", BrokerPartition(0, 1)), 77), (("t", BrokerPartition(1, 0)), 5)]
+            list(offsets.items()),
+            [
+                (("a", BrokerPartition(3, 0)), 6),
+                (("t", BrokerPartition(0, 1)), 77),
+                (("t", BrokerPartition(1, 0)), 5),
+            ],
         )
-        self.complained("/consumers/g/ids/g_b", "/consumers/g/offsets/t/0-0", "/consumers/g/offsets/t/odd")
-        self.assertEqual(list(self.read(self.registries.offsets(GROUP, 1))), [("a", BrokerPartition(3, 0))])
+        self.complained(
+            "/consumers/g/ids/g_b", "/consumers/g/offsets/t/0-0", "/consumers/g/offsets/t/odd"
+        )
+        self.assertEqual(
+            list(self.read(self.registries.offsets(GROUP, 1))), [("a", BrokerPartition(3, 0))]
+        )
 
     def test_closed(self) -> None:
         """When ZooKeeper does not answer, that is an error and no emptiness."""
         self.settle(self.zookeeper.close())
-        for reading in (self.registries.brokers(), self.registries.partitions(["t"]), self.registries.offsets(GROUP)):
+        for reading in (
+            self.registries.brokers(),
+            self.registries.partitions(["t"]),
+            self.registries.offsets(GROUP),
+        ):
             self.failureResultOf(self.settle(Deferred.fromCoroutine(reading)), ClosingException)

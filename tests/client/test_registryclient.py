@@ -15,7 +15,14 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client import registryclient
 from pylogbroker.client.registryclient import RegistryClient
-from pylogbroker.errors import BusyError, ConnectionError, RegistryError, TimedOutError, UnknownSchemaError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ConnectionError,
+    RegistryError,
+    TimedOutError,
+    UnknownSchemaError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, REMEMBERED_SIZE_MAX
 from pylogbroker.schemas.state import Registered
 from tests.blocking.registryend import RegistryEnd
@@ -38,11 +45,16 @@ class RegistryClientTests(TestCase):
         """A schema is asked for once, also by several at the same time, and again when it was forgotten; what is remembered comes at once."""
         for schemaId in (1, 2, 3):
             self.end.schema(schemaId, f'"{schemaId}"')
-        self.assertEqual(await gatherResults([self.client.schema(1) for _ in range(3)]), ['"1"'] * 3)
+        self.assertEqual(
+            await gatherResults([self.client.schema(1) for _ in range(3)]), ['"1"'] * 3
+        )
         self.assertEqual(self.successResultOf(self.client.schema(1)), '"1"')
         for schemaId in (2, 3, 1):
             await self.client.schema(schemaId)
-        self.assertEqual([path for _method, path, _body in self.end.asked], [f"/schemas/ids/{schemaId}" for schemaId in (1, 2, 3, 1)])
+        self.assertEqual(
+            [path for _method, path, _body in self.end.asked],
+            [f"/schemas/ids/{schemaId}" for schemaId in (1, 2, 3, 1)],
+        )
 
     async def test_sizes(self) -> None:
         """Large schemas are forgotten sooner: no registry fills the memory with them."""
@@ -52,7 +64,10 @@ class RegistryClientTests(TestCase):
         client = self.makeClient(self.end.url, schemaCountMax=9)
         for schemaId in (1, 2, 3, 2, 1):
             await client.schema(schemaId)
-        self.assertEqual([path for _method, path, _body in self.end.asked], [f"/schemas/ids/{schemaId}" for schemaId in (1, 2, 3, 1)])
+        self.assertEqual(
+            [path for _method, path, _body in self.end.asked],
+            [f"/schemas/ids/{schemaId}" for schemaId in (1, 2, 3, 1)],
+        )
 
     async def test_apart(self) -> None:
         """What takes time is done on another thread; what it raises comes back."""
@@ -71,7 +86,9 @@ class RegistryClientTests(TestCase):
         """The id of a schema in a subject is asked for once."""
         self.end.answers["POST", "/subjects/a%2Fb/versions"] = (200, {"id": 7})
         self.assertEqual([await self.client.register("a/b", '"int"') for _ in range(2)], [7, 7])
-        self.assertEqual([body for _method, _path, body in self.end.asked], [b'{"schema": "\\"int\\""}'])
+        self.assertEqual(
+            [body for _method, _path, body in self.end.asked], [b'{"schema": "\\"int\\""}']
+        )
 
     async def test_questions(self) -> None:
         """Everything else is asked each time."""
@@ -81,18 +98,29 @@ class RegistryClientTests(TestCase):
             ("GET", "/subjects"): (200, ["s"]), ("POST", "/compatibility/subjects/s/versions?verbose=true"): (200, {"is_compatible": True}),
         }  # fmt: skip
         found = Registered("s", 2, 7, '"int"')
-        self.assertEqual((await self.client.find("s", '"int"'), await self.client.version("s", 2)), (found, found))
-        self.assertEqual((await self.client.versions("s"), await self.client.subjects()), ([1, 2], ["s"]))
+        self.assertEqual(
+            (await self.client.find("s", '"int"'), await self.client.version("s", 2)),
+            (found, found),
+        )
+        self.assertEqual(
+            (await self.client.versions("s"), await self.client.subjects()), ([1, 2], ["s"])
+        )
         self.assertEqual(await self.client.incompatibilities("s", '"int"'), [])
 
     async def test_refused(self) -> None:
         """A no is an error for all who wait, and not remembered."""
-        self.end.answers["GET", "/schemas/ids/9"] = (404, {"error_code": 40403, "message": "Schema 9 not found"})
+        self.end.answers["GET", "/schemas/ids/9"] = (
+            404,
+            {"error_code": 40403, "message": "Schema 9 not found"},
+        )
         for asking in [self.client.schema(9), self.client.schema(9)]:
             await self.assertFailure(asking, UnknownSchemaError)
         self.end.schema(9, '"int"')
         self.assertEqual(await self.client.schema(9), '"int"')
-        self.end.answers["POST", "/subjects/s/versions"] = (409, {"error_code": 409, "message": "no"})
+        self.end.answers["POST", "/subjects/s/versions"] = (
+            409,
+            {"error_code": 409, "message": "no"},
+        )
         await self.assertFailure(self.client.register("s", '"int"'), RegistryError)
 
     async def test_noRegistry(self) -> None:
@@ -105,7 +133,9 @@ class RegistryClientTests(TestCase):
 
     async def test_away(self) -> None:
         """Nobody there, and nobody who answers in time, are told as such."""
-        error = await self.assertFailure(self.makeClient("http://127.0.0.1:1").schema(1), ConnectionError)
+        error = await self.assertFailure(
+            self.makeClient("http://127.0.0.1:1").schema(1), ConnectionError
+        )
         self.assertIn("refused", str(error))
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -8,7 +8,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.errors import BusyError, ClosedError, RemoteOffsetOutOfRangeError, TimedOutError, WireError
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    RemoteOffsetOutOfRangeError,
+    TimedOutError,
+    WireError,
+)
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeOffsets
@@ -28,7 +34,13 @@ class SimpleConsumerTests(SynchronousTestCase):
         self.consumer = self.build()
 
     def build(self, limits: ConnectionLimits = DEFAULT_LIMITS) -> SimpleConsumer:
-        return SimpleConsumer(self.clock, self.network.endpoint("broker:9092"), timeoutMs=30_000, limits=limits, random=lambda: 0.0)
+        return SimpleConsumer(
+            self.clock,
+            self.network.endpoint("broker:9092"),
+            timeoutMs=30_000,
+            limits=limits,
+            random=lambda: 0.0,
+        )
 
     def arrived(self, line: PuppetLine) -> bytes:
         self.network.turn()
@@ -54,9 +66,14 @@ class SimpleConsumerTests(SynchronousTestCase):
         """Several fetches go in one request."""
         fetching = self.consumer.multifetch([("topic", 0, 40, 1000), ("other", 1, 0, 500)])
         line = self.network.accept()
-        self.assertEqual(self.arrived(line), encodeMultiFetch([("topic", 0, 40, 1000), ("other", 1, 0, 500)]))
+        self.assertEqual(
+            self.arrived(line), encodeMultiFetch([("topic", 0, 40, 1000), ("other", 1, 0, 500)])
+        )
         line.deliver(multiFetchHeader([len(HELLO), 0]) + ANSWER + fetchHeader(0, 0))
-        self.assertEqual([list(each.payloads()) for each in self.successResultOf(fetching)], [[(b"hello", 55)], []])
+        self.assertEqual(
+            [list(each.payloads()) for each in self.successResultOf(fetching)],
+            [[(b"hello", 55)], []],
+        )
 
     def test_getOffsetsBefore(self) -> None:
         """Offsets come as the broker sent them."""
@@ -68,16 +85,24 @@ class SimpleConsumerTests(SynchronousTestCase):
 
     def test_pipelined(self) -> None:
         """Calls do not wait for one another."""
-        first, second = self.consumer.fetch("topic", 0, 0, 100), self.consumer.getOffsetsBefore("topic", 0, -1, 1)
+        first, second = (
+            self.consumer.fetch("topic", 0, 0, 100),
+            self.consumer.getOffsetsBefore("topic", 0, -1, 1),
+        )
         line = self.network.accept()
-        self.assertEqual(self.arrived(line), encodeFetch("topic", 0, 0, 100) + encodeOffsets("topic", 0, -1, 1))
+        self.assertEqual(
+            self.arrived(line), encodeFetch("topic", 0, 0, 100) + encodeOffsets("topic", 0, -1, 1)
+        )
         line.deliver(ANSWER + offsetsAnswer([15]))
         self.assertEqual(len(self.successResultOf(first).data), 15)
         self.assertEqual(self.successResultOf(second), [15])
 
     def test_cancelledFetch(self) -> None:
         """A cancelled fetch leaves the others as they are."""
-        first, second = self.consumer.fetch("topic", 0, 0, 100), self.consumer.fetch("topic", 0, 15, 100)
+        first, second = (
+            self.consumer.fetch("topic", 0, 0, 100),
+            self.consumer.fetch("topic", 0, 15, 100),
+        )
         line = self.network.accept()
         first.cancel()
         self.failureResultOf(first, CancelledError)
@@ -97,7 +122,9 @@ class SimpleConsumerTests(SynchronousTestCase):
         """What is asked for is bounded by what is accepted; a broker that sends more all the same is cut off."""
         consumer = self.build(ConnectionLimits(responseSizeMax=1000))
         self.assertRaises(ValueError, consumer.fetch, "topic", 0, 0, 999)
-        self.assertRaises(ValueError, consumer.multifetch, [("topic", 0, 0, 500), ("topic", 0, 0, 500)])
+        self.assertRaises(
+            ValueError, consumer.multifetch, [("topic", 0, 0, 500), ("topic", 0, 0, 500)]
+        )
         self.assertRaises(ValueError, consumer.fetch, "topic", 0, 0, -1)
         self.assertRaises(ValueError, consumer.getOffsetsBefore, "topic", 0, -1, -1)
         fetching = consumer.fetch("topic", 0, 0, 998)

@@ -13,11 +13,26 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.errors import BusyError, ClosedError, ConnectionError, MessageTooLargeError, RemotePartitionError, TimedOutError, UnknownCodecError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    BusyError,
+    ClosedError,
+    ConnectionError,
+    MessageTooLargeError,
+    RemotePartitionError,
+    TimedOutError,
+    UnknownCodecError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import Produce, decodeRequest, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    Produce,
+    decodeRequest,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
 
 
@@ -38,7 +53,9 @@ class ProducerCase(SynchronousTestCase):
         self.producer = self.build()
 
     def build(self, **arguments: Any) -> SyncProducer:
-        return SyncProducer(self.clock, self.network.endpoint("broker:9092"), random=lambda: 0.0, **arguments)
+        return SyncProducer(
+            self.clock, self.network.endpoint("broker:9092"), random=lambda: 0.0, **arguments
+        )
 
     def send(self, payload: bytes = b"x") -> Deferred[None]:
         return self.producer.send("topic", 0, [payload])
@@ -90,17 +107,29 @@ class SendTests(ProducerCase):
     def test_multiSend(self) -> None:
         """Several sets go in one request, in order, and are not merged."""
         line = self.connected()
-        self.producer.multiSend([("topic", 0, [b"x"]), ("other", -1, [b"y"]), ("topic", 0, encodeSet([b"z"]))])
+        self.producer.multiSend(
+            [("topic", 0, [b"x"]), ("other", -1, [b"y"]), ("topic", 0, encodeSet([b"z"]))]
+        )
         self.assertEqual(
             self.arrived(line),
-            encodeMultiProduce([("topic", 0, encodeSet([b"x"])), ("other", -1, encodeSet([b"y"])), ("topic", 0, encodeSet([b"z"]))]),
+            encodeMultiProduce(
+                [
+                    ("topic", 0, encodeSet([b"x"])),
+                    ("other", -1, encodeSet([b"y"])),
+                    ("topic", 0, encodeSet([b"z"])),
+                ]
+            ),
         )
 
     def test_tooLarge(self) -> None:
         """A payload that is too large is refused before anything is sent, or even connected."""
         producer = self.build(payloadSizeMax=100)
         self.assertRaises(MessageTooLargeError, producer.send, "topic", 0, [b"x" * 101])
-        self.assertRaises(MessageTooLargeError, producer.multiSend, [("topic", 0, [b"x"]), ("topic", 0, [b"x" * 101])])
+        self.assertRaises(
+            MessageTooLargeError,
+            producer.multiSend,
+            [("topic", 0, [b"x"]), ("topic", 0, [b"x" * 101])],
+        )
         self.assertEqual(self.network.attempts, [])
 
     def test_order(self) -> None:
@@ -269,7 +298,10 @@ class ReconnectTests(ProducerCase):
             self.network.turn()
             end(line)
             self.network.accept()
-            self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+            self.assertIn(
+                "last 1 requests is unknown",
+                str(self.failureResultOf(confirming, ConnectionError).value),
+            )
 
     def test_provenBefore(self) -> None:
         """What was confirmed before its connection was replaced cannot come into doubt by that; what came after it does."""
@@ -281,11 +313,16 @@ class ReconnectTests(ProducerCase):
         self.send(b"2"), self.send(b"3")
         line.cut()
         self.network.accept()
-        self.assertIn("last 2 requests is unknown", str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value))
+        self.assertIn(
+            "last 2 requests is unknown",
+            str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value),
+        )
 
     def test_noRoomForTheQuestion(self) -> None:
         """While so much waits that there is no room for the question, the connection stays; it is replaced with a later request."""
-        self.producer = self.build(reconnectIntervalCount=3, limits=ConnectionLimits(waitingSizeMax=100_000))
+        self.producer = self.build(
+            reconnectIntervalCount=3, limits=ConnectionLimits(waitingSizeMax=100_000)
+        )
         line = self.connected()
         line.stall()
         self.send(b"x" * 70_000), self.send(b"y" * 90_000)
@@ -324,7 +361,10 @@ class ConfirmTests(ProducerCase):
         self.clock.advance(1)
         line.cut()
         reason = self.failureResultOf(confirming, ConnectionError)
-        self.assertIn("whether broker:9092 took the last 1 requests is unknown: the connection to broker:9092 was lost", str(reason.value))
+        self.assertIn(
+            "whether broker:9092 took the last 1 requests is unknown: the connection to broker:9092 was lost",
+            str(reason.value),
+        )
         self.assertEqual(self.network.waiting, [])
         confirming = self.producer.confirm("topic", 0)
         self.network.accept().deliver(offsetsAnswer([11]))
@@ -338,7 +378,10 @@ class ConfirmTests(ProducerCase):
         self.send(b"second")
         line = self.network.accept()
         confirming = self.producer.confirm("topic", 0)
-        self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        self.assertIn(
+            "last 1 requests is unknown",
+            str(self.failureResultOf(confirming, ConnectionError).value),
+        )
         self.assertEqual(self.arrived(line), produced(b"second"))
         confirming = self.producer.confirm("topic", 0)
         line.deliver(offsetsAnswer([32]))
@@ -367,7 +410,10 @@ class ConfirmTests(ProducerCase):
         line.cut()
         confirming = self.producer.confirm("topic", 0)
         self.network.accept()
-        self.assertIn("last 1 requests is unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        self.assertIn(
+            "last 1 requests is unknown",
+            str(self.failureResultOf(confirming, ConnectionError).value),
+        )
 
     def test_replacedBeforeTheAnswer(self) -> None:
         """When the connection is lost before the answer, what was sent behind the question is not forgotten: the next question tells of it."""
@@ -378,7 +424,10 @@ class ConfirmTests(ProducerCase):
         line.cut()
         self.assertIn("unknown", str(self.failureResultOf(confirming, ConnectionError).value))
         self.network.accept()
-        self.assertIn("unknown", str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value))
+        self.assertIn(
+            "unknown",
+            str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value),
+        )
 
     def test_timedOut(self) -> None:
         """A broker that does not answer in time may still: the question can be asked again, and then proves all."""
@@ -503,7 +552,10 @@ class CloseTests(ProducerCase):
         line.cut()
         busy = [self.failureResultOf(sending).check(BusyError) for sending in sendings]
         self.assertEqual(busy, [None, None, BusyError, BusyError])
-        self.assertIn("took the last 2 requests is unknown", str(self.failureResultOf(self.producer.close(), ConnectionError).value))
+        self.assertIn(
+            "took the last 2 requests is unknown",
+            str(self.failureResultOf(self.producer.close(), ConnectionError).value),
+        )
 
     def test_lostBefore(self) -> None:
         """It fails when something that was not confirmed was on a connection that was lost before; whether there is a new one or not."""
@@ -627,7 +679,19 @@ class _RandomRun:
         self.proofs = 0
 
     def run(self) -> None:
-        steps = [self.send, self.send, self.send, self.confirm, self.cancel, self.wait, self.connect, self.connect, self.serve, self.serve, self.serve]
+        steps = [
+            self.send,
+            self.send,
+            self.send,
+            self.confirm,
+            self.cancel,
+            self.wait,
+            self.connect,
+            self.connect,
+            self.serve,
+            self.serve,
+            self.serve,
+        ]
         for _ in range(self.random.randrange(5, 60)):
             self.random.choice([*steps, self.breakLine, self.stall])()
         self.pass_(10)
@@ -645,14 +709,20 @@ class _RandomRun:
 
     def send(self) -> None:
         number = len(self.calls)
-        sending = self.producer.send("topic", 0, [b"%d" % number + b"x" * self.random.choice([0, 0, 0, 200_000])])
-        self.calls.append(sending.addCallbacks(lambda _nothing: self.sent.add(number), lambda _reason: None))
+        sending = self.producer.send(
+            "topic", 0, [b"%d" % number + b"x" * self.random.choice([0, 0, 0, 200_000])]
+        )
+        self.calls.append(
+            sending.addCallbacks(lambda _nothing: self.sent.add(number), lambda _reason: None)
+        )
 
     def confirm(self) -> None:
         before = len(self.calls)
 
         def proven(_offset: int) -> None:
-            self.case.assertEqual({each for each in self.sent if each < before} - set(self.arrivals), set(), self.name)
+            self.case.assertEqual(
+                {each for each in self.sent if each < before} - set(self.arrivals), set(), self.name
+            )
             self.sent = {each for each in self.sent if each > before}
 
         def unproven(reason: Failure) -> None:
@@ -703,4 +773,6 @@ class _RandomRun:
 
     def stall(self) -> None:
         if self.live():
-            self.random.choice([PuppetLine.stall, PuppetLine.flow])(self.random.choice(self.live())[0])
+            self.random.choice([PuppetLine.stall, PuppetLine.flow])(
+                self.random.choice(self.live())[0]
+            )

@@ -95,4 +95,7 @@ class InTurnsTests(SynchronousTestCase):
 
     def test_slices(self) -> None:
         """All items, and no empty list."""
-        self.assertEqual((list(slices(range(4), 2)), list(slices("abc", 2)), list(slices([], 2))), ([[0, 1], [2, 3]], [["a", "b"], ["c"]], []))
+        self.assertEqual(
+            (list(slices(range(4), 2)), list(slices("abc", 2)), list(slices([], 2))),
+            ([[0, 1], [2, 3]], [["a", "b"], ["c"]], []),
+        )

@@ -27,11 +27,19 @@ class LineTests(SynchronousTestCase):
     ), unique_by=lambda each: each[:4]))  # fmt: skip
     def test_round(self, offsets: list[EtlOffset]) -> None:
         """What was encoded is decoded, whatever hosts and topics are called; empty lines between do no harm."""
-        self.assertEqual(decodeEtlLines([text for each in offsets for text in (each.encode(), "")]), offsets)
+        self.assertEqual(
+            decodeEtlLines([text for each in offsets for text in (each.encode(), "")]), offsets
+        )
 
     def test_earliest(self) -> None:
         """-1 is the earliest."""
-        self.assertEqual([each.offset for each in decodeEtlLines(["tcp://h:1\tt\t0\t-1", "tcp://h:1\tt\t0\t-1"])], [FROM_EARLIEST])
+        self.assertEqual(
+            [
+                each.offset
+                for each in decodeEtlLines(["tcp://h:1\tt\t0\t-1", "tcp://h:1\tt\t0\t-1"])
+            ],
+            [FROM_EARLIEST],
+        )
 
     def test_wrong(self) -> None:
         """What is no line is refused, with its number."""

@@ -15,7 +15,28 @@ from pylogbroker.cluster.matching import matcher
 from pylogbroker.cluster.subscription import compilePattern, whitelist
 from pylogbroker.errors import InvalidPatternError
 
-NAMES = ["a", "b", "A", "1", "-", "_", "]", "[", "#", "☃", "aa", "ab", "aab", "log7", "a.b", "a-b", "a|b", "a{2", "{a}", "clicks"]
+NAMES = [
+    "a",
+    "b",
+    "A",
+    "1",
+    "-",
+    "_",
+    "]",
+    "[",
+    "#",
+    "☃",
+    "aa",
+    "ab",
+    "aab",
+    "log7",
+    "a.b",
+    "a-b",
+    "a|b",
+    "a{2",
+    "{a}",
+    "clicks",
+]
 
 ALIKE = r"""
 a  a
@@ -155,7 +176,12 @@ a{1}{1}
 """
 """Java knows them; Python does not, or reads them otherwise."""
 
-PIECES = st.lists(st.sampled_from([*"ab1-_.|()[]{}*+?^$\\&,☃", "(?", "(?<", "(?i", "\\u", "\\1", "{2", "{2}", "[^", "&&"]), max_size=12).map("".join)
+PIECES = st.lists(
+    st.sampled_from(
+        [*"ab1-_.|()[]{}*+?^$\\&,☃", "(?", "(?<", "(?i", "\\u", "\\1", "{2", "{2}", "[^", "&&"]
+    ),
+    max_size=12,
+).map("".join)
 
 
 class JavaPatternTests(SynchronousTestCase):
@@ -166,7 +192,11 @@ class JavaPatternTests(SynchronousTestCase):
         for line in ALIKE.strip("\n").split("\n"):
             pattern, _, matched = line.partition("  ")
             matches = matcher(compilePattern(pattern))
-            self.assertEqual([name for name in NAMES if matches(name)], [] if matched == "-none" else matched.split(), pattern)
+            self.assertEqual(
+                [name for name in NAMES if matches(name)],
+                [] if matched == "-none" else matched.split(),
+                pattern,
+            )
 
     def test_refusedByJava(self) -> None:
         """What Java refuses is refused, though Python may take it: other members would fail of it."""
@@ -200,7 +230,10 @@ class JavaPatternTests(SynchronousTestCase):
     def test_comma(self) -> None:
         """C{{1,3}} cannot be written in a list of topics, where commas mean C{|}, and that is what is said."""
         error = self.assertRaises(InvalidPatternError, whitelist, "log[0-9]{1,3}")
-        self.assertIn("{1|3}, which Java refuses: in a list of topics a comma means 'or', so {1,3} cannot be written", str(error))
+        self.assertIn(
+            "{1|3}, which Java refuses: in a list of topics a comma means 'or', so {1,3} cannot be written",
+            str(error),
+        )
 
     def test_wide(self) -> None:
         """Classes of characters beyond Latin-1 keep Python busy when it compiles them: there may be some, not thousands."""

@@ -16,26 +16,66 @@ from pylogbroker.cluster.matching import NAME_LENGTH_MAX, STEP_COUNT_MAX, matche
 from pylogbroker.errors import InvalidPatternError
 
 CHARACTERS = st.sampled_from(
-    [*"ab-_.1\n", "ä", "[ab]", "[^a]", r"\d", r"\w", r"\W", r"\S", r"\s", r"\D", "[a-b_]", r"[\d-]", r"[^\w]", ".", "^", "$", r"\b", r"\A", r"\Z"]
+    [
+        *"ab-_.1\n",
+        "ä",
+        "[ab]",
+        "[^a]",
+        r"\d",
+        r"\w",
+        r"\W",
+        r"\S",
+        r"\s",
+        r"\D",
+        "[a-b_]",
+        r"[\d-]",
+        r"[^\w]",
+        ".",
+        "^",
+        "$",
+        r"\b",
+        r"\A",
+        r"\Z",
+    ]
 )
 REGULAR = st.recursive(
     CHARACTERS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map("".join),
         st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "*?", "{2}", "{1,3}", "{0,2}?", "{2,}"])).map(lambda pair: f"({pair[0]}){pair[1]}"),
+        st.tuples(
+            inner, st.sampled_from(["*", "+", "?", "*?", "{2}", "{1,3}", "{0,2}?", "{2,}"])
+        ).map(lambda pair: f"({pair[0]}){pair[1]}"),
     ),
     max_leaves=8,
 )
 REPEATED = st.recursive(
-    st.sampled_from([*"ab", ".", "[ab]", "^", "$", r"\b", "", "(?=a)", "(?!b)", "(?<=a)", r"(a)\1"]),
+    st.sampled_from(
+        [*"ab", ".", "[ab]", "^", "$", r"\b", "", "(?=a)", "(?!b)", "(?<=a)", r"(a)\1"]
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map("".join),
         st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
-        st.tuples(st.sampled_from(["(?:", "(?=", "(?!", "(?>"]), inner).map(lambda pair: f"{pair[0]}{pair[1]})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "*?", "{2}", "{3,5}", "*+", "{9,}", "{40}", "{1000000000}", "{0,4000000000}"])).map(
-            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        st.tuples(st.sampled_from(["(?:", "(?=", "(?!", "(?>"]), inner).map(
+            lambda pair: f"{pair[0]}{pair[1]})"
         ),
+        st.tuples(
+            inner,
+            st.sampled_from(
+                [
+                    "*",
+                    "+",
+                    "*?",
+                    "{2}",
+                    "{3,5}",
+                    "*+",
+                    "{9,}",
+                    "{40}",
+                    "{1000000000}",
+                    "{0,4000000000}",
+                ]
+            ),
+        ).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
     ),
     max_leaves=8,
 )
@@ -84,13 +124,24 @@ class Backtracker:
         if name.endswith("_REPEAT"):
             yield from self._repeated(argument, 0, way)
             return
-        way = self._step(way, {"GROUPREF": self._nameLength, "IN": len(argument) if name == "IN" else 0}.get(name, 1))
+        way = self._step(
+            way,
+            {"GROUPREF": self._nameLength, "IN": len(argument) if name == "IN" else 0}.get(name, 1),
+        )
         if name in ("SUBPATTERN", "ATOMIC_GROUP", "BRANCH", "ASSERT", "ASSERT_NOT"):
-            for inner in argument[1] if name == "BRANCH" else [argument] if name == "ATOMIC_GROUP" else argument[-1:]:
+            for inner in (
+                argument[1]
+                if name == "BRANCH"
+                else [argument]
+                if name == "ATOMIC_GROUP"
+                else argument[-1:]
+            ):
                 ends = self.ends(list(inner), way)
                 if name in ("SUBPATTERN", "BRANCH"):
                     yield from ends
-                elif found := list(ends):  # any one of them; the one that leaves most of the name, and has come the longest way, is the worst
+                elif (
+                    found := list(ends)
+                ):  # any one of them; the one that leaves most of the name, and has come the longest way, is the worst
                     position = way[0] if name.startswith("ASSERT") else min(end[0] for end in found)
                     yield position, max(end[1] for end in found)
         elif name in ("AT", "GROUPREF"):
@@ -160,7 +211,14 @@ class MatcherTests(SynchronousTestCase):
         ):  # fmt: skip
             error = self.assertRaises(InvalidPatternError, matcher, re.compile(pattern, re.ASCII))
             self.assertIn("could take for ever", str(error))
-        for pattern in ("(){1000}a", "(?:(?=a)){2}a", "(^){9}a", "(?:){1000}a", "(|a){20}", "((){9}a|b)*"):
+        for pattern in (
+            "(){1000}a",
+            "(?:(?=a)){2}a",
+            "(^){9}a",
+            "(?:){1000}a",
+            "(|a){20}",
+            "((){9}a|b)*",
+        ):
             matches = matcher(re.compile(pattern, re.ASCII))
             self.assertEqual((matches("a"), matches("c")), (True, False), pattern)
 
@@ -213,4 +271,7 @@ class MatcherTests(SynchronousTestCase):
         """A name that no broker takes matches nothing."""
         for pattern in (".*", "(.*)(.*)(.*)"):
             matches = matcher(re.compile(pattern, re.ASCII))
-            self.assertEqual((matches("x" * NAME_LENGTH_MAX), matches("x" * (NAME_LENGTH_MAX + 1))), (True, False))
+            self.assertEqual(
+                (matches("x" * NAME_LENGTH_MAX), matches("x" * (NAME_LENGTH_MAX + 1))),
+                (True, False),
+            )

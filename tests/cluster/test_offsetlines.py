@@ -10,7 +10,9 @@ from pylogbroker.cluster.offsetlines import GroupOffset, decodeOffsetLine, decod
 from pylogbroker.errors import InvalidNameError, ZnodeError
 from pylogbroker.model import BrokerPartition
 
-NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"), min_size=1).filter(lambda name: name not in (".", ".."))
+NAMES = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"), min_size=1
+).filter(lambda name: name not in (".", ".."))
 
 
 class LineTests(SynchronousTestCase):
@@ -19,11 +21,21 @@ class LineTests(SynchronousTestCase):
     def test_format(self) -> None:
         """It is 0.7's."""
         line = "/consumers/counters/offsets/clicks/2-0:1234"
-        self.assertEqual(decodeOffsetLine(line), GroupOffset("counters", "clicks", BrokerPartition(2, 0), 1234))
+        self.assertEqual(
+            decodeOffsetLine(line), GroupOffset("counters", "clicks", BrokerPartition(2, 0), 1234)
+        )
         self.assertEqual(decodeOffsetLine(line).encode(), line)
 
-    @given(NAMES, NAMES, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
-    def test_roundTrip(self, group: str, topic: str, broker: int, partition: int, offset: int) -> None:
+    @given(
+        NAMES,
+        NAMES,
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 2**63 - 1),
+    )
+    def test_roundTrip(
+        self, group: str, topic: str, broker: int, partition: int, offset: int
+    ) -> None:
         """What was encoded is decoded, colons in names and all."""
         each = GroupOffset(group, topic, BrokerPartition(broker, partition), offset)
         self.assertEqual(decodeOffsetLine(each.encode()), each)
@@ -48,7 +60,9 @@ class LineTests(SynchronousTestCase):
 
     def test_badNames(self) -> None:
         """Names that would point elsewhere make no line."""
-        self.assertRaises(InvalidNameError, GroupOffset("a/b", "t", BrokerPartition(0, 0), 1).encode)
+        self.assertRaises(
+            InvalidNameError, GroupOffset("a/b", "t", BrokerPartition(0, 0), 1).encode
+        )
 
 
 class FileTests(SynchronousTestCase):
@@ -56,13 +70,27 @@ class FileTests(SynchronousTestCase):
 
     def test_file(self) -> None:
         """Empty lines and spaces around lines are nothing; a line that stands there twice counts once."""
-        lines = ["/consumers/g/offsets/t/0-0:1", "", "  /consumers/g/offsets/t/0-1:2\r", "/consumers/g/offsets/t/0-0:1"]
-        expected = [GroupOffset("g", "t", BrokerPartition(0, 0), 1), GroupOffset("g", "t", BrokerPartition(0, 1), 2)]
+        lines = [
+            "/consumers/g/offsets/t/0-0:1",
+            "",
+            "  /consumers/g/offsets/t/0-1:2\r",
+            "/consumers/g/offsets/t/0-0:1",
+        ]
+        expected = [
+            GroupOffset("g", "t", BrokerPartition(0, 0), 1),
+            GroupOffset("g", "t", BrokerPartition(0, 1), 2),
+        ]
         self.assertEqual(decodeOffsetLines(lines), expected)
 
     def test_refused(self) -> None:
         """A line that is none, or contradicts another, is named by its number."""
-        error = self.assertRaises(ZnodeError, decodeOffsetLines, ["/consumers/g/offsets/t/0-0:1", "x"])
+        error = self.assertRaises(
+            ZnodeError, decodeOffsetLines, ["/consumers/g/offsets/t/0-0:1", "x"]
+        )
         self.assertIn("line 2", str(error))
-        error = self.assertRaises(ZnodeError, decodeOffsetLines, ["/consumers/g/offsets/t/0-0:1", "/consumers/g/offsets/t/0-0:2"])
+        error = self.assertRaises(
+            ZnodeError,
+            decodeOffsetLines,
+            ["/consumers/g/offsets/t/0-0:1", "/consumers/g/offsets/t/0-0:2"],
+        )
         self.assertIn("another line has 1", str(error))

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cluster.partitioning import REMEMBERED_COUNT_MAX, REMEMBERED_LENGTH_MAX, defaultPartitioner, javaHash
+from pylogbroker.cluster.partitioning import (
+    REMEMBERED_COUNT_MAX,
+    REMEMBERED_LENGTH_MAX,
+    defaultPartitioner,
+    javaHash,
+)
 from pylogbroker.errors import InvalidKeyError
 
 
@@ -56,7 +61,10 @@ class HashTests(SynchronousTestCase):
         self.assertEqual([javaHash(f"key {number}") for number in range(10)], first)
         for length in (REMEMBERED_LENGTH_MAX, REMEMBERED_LENGTH_MAX + 1):
             whole = sum(97 * 31**place for place in range(length)) & (2**32 - 1)
-            self.assertEqual([javaHash("a" * length) for _again in range(2)], [whole - 2**32 if whole >= 2**31 else whole] * 2)
+            self.assertEqual(
+                [javaHash("a" * length) for _again in range(2)],
+                [whole - 2**32 if whole >= 2**31 else whole] * 2,
+            )
 
     def test_unknown(self) -> None:
         """Other keys are refused and named."""
@@ -69,11 +77,21 @@ class PartitionerTests(SynchronousTestCase):
 
     def test_table(self) -> None:
         """A table of keys and partitions, from the rule in spec-0.7 producer §2."""
-        table = (("test-key", 5, 3), ("test", 5, 3), ("a", 2, 1), ("polygenelubricants", 5, 0), ("polygenelubricants", 4, 0), ("", 3, 0), ("abcd", 1, 0))
+        table = (
+            ("test-key", 5, 3),
+            ("test", 5, 3),
+            ("a", 2, 1),
+            ("polygenelubricants", 5, 0),
+            ("polygenelubricants", 4, 0),
+            ("", 3, 0),
+            ("abcd", 1, 0),
+        )
         for key, count, partition in table:
             self.assertEqual(defaultPartitioner(key, count), partition, key)
 
-    @given(st.one_of(st.text(), st.binary(), st.integers(-(2**63), 2**63 - 1)), st.integers(1, 1000))
+    @given(
+        st.one_of(st.text(), st.binary(), st.integers(-(2**63), 2**63 - 1)), st.integers(1, 1000)
+    )
     def test_inRange(self, key: object, count: int) -> None:
         """Whatever the key, the partition is one of those that there are."""
         self.assertIn(defaultPartitioner(key, count), range(count))

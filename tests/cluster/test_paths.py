@@ -26,25 +26,48 @@ class PathTests(SynchronousTestCase):
         group = paths.GroupPaths("g")
         partition = BrokerPartition(0, 1)
         self.assertEqual(
-            [group.root, group.consumer("c"), group.topicOwners("t"), group.owner("t", partition), group.topicOffsets("t"), group.offset("t", partition)],
-            ["/consumers/g", *(f"/consumers/g/{path}" for path in ("ids/c", "owners/t", "owners/t/0-1", "offsets/t", "offsets/t/0-1"))],
+            [
+                group.root,
+                group.consumer("c"),
+                group.topicOwners("t"),
+                group.owner("t", partition),
+                group.topicOffsets("t"),
+                group.offset("t", partition),
+            ],
+            [
+                "/consumers/g",
+                *(
+                    f"/consumers/g/{path}"
+                    for path in ("ids/c", "owners/t", "owners/t/0-1", "offsets/t", "offsets/t/0-1")
+                ),
+            ],
         )
 
     def test_recorded(self) -> None:
         """Every path that 0.7.2 was seen to use with a value is one of ours."""
-        recorded = re.findall(r"^(/\S+) +(?:EPHEMERAL|persistent) +value='", (GOLDEN / "zookeeper-tree.txt").read_text(), re.MULTILINE)
+        recorded = re.findall(
+            r"^(/\S+) +(?:EPHEMERAL|persistent) +value='",
+            (GOLDEN / "zookeeper-tree.txt").read_text(),
+            re.MULTILINE,
+        )
         self.assertTrue(recorded)
         for path in recorded:
             steps = path.split("/")[1:]
             if steps[0] == "brokers":
-                ours = paths.brokerId(int(steps[2])) if steps[1] == "ids" else paths.topicBroker(steps[2], int(steps[3]))
+                ours = (
+                    paths.brokerId(int(steps[2]))
+                    if steps[1] == "ids"
+                    else paths.topicBroker(steps[2], int(steps[3]))
+                )
             else:
                 group = paths.GroupPaths(steps[1])
                 if steps[2] == "ids":
                     ours = group.consumer(steps[3])
                 else:
                     broker, partition = map(int, steps[4].split("-"))
-                    ours = (group.owner if steps[2] == "owners" else group.offset)(steps[3], BrokerPartition(broker, partition))
+                    ours = (group.owner if steps[2] == "owners" else group.offset)(
+                        steps[3], BrokerPartition(broker, partition)
+                    )
             self.assertEqual(ours, path)
 
     def test_mirrored(self) -> None:

@@ -23,17 +23,24 @@ class StaticTests(SynchronousTestCase):
     def test_form(self) -> None:
         """It is written as 0.7.2 writes it, to the byte."""
         self.assertEqual(StaticSubscription({"alpha": 1}).encode(), b'{ "alpha": 1 }')
-        self.assertEqual(StaticSubscription({"topicA": 2, "topicB": 1}).encode(), b'{ "topicA": 2,"topicB": 1 }')
+        self.assertEqual(
+            StaticSubscription({"topicA": 2, "topicB": 1}).encode(), b'{ "topicA": 2,"topicB": 1 }'
+        )
         self.assertEqual(StaticSubscription({}).encode(), b"{  }")
 
     def test_roundTrip(self) -> None:
         """What is written is read, also a name with quotes in it, or in another script."""
         for streams in ({}, {"a": 1}, {'a"b\\': 3, "café": 1}):
-            self.assertEqual(decodeSubscription("/c", StaticSubscription(streams).encode()), StaticSubscription(streams))
+            self.assertEqual(
+                decodeSubscription("/c", StaticSubscription(streams).encode()),
+                StaticSubscription(streams),
+            )
 
     def test_anyJson(self) -> None:
         """Any JSON object of whole numbers is read: C# and other clients have their own spacing."""
-        self.assertEqual(decodeSubscription("/c", b'{"a":1, "b" :\n2}'), StaticSubscription({"a": 1, "b": 2}))
+        self.assertEqual(
+            decodeSubscription("/c", b'{"a":1, "b" :\n2}'), StaticSubscription({"a": 1, "b": 2})
+        )
 
     def test_streamCounts(self) -> None:
         """The named topics are wanted whether they exist or not."""
@@ -41,8 +48,23 @@ class StaticTests(SynchronousTestCase):
 
     def test_garbage(self) -> None:
         """What is no subscription is refused with its path."""
-        for value in (None, b"", b"[1]", b'{"a": 1.5}', b'{"a": true}', b'{"a": "1"}', b'{"a": -1}', b'{"a": 100001}', b"{", b"\xff", b"[" * 100_000):
-            self.assertEqual(self.assertRaises(ZnodeError, decodeSubscription, "/consumers/g/ids/c", value).path, "/consumers/g/ids/c")
+        for value in (
+            None,
+            b"",
+            b"[1]",
+            b'{"a": 1.5}',
+            b'{"a": true}',
+            b'{"a": "1"}',
+            b'{"a": -1}',
+            b'{"a": 100001}',
+            b"{",
+            b"\xff",
+            b"[" * 100_000,
+        ):
+            self.assertEqual(
+                self.assertRaises(ZnodeError, decodeSubscription, "/consumers/g/ids/c", value).path,
+                "/consumers/g/ids/c",
+            )
 
 
 class WildcardTests(SynchronousTestCase):
@@ -60,21 +82,39 @@ class WildcardTests(SynchronousTestCase):
 
     def test_garbage(self) -> None:
         """Markers that do not fit, or no number between them, are no subscription."""
-        for value in (b"*1!a", b"**a", b"*x*a", b"*-1*a", b"*1*a\nb", b"*100001*a", "*١*a".encode()):
+        for value in (
+            b"*1!a",
+            b"**a",
+            b"*x*a",
+            b"*-1*a",
+            b"*1*a\nb",
+            b"*100001*a",
+            "*١*a".encode(),
+        ):
             self.assertRaises(ZnodeError, decodeSubscription, "/c", value)
 
     def test_whitelist(self) -> None:
         """TopicFilterTest: a whitelist wants the topics whose whole name matches."""
         topics = ["white1", "white2", "black1", "xwhite1", "white11"]
-        self.assertEqual(whitelist("white1,white2", 2).streamCounts(topics), {"white1": 2, "white2": 2})
+        self.assertEqual(
+            whitelist("white1,white2", 2).streamCounts(topics), {"white1": 2, "white2": 2}
+        )
 
     def test_blacklist(self) -> None:
         """TopicFilterTest: a blacklist wants all others."""
-        self.assertEqual(blacklist("black.*").streamCounts(["white1", "black1", "ablack"]), {"white1": 1, "ablack": 1})
+        self.assertEqual(
+            blacklist("black.*").streamCounts(["white1", "black1", "ablack"]),
+            {"white1": 1, "ablack": 1},
+        )
 
     def test_needsWatch(self) -> None:
         """TopicFilterTest: plain names need no watch for new topics; a pattern does, and a blacklist always."""
-        for pattern, isNeeded in (("white1,white2", False), ("white-1", False), (".+", True), ("white_listed-topic.+", True)):
+        for pattern, isNeeded in (
+            ("white1,white2", False),
+            ("white-1", False),
+            (".+", True),
+            ("white_listed-topic.+", True),
+        ):
             self.assertEqual(whitelist(pattern).needsWatch, isNeeded, pattern)
         self.assertTrue(blacklist("black1").needsWatch)
 
@@ -84,7 +124,13 @@ class PatternTests(SynchronousTestCase):
 
     def test_normalised(self) -> None:
         """Commas become bars; spaces and quotes around it go (spec-0.7 zookeeper §4.2)."""
-        for given, stored in ((" a,b ", "a|b"), ('"a, b"', "a|b"), ("'\"a\"'", "a"), ("a'b", "a'b"), ("a b", "ab")):
+        for given, stored in (
+            (" a,b ", "a|b"),
+            ('"a, b"', "a|b"),
+            ("'\"a\"'", "a"),
+            ("a'b", "a'b"),
+            ("a b", "ab"),
+        ):
             self.assertEqual(normalisePattern(given), stored)
 
     def test_ascii(self) -> None:
@@ -94,18 +140,45 @@ class PatternTests(SynchronousTestCase):
 
     def test_readOtherwise(self) -> None:
         """What both accept and mean differently is refused by name."""
-        for pattern, name in (("[a[bc]]", "class inside another"), ("[a-z&&[^b]]", "&&"), ("[^]a[b]", "class inside"), ("x[a&&b]", "&&")):
+        for pattern, name in (
+            ("[a[bc]]", "class inside another"),
+            ("[a-z&&[^b]]", "&&"),
+            ("[^]a[b]", "class inside"),
+            ("x[a&&b]", "&&"),
+        ):
             self.assertIn(name, str(self.assertRaises(InvalidPatternError, whitelist, pattern)))
 
     def test_unknown(self) -> None:
         """What Java knows and Python does not is refused, and so is what is no pattern at all."""
-        for pattern in (r"\p{Alpha}+", r"(?<name>a)", r"\Qa\E", "(", "a**", "[", r"\h", "(?u)a", "(?iu)a", "(?L)a", f"a{{{'9' * 5_000}}}"):
-            self.assertIn("pattern", str(self.assertRaises(InvalidPatternError, whitelist, pattern)))
+        for pattern in (
+            r"\p{Alpha}+",
+            r"(?<name>a)",
+            r"\Qa\E",
+            "(",
+            "a**",
+            "[",
+            r"\h",
+            "(?u)a",
+            "(?iu)a",
+            "(?L)a",
+            f"a{{{'9' * 5_000}}}",
+        ):
+            self.assertIn(
+                "pattern", str(self.assertRaises(InvalidPatternError, whitelist, pattern))
+            )
         self.assertRaises(InvalidPatternError, compilePattern, "a" * (PATTERN_SIZE_MAX + 1))
 
     def test_alike(self) -> None:
         """Brackets that only look like a class in a class are fine: escaped, or behind the end of one."""
-        for pattern, name in ((r"\[a\]", "[a]"), (r"[a\[b]+", "a[b"), ("[a][b]", "ab"), ("[]a]+", "]a"), ("[^]a]", "b"), (r"\\[a]", "\\a"), ("a&&b", "a&&b")):
+        for pattern, name in (
+            (r"\[a\]", "[a]"),
+            (r"[a\[b]+", "a[b"),
+            ("[a][b]", "ab"),
+            ("[]a]+", "]a"),
+            ("[^]a]", "b"),
+            (r"\\[a]", "\\a"),
+            ("a&&b", "a&&b"),
+        ):
             self.assertIsNotNone(compilePattern(pattern).fullmatch(name), pattern)
 
     def test_unused(self) -> None:

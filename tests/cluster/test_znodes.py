@@ -17,7 +17,9 @@ class BrokerTests(SynchronousTestCase):
         """The value that 0.7.2 wrote is read, and written, to the byte."""
         value = b"127.0.0.1-1795194782704:127.0.0.1:29095"
         registration = znodes.decodeBroker("/brokers/ids/0", value)
-        self.assertEqual(registration, BrokerRegistration("127.0.0.1-1795194782704", "127.0.0.1", 29095))
+        self.assertEqual(
+            registration, BrokerRegistration("127.0.0.1-1795194782704", "127.0.0.1", 29095)
+        )
         self.assertEqual(registration.encode(), value)
         self.assertEqual(znodes.creatorId("127.0.0.1", 1795194782704), registration.creatorId)
 
@@ -27,24 +29,43 @@ class BrokerTests(SynchronousTestCase):
 
     def test_colon(self) -> None:
         """An IPv6 literal cannot be written."""
-        self.assertIn("IPv6", str(self.assertRaises(ValueError, BrokerRegistration("c", "::1", 1).encode)))
+        self.assertIn(
+            "IPv6", str(self.assertRaises(ValueError, BrokerRegistration("c", "::1", 1).encode))
+        )
 
     def test_noHost(self) -> None:
         """What nobody would read as a host is not written."""
-        self.assertIn("'ev[il'", str(self.assertRaises(ValueError, BrokerRegistration("c", "ev[il", 1).encode)))
+        self.assertIn(
+            "'ev[il'",
+            str(self.assertRaises(ValueError, BrokerRegistration("c", "ev[il", 1).encode)),
+        )
 
     def test_hosts(self) -> None:
         """A host is a name or an IPv4 address, whatever else the word may mean somewhere; anything else is refused here, before somebody connects to it."""
         for host in ("log1", "log-1.example.org.", "my_host", "10.0.0.5", "unix", "tcp"):
             self.assertEqual(znodes.decodeBroker("/b", f"c:{host}:1".encode()).host, host)
         for host in ("ev[il", "a=b", "a b", "a/b", "a\\", "h\n", "{host}", "h\u00f6st", "]" * 1000):
-            error = self.assertRaises(ZnodeError, znodes.decodeBroker, "/brokers/ids/7", f"c:{host}:1".encode())
+            error = self.assertRaises(
+                ZnodeError, znodes.decodeBroker, "/brokers/ids/7", f"c:{host}:1".encode()
+            )
             self.assertIn("is not a host", str(error))
             self.assertLess(len(str(error)), 400)
 
     def test_garbage(self) -> None:
         """What is no broker's value is refused with its path and value."""
-        for value in (None, b"", b"h:1", b"c::1", b"c:h:x", b"c:h:0", b"c:h:65536", b"c:h:99999999999", b"c:h:-1", b"\xff", b"x" * 1000):
+        for value in (
+            None,
+            b"",
+            b"h:1",
+            b"c::1",
+            b"c:h:x",
+            b"c:h:0",
+            b"c:h:65536",
+            b"c:h:99999999999",
+            b"c:h:-1",
+            b"\xff",
+            b"x" * 1000,
+        ):
             error = self.assertRaises(ZnodeError, znodes.decodeBroker, "/brokers/ids/7", value)
             self.assertIn("/brokers/ids/7", str(error))
             self.assertLess(len(str(error)), 300)
@@ -62,7 +83,17 @@ class NumberTests(SynchronousTestCase):
 
     def test_garbage(self) -> None:
         """Anything else is refused."""
-        for value in (None, b"", b" 1", b"1_0", b"0x1", b"1.0", b"9" * 30, b"9223372036854775808", "١".encode()):
+        for value in (
+            None,
+            b"",
+            b" 1",
+            b"1_0",
+            b"0x1",
+            b"1.0",
+            b"9" * 30,
+            b"9223372036854775808",
+            "١".encode(),
+        ):
             self.assertRaises(ZnodeError, znodes.decodeNumber, "/o", value)
 
 
@@ -74,7 +105,9 @@ class CountTests(SynchronousTestCase):
         for count in (0, 1, znodes.PARTITION_COUNT_MAX):
             self.assertEqual(znodes.decodeCount("/t/0", b"%d" % count), count)
         for value in (b"-1", b"%d" % (znodes.PARTITION_COUNT_MAX + 1), b"many"):
-            self.assertIn("/t/0", str(self.assertRaises(ZnodeError, znodes.decodeCount, "/t/0", value)))
+            self.assertIn(
+                "/t/0", str(self.assertRaises(ZnodeError, znodes.decodeCount, "/t/0", value))
+            )
 
 
 class BrokerNumberTests(SynchronousTestCase):
@@ -84,8 +117,12 @@ class BrokerNumberTests(SynchronousTestCase):
         """A number as a broker writes it, and nothing else; each that is none is told of, and the others count."""
         complaints: list[ZnodeError] = []
         names = ("0", "10", "2147483647", "", "01", "-1", "1x", "one", "99999999999", "١")
-        self.assertEqual(znodes.brokerNumbers("/brokers/ids", names, complaints.append), [0, 10, 2**31 - 1])
-        self.assertEqual([error.path for error in complaints], [f"/brokers/ids/{name}" for name in names[3:]])
+        self.assertEqual(
+            znodes.brokerNumbers("/brokers/ids", names, complaints.append), [0, 10, 2**31 - 1]
+        )
+        self.assertEqual(
+            [error.path for error in complaints], [f"/brokers/ids/{name}" for name in names[3:]]
+        )
 
 
 class PartitionTests(SynchronousTestCase):
@@ -93,7 +130,9 @@ class PartitionTests(SynchronousTestCase):
 
     def test_name(self) -> None:
         """It reads back as it is written."""
-        self.assertEqual(znodes.decodePartition("/o/t/10-2", str(BrokerPartition(10, 2))), BrokerPartition(10, 2))
+        self.assertEqual(
+            znodes.decodePartition("/o/t/10-2", str(BrokerPartition(10, 2))), BrokerPartition(10, 2)
+        )
 
     def test_garbage(self) -> None:
         """Anything else is refused."""

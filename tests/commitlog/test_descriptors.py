@@ -89,7 +89,9 @@ class DescriptorCacheTests(SynchronousTestCase):
         self.use(a)
         b.openPinned()
         self.cache.closeIdle()
-        self.assertEqual((a.isOpen, b.isOpen, self.cache.openCount, self.cache.idleCount), (False, True, 1, 0))
+        self.assertEqual(
+            (a.isOpen, b.isOpen, self.cache.openCount, self.cache.idleCount), (False, True, 1, 0)
+        )
 
     def test_closingFails(self) -> None:
         """An error on closing an idle file is no error of whoever needed the place."""

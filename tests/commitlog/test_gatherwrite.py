@@ -41,7 +41,10 @@ class WriteWholeTests(SynchronousTestCase):
         """More than a gather-write takes go in as few operations as can be."""
         before = self.files.operationCount
         buffers = [b"%06d" % i for i in range(2 * BUFFER_COUNT_MAX + 1)]
-        self.assertEqual(writeWhole(self.file, 3, buffers, 6 * len(buffers)), Written(len(buffers), 6 * len(buffers), None))
+        self.assertEqual(
+            writeWhole(self.file, 3, buffers, 6 * len(buffers)),
+            Written(len(buffers), 6 * len(buffers), None),
+        )
         self.assertEqual(self.files.contents("/a"), b"old" + b"".join(buffers))
         self.assertEqual(self.files.operationCount - before, 3)
 
@@ -57,7 +60,9 @@ class WriteWholeTests(SynchronousTestCase):
         """If the torn end cannot be cut off, that is raised."""
         self.files.sizeMax = 4
         self.files.fail("truncate", "/a", errno.EIO)
-        self.assertEqual(self.assertRaises(StorageError, writeWhole, self.file, 3, [b"ab"], 2).action, "truncate")
+        self.assertEqual(
+            self.assertRaises(StorageError, writeWhole, self.file, 3, [b"ab"], 2).action, "truncate"
+        )
 
     @given(st.lists(st.binary(max_size=9), max_size=9), st.integers(0, 60))
     def test_fullDisk(self, buffers: list[bytes], room: int) -> None:

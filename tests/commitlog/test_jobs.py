@@ -40,9 +40,17 @@ class Life:
     @ivar journal: by partition; those are in it whose creation was finished.
     """
 
-    def __init__(self, test: SynchronousTestCase, files: PowerCutFileSystem | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, test: SynchronousTestCase, files: PowerCutFileSystem | None = None, seed: int = 0
+    ) -> None:
         self.test = test
-        self.site = Site(files, segmentSizeMax=60, flushCountMax=1000, retention=byAge(HOUR_MS), descriptorCountMax=2)
+        self.site = Site(
+            files,
+            segmentSizeMax=60,
+            flushCountMax=1000,
+            retention=byAge(HOUR_MS),
+            descriptorCountMax=2,
+        )
         self.double.clock = self.site.clock
         self.double.pageSize = 16
         self.journal: dict[TopicPartition, Kept] = {}
@@ -102,11 +110,19 @@ class Life:
             log = directory.logs.get(topicPartition)
             self.test.assertIsNotNone(log, f"{topicPartition} is lost")
             assert log is not None
-            self.test.assertTrue(log.endOffset >= kept.visible, f"{topicPartition} ends at {log.endOffset}, {kept.visible} was visible")
-            self.test.assertTrue(log.startOffset <= kept.start, f"{topicPartition} begins at {log.startOffset}, nothing beyond {kept.start} was deleted")
+            self.test.assertTrue(
+                log.endOffset >= kept.visible,
+                f"{topicPartition} ends at {log.endOffset}, {kept.visible} was visible",
+            )
+            self.test.assertTrue(
+                log.startOffset <= kept.start,
+                f"{topicPartition} begins at {log.startOffset}, nothing beyond {kept.start} was deleted",
+            )
             self.test.assertEqual(log.visibleOffset, log.endOffset)
             start = log.startOffset
-            self.test.assertEqual(readAll(log), kept.data[start : log.endOffset], f"{topicPartition} has other bytes")
+            self.test.assertEqual(
+                readAll(log), kept.data[start : log.endOffset], f"{topicPartition} has other bytes"
+            )
             kept.data = kept.data[: log.endOffset]
         for topicPartition in directory.logs:
             self.journal.setdefault(topicPartition, Kept())
@@ -189,7 +205,12 @@ def operationCountOf(act: Callable[[Life], None], test: SynchronousTestCase) -> 
     return life.double.operationCount
 
 
-def cutEverywhere(test: SynchronousTestCase, seeds: Iterable[int | None], makeFiles: Callable[[], PowerCutFileSystem] | None = None, step: int = 1) -> int:
+def cutEverywhere(
+    test: SynchronousTestCase,
+    seeds: Iterable[int | None],
+    makeFiles: Callable[[], PowerCutFileSystem] | None = None,
+    step: int = 1,
+) -> int:
     """Live, with the power failing before each operation in turn; with and without luck. How many crashes there were."""
     crashCount = 0
     for seed in seeds:
@@ -221,7 +242,9 @@ class PowerCutTests(SynchronousTestCase):
         log = life.site.log()
         self.assertTrue(len(log.segments) >= 2 and log.startOffset > 0)
         self.assertTrue(operationCountOf(busyLife, self) > 90)
-        self.assertEqual(readAll(log), life.journal[log.topicPartition].data[log.startOffset : log.visibleOffset])
+        self.assertEqual(
+            readAll(log), life.journal[log.topicPartition].data[log.startOffset : log.visibleOffset]
+        )
 
     def test_everythingUnsyncedIsLost(self) -> None:
         """The power fails before each operation, and what was not synced is gone: nothing that was visible is."""
@@ -267,7 +290,20 @@ class PowerCutTests(SynchronousTestCase):
             life.create(len(logs))
             return
         log = random.choice(logs)
-        act = random.choice(["append", "append", "append", "flush", "flush", "roll", "clean", "retire", "stop", "kill"])
+        act = random.choice(
+            [
+                "append",
+                "append",
+                "append",
+                "flush",
+                "flush",
+                "roll",
+                "clean",
+                "retire",
+                "stop",
+                "kill",
+            ]
+        )
         if act == "append":
             life.append(log, random.randint(1, 4))
         elif act == "flush":
@@ -320,7 +356,9 @@ class AllButOneSync(PowerCutFileSystem):
         self.afterWhat: list[tuple[str, int]] = []
         self._last = ""
 
-    def _enter(self, action: str, path: str, changes: bool = True, generation: int | None = None) -> None:
+    def _enter(
+        self, action: str, path: str, changes: bool = True, generation: int | None = None
+    ) -> None:
         super()._enter(action, path, changes, generation)
         if action == "fsync":
             self.syncs = self.syncCount != self.forgotten
@@ -382,7 +420,9 @@ class PlantedFaultTests(SynchronousTestCase):
         busyLife(Life(self, files))
         noticed = []
         for i, (after, operationCount) in enumerate(files.afterWhat):
-            if any(self.isNoticed(i, cutAt) for cutAt in range(operationCount, operationCount + 20)):
+            if any(
+                self.isNoticed(i, cutAt) for cutAt in range(operationCount, operationCount + 20)
+            ):
                 noticed.append(after)
         self.assertEqual(set(noticed), {"write", "create", "rename", "remove", "lock", "fsync"})
         self.assertTrue(len(noticed) >= 28, noticed)

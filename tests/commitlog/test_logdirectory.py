@@ -22,11 +22,30 @@ from pylogbroker.commitlog.reports import (
     SegmentCut,
     StrayFile,
 )
-from pylogbroker.errors import CorruptLogError, DirectoryLockedError, InvalidTopicError, OffsetOutOfRangeError, PartitionFailedError, StorageError
+from pylogbroker.errors import (
+    CorruptLogError,
+    DirectoryLockedError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    PartitionFailedError,
+    StorageError,
+)
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.model import TopicPartition
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from tests.commitlog.driving import ROOT, START_MS, Site, bytesOf, close, entry, flush, put, putFlushed, readAll, run
+from tests.commitlog.driving import (
+    ROOT,
+    START_MS,
+    Site,
+    bytesOf,
+    close,
+    entry,
+    flush,
+    put,
+    putFlushed,
+    readAll,
+    run,
+)
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
@@ -68,10 +87,16 @@ class OpenTests(SynchronousTestCase):
             site.write(f"{name}/00000000000000000000.kafka", entry(b"x"))
         site.open()
         self.assertEqual(sorted(site.directory.logs), [("a", 7), ("a-b", 0), ("c", 0)])
-        self.assertEqual([str(log.topicPartition) for log in site.directory.logs.values()], ["a-7", "a-b-0", "c-0"])
+        self.assertEqual(
+            [str(log.topicPartition) for log in site.directory.logs.values()],
+            ["a-7", "a-b-0", "c-0"],
+        )
         self.assertEqual(site.reports[0], RecoveryNeeded(ROOT))
         loaded = [report for report in site.reports if isinstance(report, PartitionLoaded)]
-        self.assertEqual([(report.done, report.total, report.endOffset) for report in loaded], [(2, 4, 11), (3, 4, 11), (4, 4, 11)])
+        self.assertEqual(
+            [(report.done, report.total, report.endOffset) for report in loaded],
+            [(2, 4, 11), (3, 4, 11), (4, 4, 11)],
+        )
 
     def test_oddThings(self) -> None:
         """Gotcha 4: sub-directories of other names, and plain files, are passed by with a warning."""
@@ -81,7 +106,10 @@ class OpenTests(SynchronousTestCase):
         site.write("t-0/00000000000000000000.kafka", b"")
         site.open()
         self.assertEqual(list(site.directory.logs), [("t", 0)])
-        self.assertEqual([report for report in site.reports if report.isWarning], [OddDirectory(f"{ROOT}/lost+found"), StrayFile(f"{ROOT}/notes.txt")])
+        self.assertEqual(
+            [report for report in site.reports if report.isWarning],
+            [OddDirectory(f"{ROOT}/lost+found"), StrayFile(f"{ROOT}/notes.txt")],
+        )
 
     def test_badPartitionIsIsolated(self) -> None:
         """Gotcha 30: a partition whose files do not fit together is left out, and said; the others serve."""
@@ -95,19 +123,30 @@ class OpenTests(SynchronousTestCase):
         self.assertIsInstance(error, CorruptLogError)
         self.assertIn(PartitionUnusable(TopicPartition("bad", 0), error), site.reports)
         self.assertEqual(readAll(site.log("good")), entry(b"x"))
-        self.assertIn("do not fit together", str(self.assertRaises(PartitionFailedError, site.directory.get, "bad", 0)))
+        self.assertIn(
+            "do not fit together",
+            str(self.assertRaises(PartitionFailedError, site.directory.get, "bad", 0)),
+        )
         self.assertRaises(PartitionFailedError, site.directory.beginCreate, "bad", 0)
         self.assertIsNone(site.directory.get("bad", 1))
 
     def test_unreadablePartitionIsIsolated(self) -> None:
         """So is one that the disk does not give."""
-        for action, pathEnd in (("list", "bad-0"), ("open", "bad-0/00000000000000000000.kafka"), ("fsync", "bad-0")):
+        for action, pathEnd in (
+            ("list", "bad-0"),
+            ("open", "bad-0/00000000000000000000.kafka"),
+            ("fsync", "bad-0"),
+        ):
             site = Site()
             site.write("good-0/00000000000000000000.kafka", b"")
             site.write("bad-0/00000000000000000000.kafka", b"")
             site.double.fail(action, pathEnd, errno.EIO)
             site.open()
-            self.assertEqual((list(site.directory.logs), list(site.directory.failures)), ([("good", 0)], [("bad", 0)]), action)
+            self.assertEqual(
+                (list(site.directory.logs), list(site.directory.failures)),
+                ([("good", 0)], [("bad", 0)]),
+                action,
+            )
 
     def test_unreadableDirectory(self) -> None:
         """If the directory itself cannot be listed, nothing opens, and the lock is free again."""
@@ -137,17 +176,31 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual((len(data), data[:13].hex()), (10900, "00000069005e0e5d8f78787878"))
         site.write("old-0/00000000000000000000.kafka", data)
         site.open()
-        self.assertEqual([payload for payload, _ in MessageSet(readAll(site.log("old"))).payloads()], [b"x" * 100] * 100)
+        self.assertEqual(
+            [payload for payload, _ in MessageSet(readAll(site.log("old"))).payloads()],
+            [b"x" * 100] * 100,
+        )
 
     def test_perTopicSettings(self) -> None:
         """What is configured for a topic holds for its partitions, what is configured for all, for the others."""
         settings = LogSettings(
-            segmentSizeMaxByTopic={"a": 1}, rollAgeMsByTopic={"a": 2}, flushIntervalMsByTopic={"a": 3}, flushCountMax=4, segmentSizeMax=10, rollAgeMs=20
+            segmentSizeMaxByTopic={"a": 1},
+            rollAgeMsByTopic={"a": 2},
+            flushIntervalMsByTopic={"a": 3},
+            flushCountMax=4,
+            segmentSizeMax=10,
+            rollAgeMs=20,
         )
         found = settings.forTopic("a")
-        self.assertEqual((found.segmentSizeMax, found.rollAgeMs, found.flushIntervalMs, found.flushCountMax), (1, 2, 3, 4))
+        self.assertEqual(
+            (found.segmentSizeMax, found.rollAgeMs, found.flushIntervalMs, found.flushCountMax),
+            (1, 2, 3, 4),
+        )
         found = settings.forTopic("b")
-        self.assertEqual((found.segmentSizeMax, found.rollAgeMs, found.flushIntervalMs, found.flushCountMax), (10, 20, 3000, 4))
+        self.assertEqual(
+            (found.segmentSizeMax, found.rollAgeMs, found.flushIntervalMs, found.flushCountMax),
+            (10, 20, 3000, 4),
+        )
         site = Site(segmentSizeMaxByTopic={"a": 1})
         site.open()
         self.assertIs(site.create("a", 0).settings, site.create("a", 1).settings)
@@ -294,11 +347,17 @@ class MarkTests(SynchronousTestCase):
         self.assertEqual(len(site.directory.failures), 1)
         self.assertFalse(site.close())
         for i in range(2):
-            site.files.rename(site.path(f"bad-0/000000000000000000{15 * i:02d}.kafka"), site.path(f"bad-0/{15 * i}.hidden"))
+            site.files.rename(
+                site.path(f"bad-0/000000000000000000{15 * i:02d}.kafka"),
+                site.path(f"bad-0/{15 * i}.hidden"),
+            )
         site.open()
         self.assertTrue(site.close())
         for i in range(2):
-            site.files.rename(site.path(f"bad-0/{15 * i}.hidden"), site.path(f"bad-0/000000000000000000{15 * i:02d}.kafka"))
+            site.files.rename(
+                site.path(f"bad-0/{15 * i}.hidden"),
+                site.path(f"bad-0/000000000000000000{15 * i:02d}.kafka"),
+            )
         site.files.remove(site.path("bad-0/00000000000000000000.kafka"))
         site.write("bad-0/00000000000000000000.kafka", b"")
         site.open()
@@ -323,7 +382,9 @@ class CreateTests(SynchronousTestCase):
     def test_createLog(self) -> None:
         """LogManagerTest.testCreateLog: creating kafka/0 makes C{kafka-0}; appending works."""
         log = self.site.create("kafka", 0)
-        self.assertEqual(self.site.files.list(self.site.path("kafka-0")), ["00000000000000000000.kafka"])
+        self.assertEqual(
+            self.site.files.list(self.site.path("kafka-0")), ["00000000000000000000.kafka"]
+        )
         putFlushed(log, entry(b"test"))
         self.assertEqual(readAll(log), entry(b"test"))
         self.assertIs(self.site.directory.get("kafka", 0), log)
@@ -336,7 +397,9 @@ class CreateTests(SynchronousTestCase):
     def test_configurablePartitions(self) -> None:
         """LogManagerTest.testConfigurablePartitions: the count of a topic is that of the map, else that of all."""
         site = Site(partitionCount=3, partitionCountByTopic={"testPartition": 2})
-        self.assertEqual([site.directory.partitionCount(topic) for topic in ("testPartition", "other")], [2, 3])
+        self.assertEqual(
+            [site.directory.partitionCount(topic) for topic in ("testPartition", "other")], [2, 3]
+        )
 
     def test_validateTopic(self) -> None:
         """Names are checked with the configured length."""
@@ -372,7 +435,12 @@ class CreateTests(SynchronousTestCase):
 
     def test_failedCreation(self) -> None:
         """Wherever creating fails, it can be tried again, and goes on from what is there."""
-        for action, pathEnd in (("create", "t-0"), ("create", ".kafka"), ("fsync", "t-0"), ("fsync", ROOT)):
+        for action, pathEnd in (
+            ("create", "t-0"),
+            ("create", ".kafka"),
+            ("fsync", "t-0"),
+            ("fsync", ROOT),
+        ):
             self.setUp()
             self.site.double.fail(action, pathEnd, errno.ENOSPC)
             self.assertEqual(self.assertRaises(StorageError, self.site.create).errno, errno.ENOSPC)
@@ -394,7 +462,9 @@ class CreateTests(SynchronousTestCase):
     def test_emptyLogs(self) -> None:
         """LogOffsetTest.testEmptyLogs, the log's part: a new partition answers 0 to earliest and latest, and an empty read at 0."""
         log = self.site.create()
-        self.assertEqual((log.offsetsBefore(-1, 10, START_MS), log.offsetsBefore(-2, 10, START_MS)), ([0], [0]))
+        self.assertEqual(
+            (log.offsetsBefore(-1, 10, START_MS), log.offsetsBefore(-2, 10, START_MS)), ([0], [0])
+        )
         self.assertEqual(log.read(0, 100).size, 0)
         self.assertRaises(OffsetOutOfRangeError, log.read, 1, 100)
 
@@ -403,7 +473,10 @@ class AgeTests(SynchronousTestCase):
     """Gotcha 19: the age of the last segment survives a restart."""
 
     def loaded(self, directoryMs: int, *sizesAndTimes: tuple[int, int]) -> LoadedPartition:
-        segments = [LoadedSegment(0, f"/{i}", size, modifiedMs) for i, (size, modifiedMs) in enumerate(sizesAndTimes)]
+        segments = [
+            LoadedSegment(0, f"/{i}", size, modifiedMs)
+            for i, (size, modifiedMs) in enumerate(sizesAndTimes)
+        ]
         return LoadedPartition(tuple(segments), directoryMs)
 
     def test_estimate(self) -> None:

@@ -16,13 +16,32 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.commitlog.partitionlog import HOUR_MS, PartitionLog, PartitionSettings, visibleWhenFlushed
+from pylogbroker.commitlog.partitionlog import (
+    HOUR_MS,
+    PartitionLog,
+    PartitionSettings,
+    visibleWhenFlushed,
+)
 from pylogbroker.commitlog.retention import byAge, keepAll
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionFailedError, StorageError
 from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
-from tests.commitlog.driving import START_MS, Site, bytesOf, clean, close, entry, flush, put, putFlushed, readAll, retire, roll, run
+from tests.commitlog.driving import (
+    START_MS,
+    Site,
+    bytesOf,
+    clean,
+    close,
+    entry,
+    flush,
+    put,
+    putFlushed,
+    readAll,
+    retire,
+    roll,
+    run,
+)
 
 TWELVE = entry(b"ab")
 """A set of 12 bytes."""
@@ -43,7 +62,10 @@ class LogCase(SynchronousTestCase):
 
     def names(self) -> list[str]:
         """Base offsets of the segment files on disk."""
-        return sorted(name.removesuffix(".kafka").lstrip("0") or "0" for name in self.site.files.list(self.site.path("t-0")))
+        return sorted(
+            name.removesuffix(".kafka").lstrip("0") or "0"
+            for name in self.site.files.list(self.site.path("t-0"))
+        )
 
     def marks(self, log: PartitionLog) -> tuple[int, int, int, int]:
         return log.startOffset, log.visibleOffset, log.flushedOffset, log.endOffset
@@ -57,7 +79,10 @@ class AppendTests(LogCase):
         log = self.start()
         log.append([TWELVE, TWELVE], 24, 2)
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
-        self.assertEqual((log.pendingSize, log.unflushedSize, log.unflushedCount, log.appendedCount), (24, 24, 2, 2))
+        self.assertEqual(
+            (log.pendingSize, log.unflushedSize, log.unflushedCount, log.appendedCount),
+            (24, 24, 2, 2),
+        )
         self.assertEqual(log.segments[0].writtenSize, 0)
 
     def test_write(self) -> None:
@@ -66,8 +91,13 @@ class AppendTests(LogCase):
         log.append([entry(b"a"), entry(b"b")], 22, 2)
         log.append([entry(b"c")], 11, 1)
         log.write()
-        self.assertEqual(self.site.content("t-0/00000000000000000000.kafka"), entry(b"a") + entry(b"b") + entry(b"c"))
-        self.assertEqual((log.pendingSize, log.unflushedSize, log.segments[0].writtenSize), (0, 33, 33))
+        self.assertEqual(
+            self.site.content("t-0/00000000000000000000.kafka"),
+            entry(b"a") + entry(b"b") + entry(b"c"),
+        )
+        self.assertEqual(
+            (log.pendingSize, log.unflushedSize, log.segments[0].writtenSize), (0, 33, 33)
+        )
         self.assertEqual(self.marks(log), (0, 0, 0, 33))
         log.write()
         self.assertEqual(log.segments[0].writtenSize, 33)
@@ -124,7 +154,9 @@ class FlushTests(LogCase):
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
         log.finishFlush(job, run(job), START_MS + 5)
         self.assertEqual(self.marks(log), (0, 12, 12, 24))
-        self.assertEqual((log.lastFlushMs, log.unflushedSize, log.unflushedCount), (START_MS + 5, 12, 1))
+        self.assertEqual(
+            (log.lastFlushMs, log.unflushedSize, log.unflushedCount), (START_MS + 5, 12, 1)
+        )
 
     def test_flushWritesFirst(self) -> None:
         """What is pending is written, and flushed with the rest."""
@@ -280,7 +312,15 @@ class FlushTests(LogCase):
         self.assertEqual(visibleWhenFlushed(log), 0)
         allowed = 0
         other = PartitionLog(
-            log.topicPartition, log.path, Format2011(), self.site.directory.cache, log.segments, PartitionSettings(), self.site.clock, None, lambda log: allowed
+            log.topicPartition,
+            log.path,
+            Format2011(),
+            self.site.directory.cache,
+            log.segments,
+            PartitionSettings(),
+            self.site.clock,
+            None,
+            lambda log: allowed,
         )
         putFlushed(other, TWELVE, TWELVE)
         self.assertEqual(self.marks(other), (0, 0, 24, 24))
@@ -315,7 +355,10 @@ class ReadTests(LogCase):
     def test_neverOverTheEndOfASegment(self) -> None:
         """A read ends with the segment."""
         log = self.start()
-        self.assertEqual([log.read(offset, 1 << 31).size for offset in (0, 107, 108, 215, 216)], [108, 1, 108, 1, 24])
+        self.assertEqual(
+            [log.read(offset, 1 << 31).size for offset in (0, 107, 108, 215, 216)],
+            [108, 1, 108, 1, 24],
+        )
         self.assertEqual(log.read(108, 50).position, 0)
 
     def test_readFromTheFirstEntrysEnd(self) -> None:
@@ -405,7 +448,11 @@ class ReadTests(LogCase):
 
         log = self.start()
         put(log, TWELVE, TWELVE)
-        cases = [(offset, sizeMax) for offset in range(-1, 267) for sizeMax in (0, 1, 11, 12, 13, 24, 25, 36, 200)]
+        cases = [
+            (offset, sizeMax)
+            for offset in range(-1, 267)
+            for sizeMax in (0, 1, 11, 12, 13, 24, 25, 36, 200)
+        ]
         said = [log.readReaches(offset, sizeMax, log.endOffset) for offset, sizeMax in cases]
         before = [answer(*case) for case in cases]
         flush(log)
@@ -434,7 +481,9 @@ class OffsetsBeforeTests(LogCase):
         """LogOffsetTest.testGetOffsetsBeforeNow: a time after the writes and before the question gives the segments; from the question on, the end, too."""
         log = self.start()
         self.assertEqual(log.offsetsBefore(START_MS + 4999, 10, START_MS + 5000), [216, 108, 0])
-        self.assertEqual(log.offsetsBefore(START_MS + 5000, 10, START_MS + 5000), [240, 216, 108, 0])
+        self.assertEqual(
+            log.offsetsBefore(START_MS + 5000, 10, START_MS + 5000), [240, 216, 108, 0]
+        )
 
     def test_getOffsetsBeforeEarliestTime(self) -> None:
         """LogOffsetTest.testGetOffsetsBeforeEarliestTime: exactly one, however many are asked for."""
@@ -467,7 +516,9 @@ class OffsetsBeforeTests(LogCase):
     def test_count(self) -> None:
         """At most as many as asked for, the newest; none for 0; a negative number is an error."""
         log = self.start()
-        self.assertEqual([log.offsetsBefore(-1, count, START_MS) for count in (0, 1, 2)], [[], [240], [240, 216]])
+        self.assertEqual(
+            [log.offsetsBefore(-1, count, START_MS) for count in (0, 1, 2)], [[], [240], [240, 216]]
+        )
         self.assertRaises(ValueError, log.offsetsBefore, -1, -1, START_MS)
 
     def test_unflushedEndIsNotTold(self) -> None:
@@ -555,7 +606,9 @@ class RollTests(LogCase):
         self.assertTrue(log.rollDue(clock.nowMs + HOUR_MS + 1))
         clock.nowMs += HOUR_MS // 2
         put(log, TWELVE, nowMs=clock.nowMs)
-        self.assertTrue(log.rollDue(clock.nowMs + HOUR_MS // 2 + 1), "a later append does not make it younger")
+        self.assertTrue(
+            log.rollDue(clock.nowMs + HOUR_MS // 2 + 1), "a later append does not make it younger"
+        )
         clock.nowMs += HOUR_MS
         put(log, b"", nowMs=clock.nowMs)
         self.assertEqual(len(log.segments), 2)
@@ -570,7 +623,9 @@ class RollTests(LogCase):
         log.reached("visible", 36, self.told.append)
         self.assertTrue(roll(log, START_MS + 3))
         self.assertEqual(self.marks(log), (0, 36, 36, 36))
-        self.assertEqual((log.lastFlushMs, log.unflushedCount, log.room), (START_MS + 3, 0, 1 << 30))
+        self.assertEqual(
+            (log.lastFlushMs, log.unflushedCount, log.room), (START_MS + 3, 0, 1 << 30)
+        )
         self.assertEqual(self.told, [None])
         self.assertEqual(self.names(), ["0", "36"])
         putFlushed(log, entry(b"new"))
@@ -601,7 +656,10 @@ class RollTests(LogCase):
         job = log.beginRoll()
         assert job is not None
         self.assertTrue(log.rolling and log.busy)
-        self.assertIn("a roll is under way", str(self.assertRaises(PartitionFailedError, log.append, [TWELVE], 12, 1)))
+        self.assertIn(
+            "a roll is under way",
+            str(self.assertRaises(PartitionFailedError, log.append, [TWELVE], 12, 1)),
+        )
         self.assertIsNone(log.beginRoll())
         self.assertIsNone(log.beginFlush())
         self.assertFalse(log.flushDue(START_MS + HOUR_MS))
@@ -741,7 +799,9 @@ class BadDiskTests(LogCase):
             log.append(sets, len(whole), 6)
             log.write()
             on = self.site.content("t-0/00000000000000000000.kafka")
-            self.assertTrue(len(on) <= room and whole.startswith(on) and len(on) + log.pendingSize == len(whole))
+            self.assertTrue(
+                len(on) <= room and whole.startswith(on) and len(on) + log.pendingSize == len(whole)
+            )
             self.assertEqual(MessageSet(on).validSize if on else 0, len(on))
             self.site.double.sizeMax = None
             flush(log)
@@ -799,7 +859,9 @@ class BadDiskTests(LogCase):
         self.site.double.fail("open", ".kafka", errno.EMFILE)
         put(log, TWELVE)
         assert log.blocked is not None
-        self.assertEqual((log.blocked.errno, log.pendingSize, log.failure), (errno.EMFILE, 12, None))
+        self.assertEqual(
+            (log.blocked.errno, log.pendingSize, log.failure), (errno.EMFILE, 12, None)
+        )
         log.write()
         flush(log)
         self.assertEqual((readAll(log), log.blocked), (TWELVE, None))
@@ -819,7 +881,9 @@ class BadDiskTests(LogCase):
             self.site.double.fail(action, ".kafka", errno.EIO)
             put(log, TWELVE)
             assert log.failure is not None
-            self.assertEqual((log.failure.errno, log.pendingSize, log.unflushedSize), (errno.EIO, 0, 0))
+            self.assertEqual(
+                (log.failure.errno, log.pendingSize, log.unflushedSize), (errno.EIO, 0, 0)
+            )
             self.assertIsNone(log.beginFlush())
             self.assertIsNone(log.beginRoll())
 
@@ -856,7 +920,9 @@ class RetentionTests(LogCase):
         self.assertTrue(len(log.segments) > 10)
         self.assertEqual(clean(log, START_MS + HOUR_MS), 0)
         self.assertTrue(clean(log, START_MS + HOUR_MS + 1) > 10)
-        self.assertEqual([(segment.baseOffset, segment.size) for segment in log.segments], [(12000, 0)])
+        self.assertEqual(
+            [(segment.baseOffset, segment.size) for segment in log.segments], [(12000, 0)]
+        )
         self.assertEqual(self.names(), ["12000"])
         self.assertEqual(log.read(12000, 1000), EMPTY_SLICE)
         self.assertRaises(OffsetOutOfRangeError, log.read, 0, 1000)
@@ -924,7 +990,11 @@ class RetentionTests(LogCase):
 
     def test_perTopic(self) -> None:
         """Limits of retention can be set for a topic."""
-        self.start(segmentSizeMax=10, retentionAgeMsByTopic={"young": 5}, retentionSizeByTopic={"small": 24})
+        self.start(
+            segmentSizeMax=10,
+            retentionAgeMsByTopic={"young": 5},
+            retentionSizeByTopic={"small": 24},
+        )
         kept = {}
         for topic in ("young", "small", "t2"):
             log = self.site.create(topic)
@@ -939,7 +1009,9 @@ class RetentionTests(LogCase):
         putFlushed(log, *[TWELVE] * 3)
         job = log.beginRetire(log.segments[:2], START_MS)
         assert job is not None
-        self.assertEqual((log.startOffset, len(log.segments), self.names()), (24, 1, ["0", "12", "24"]))
+        self.assertEqual(
+            (log.startOffset, len(log.segments), self.names()), (24, 1, ["0", "12", "24"])
+        )
         self.assertRaises(OffsetOutOfRangeError, log.read, 0, 10)
         self.assertTrue(log.busy)
         self.assertIsNone(log.beginRetire(log.segments, START_MS), "one at a time")
@@ -964,7 +1036,9 @@ class RetentionTests(LogCase):
         assert held is not None
         held.openPinned()
         self.assertEqual(retire(log, log.segments[:1]), 0)
-        self.assertEqual(self.site.files.list(self.site.path("t-0"))[-1], "00000000000000000000.kafka.deleted")
+        self.assertEqual(
+            self.site.files.list(self.site.path("t-0"))[-1], "00000000000000000000.kafka.deleted"
+        )
         self.assertEqual(retire(log, ()), 0)
         held.unpin()
         self.assertEqual(retire(log, ()), 1)
@@ -1102,7 +1176,10 @@ class CloseTests(LogCase):
         self.site.double.cutPower()
         self.assertEqual(self.site.content("t-0/00000000000000000000.kafka"), TWELVE * 2)
         self.assertEqual(self.site.directory.cache.openCount, 0)
-        self.assertIn("the log is closed", str(self.assertRaises(PartitionFailedError, log.append, [TWELVE], 12, 1)))
+        self.assertIn(
+            "the log is closed",
+            str(self.assertRaises(PartitionFailedError, log.append, [TWELVE], 12, 1)),
+        )
         self.assertRaises(PartitionFailedError, log.read, 0, 1)
         self.assertRaises(PartitionFailedError, log.offsetsBefore, -1, 1, 0)
         self.assertEqual(log.expired(START_MS * 2), ())
@@ -1171,7 +1248,14 @@ class ThreadsTests(SynchronousTestCase):
         While sets are appended, flushed, rolled and deleted, on few descriptors, every range that the log has handed out is read by other threads, and has
         the bytes that were appended there.
         """
-        site = Site(RealFileSystem(), self.mktemp(), segmentSizeMax=2000, flushCountMax=20, retentionSize=8000, descriptorCountMax=3)
+        site = Site(
+            RealFileSystem(),
+            self.mktemp(),
+            segmentSizeMax=2000,
+            flushCountMax=20,
+            retentionSize=8000,
+            descriptorCountMax=3,
+        )
         site.open()
         log = site.create()
         random = Random(45)
@@ -1221,7 +1305,12 @@ class ThreadsTests(SynchronousTestCase):
                 offset = random.randrange(log.startOffset, log.visibleOffset)
                 part = log.read(offset, 300)
                 assert part.file is not None
-                reads.append((workers.submit(read, part, part.file.pin()), bytes(written[offset : offset + part.size])))
+                reads.append(
+                    (
+                        workers.submit(read, part, part.file.pin()),
+                        bytes(written[offset : offset + part.size]),
+                    )
+                )
         finishJobs(True)
         self.assertIsNone(log.failure)
         missed = 0
@@ -1243,7 +1332,13 @@ class RealFileTests(SynchronousTestCase):
 
     def test_lifeOfAPartition(self) -> None:
         """Append, roll, flush, read, delete, restart: the bytes are those that went in."""
-        site = Site(RealFileSystem(), self.mktemp(), segmentSizeMax=1000, retentionSize=5000, descriptorCountMax=2)
+        site = Site(
+            RealFileSystem(),
+            self.mktemp(),
+            segmentSizeMax=1000,
+            retentionSize=5000,
+            descriptorCountMax=2,
+        )
         site.open()
         log = site.create()
         sets = [entry(b"message %d" % i) for i in range(1000)]

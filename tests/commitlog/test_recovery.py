@@ -84,7 +84,9 @@ class LoadTests(SynchronousTestCase):
         before = {name: self.files.status(f"{PATH}/{name}") for name in self.files.list(PATH)}
         operationCount = self.files.operationCount
         error = self.assertRaises(CorruptLogError, self.load, recover)
-        self.assertEqual({name: self.files.status(f"{PATH}/{name}") for name in self.files.list(PATH)}, before)
+        self.assertEqual(
+            {name: self.files.status(f"{PATH}/{name}") for name in self.files.list(PATH)}, before
+        )
         self.assertEqual(self.files.operationCount, operationCount)
         return str(error)
 
@@ -104,7 +106,9 @@ class LoadTests(SynchronousTestCase):
         """LogTest.testLoadInvalidLogsFails: zero-byte segments at 0 and 15 do not fit together."""
         self.make("00000000000000000000.kafka", b"")
         self.make("00000000000000000015.kafka", b"")
-        self.assertIn("the one at 0 has 0 bytes and ends at 0, the next begins at 15", self.refused())
+        self.assertIn(
+            "the one at 0 has 0 bytes and ends at 0, the next begins at 15", self.refused()
+        )
 
     def test_everyPairIsChecked(self) -> None:
         """A gap, or an overlap, between any two neighbours refuses the directory, with or without recovery."""
@@ -122,7 +126,9 @@ class LoadTests(SynchronousTestCase):
         self.make("999.kafka", b"x" * 1)
         self.make("1000.kafka", b"")
         self.make("0998.kafka", b"x")
-        self.assertEqual([segment.baseOffset for segment in self.load(False).segments], [998, 999, 1000])
+        self.assertEqual(
+            [segment.baseOffset for segment in self.load(False).segments], [998, 999, 1000]
+        )
 
     def test_twiceTheSameOffset(self) -> None:
         """Two files of one offset refuse the directory, empty or not."""
@@ -155,7 +161,9 @@ class LoadTests(SynchronousTestCase):
         self.make("00000000000000000001.kafka", b"")
         self.assertEqual([segment.baseOffset for segment in self.load(False).segments], [1])
         self.assertEqual(self.files.list(PATH), ["00000000000000000001.kafka"])
-        self.assertEqual(self.reports, [LeftoverRemoved(f"{PATH}/00000000000000000000.kafka.deleted")])
+        self.assertEqual(
+            self.reports, [LeftoverRemoved(f"{PATH}/00000000000000000000.kafka.deleted")]
+        )
 
     def test_leftoverThatStays(self) -> None:
         """A leftover that cannot be removed is said, and stops nothing."""
@@ -175,13 +183,23 @@ class LoadTests(SynchronousTestCase):
 
     def test_vanishedDirectory(self) -> None:
         """A directory that is not there is an error of the log, whenever that is noticed."""
-        self.assertRaises(StorageError, loadPartition, self.files, "/none-0", Format2011(), True, self.reports.append)
+        self.assertRaises(
+            StorageError,
+            loadPartition,
+            self.files,
+            "/none-0",
+            Format2011(),
+            True,
+            self.reports.append,
+        )
 
         class Racing(PowerCutFileSystem):
             def list(self, path: str) -> list[str]:
                 return []
 
-        self.assertRaises(CorruptLogError, loadPartition, Racing(), PATH, Format2011(), True, self.reports.append)
+        self.assertRaises(
+            CorruptLogError, loadPartition, Racing(), PATH, Format2011(), True, self.reports.append
+        )
 
     def test_withoutRecovery(self) -> None:
         """After a clean stop the last segment is taken as it is, unread and unsynced."""
@@ -206,7 +224,10 @@ class LoadTests(SynchronousTestCase):
         self.load()
         (report,) = self.reports
         assert isinstance(report, SegmentCut)
-        self.assertEqual((report.path, report.oldSize, report.size), (LAST, len(SMALL_LOG) - 1, len(SMALL_LOG) - 14))
+        self.assertEqual(
+            (report.path, report.oldSize, report.size),
+            (LAST, len(SMALL_LOG) - 1, len(SMALL_LOG) - 14),
+        )
         self.assertIn("size field is 10 and 9 bytes follow", report.reason)
 
     def test_recoverySyncs(self) -> None:
@@ -281,7 +302,15 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
 
         def variants() -> Iterator[bytes]:
             for i, old in enumerate(SMALL_LOG):
-                for new in {old ^ 1 << bit for bit in range(8)} | {old ^ 255, 0, 1, 2, 5, 6, 255} - {old}:
+                for new in {old ^ 1 << bit for bit in range(8)} | {
+                    old ^ 255,
+                    0,
+                    1,
+                    2,
+                    5,
+                    6,
+                    255,
+                } - {old}:
                     yield SMALL_LOG[:i] + bytes([new]) + SMALL_LOG[i + 1 :]
 
         self.check(variants(), 9 * len(SMALL_LOG))
@@ -292,7 +321,11 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
         def variants() -> Iterator[bytes]:
             for start in range(len(SMALL_LOG)):
                 for end in {start + 1, start + 4, start + 16, len(SMALL_LOG)}:
-                    yield SMALL_LOG[:start] + bytes(min(end, len(SMALL_LOG)) - start) + SMALL_LOG[end:]
+                    yield (
+                        SMALL_LOG[:start]
+                        + bytes(min(end, len(SMALL_LOG)) - start)
+                        + SMALL_LOG[end:]
+                    )
 
         self.check(variants(), 3 * len(SMALL_LOG))
 
@@ -303,7 +336,11 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
             random = Random(20110612)
             for i in range(len(SMALL_LOG) + 1):
                 junk = random.randbytes(random.randint(1, 40))
-                looksGood = random.randint(0, 40).to_bytes(4, "big") + bytes([random.randint(0, 3)]) + random.randbytes(random.randint(0, 40))
+                looksGood = (
+                    random.randint(0, 40).to_bytes(4, "big")
+                    + bytes([random.randint(0, 3)])
+                    + random.randbytes(random.randint(0, 40))
+                )
                 for added in (junk, looksGood):
                     yield SMALL_LOG + added
                     yield SMALL_LOG[:i] + added

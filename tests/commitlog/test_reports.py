@@ -12,7 +12,12 @@ from pylogbroker.commitlog import reports
 from pylogbroker.errors import StorageError
 from pylogbroker.model import TopicPartition
 
-VALUES = {"topicPartition": TopicPartition("t", 0), "error": StorageError("/p", "open", "no"), "path": "/p", "reason": "why"}
+VALUES = {
+    "topicPartition": TopicPartition("t", 0),
+    "error": StorageError("/p", "open", "no"),
+    "path": "/p",
+    "reason": "why",
+}
 
 
 class ReportTests(SynchronousTestCase):
@@ -23,7 +28,10 @@ class ReportTests(SynchronousTestCase):
         kinds = reports.Report.__subclasses__()
         self.assertTrue(len(kinds) > 5)
         for kind in kinds:
-            fields = {name: VALUES.get(name, i + 1000) for i, name in enumerate(field.name for field in dataclasses.fields(kind))}
+            fields = {
+                name: VALUES.get(name, i + 1000)
+                for i, name in enumerate(field.name for field in dataclasses.fields(kind))
+            }
             text = str(kind(**fields))
             self.assertEqual(text, kind.format.format(**fields))
             for value in fields.values():
@@ -32,5 +40,6 @@ class ReportTests(SynchronousTestCase):
     def test_warnings(self) -> None:
         """What an operator should look at is a warning, progress is not."""
         self.assertEqual(
-            {kind.__name__ for kind in reports.Report.__subclasses__() if not kind.isWarning}, {"RecoveryNeeded", "PartitionLoaded", "LeftoverRemoved"}
+            {kind.__name__ for kind in reports.Report.__subclasses__() if not kind.isWarning},
+            {"RecoveryNeeded", "PartitionLoaded", "LeftoverRemoved"},
         )

@@ -39,7 +39,9 @@ class RetentionTests(SynchronousTestCase):
     def test_byAge(self) -> None:
         """What is older than the limit goes, what is exactly as old stays."""
         segments = kept((1, 100), (1, 200), (1, 300))
-        self.assertEqual([byAge(50)(segments, nowMs) for nowMs in (150, 151, 250, 251, 351)], [0, 1, 1, 2, 3])
+        self.assertEqual(
+            [byAge(50)(segments, nowMs) for nowMs in (150, 151, 250, 251, 351)], [0, 1, 1, 2, 3]
+        )
 
     def test_byAgeStopsAtTheFirstYoungOne(self) -> None:
         """Only the old end is deleted from: an old segment behind a young one stays, or there would be a gap."""
@@ -48,7 +50,10 @@ class RetentionTests(SynchronousTestCase):
     def test_bySize(self) -> None:
         """Segments go while what is left is at least the limit."""
         segments = kept((10, 0), (10, 0), (10, 0))
-        self.assertEqual([bySize(limit)(segments, 0) for limit in (31, 30, 21, 20, 19, 10, 1, 0)], [0, 0, 0, 1, 1, 2, 2, 3])
+        self.assertEqual(
+            [bySize(limit)(segments, 0) for limit in (31, 30, 21, 20, 19, 10, 1, 0)],
+            [0, 0, 0, 1, 1, 2, 2, 3],
+        )
 
     def test_bySizeOff(self) -> None:
         """A negative limit is none."""
@@ -69,8 +74,15 @@ class RetentionTests(SynchronousTestCase):
         self.assertEqual(both(byAge(50), bySize(20))(segments, 100), 2)
         self.assertEqual(both(byAge(50), bySize(-1))(segments, 200), 4)
 
-    @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8), st.integers(0, 200), st.integers(0, 50), st.integers(0, 100))
-    def test_neverBelowTheLimit(self, sizesAndTimes: list[tuple[int, int]], limit: int, ageMs: int, nowMs: int) -> None:
+    @given(
+        st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
+        st.integers(0, 200),
+        st.integers(0, 50),
+        st.integers(0, 100),
+    )
+    def test_neverBelowTheLimit(
+        self, sizesAndTimes: list[tuple[int, int]], limit: int, ageMs: int, nowMs: int
+    ) -> None:
         """Whatever the segments are, the answer is a prefix; the size rule leaves the limit or everything; one segment more would not qualify."""
         segments = kept(*sizesAndTimes)
         count = bySize(limit)(segments, nowMs)

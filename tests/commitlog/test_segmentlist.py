@@ -55,7 +55,10 @@ class SegmentListTests(SynchronousTestCase):
         """LogTest.testFindSegment: nothing in an empty list, nothing below the first; else the last segment that begins at or below the offset."""
         self.assertEqual(SegmentList().view.indexOf(0), -1)
         view = SegmentList([segment(10), segment(20), segment(35)]).view
-        self.assertEqual([view.indexOf(offset) for offset in (0, 9, 10, 19, 20, 34, 35, 1000)], [-1, -1, 0, 0, 1, 1, 2, 2])
+        self.assertEqual(
+            [view.indexOf(offset) for offset in (0, 9, 10, 19, 20, 34, 35, 1000)],
+            [-1, -1, 0, 0, 1, 1, 2, 2],
+        )
 
     @given(st.sets(st.integers(0, 100), max_size=10), st.integers(-1, 101))
     def test_searchAgreesWithLooking(self, bases: set[int], offset: int) -> None:

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.commitlog.topics import directoryName, parseDirectoryName, parseSegmentName, segmentName, validateTopic
+from pylogbroker.commitlog.topics import (
+    directoryName,
+    parseDirectoryName,
+    parseSegmentName,
+    segmentName,
+    validateTopic,
+)
 from pylogbroker.errors import InvalidTopicError
 from pylogbroker.model import TopicPartition
 
@@ -35,7 +41,21 @@ class TopicNameTests(SynchronousTestCase):
 
     def test_everythingElseIsAllowed(self) -> None:
         """Spaces, dashes, dots, quotes, stars, backslashes, letters of all scripts and emoji are allowed."""
-        for name in ("a b", "-", "a-0", "...", ".a", "_", "a:b,c", "*", "'\"\\", "café", "日本語", "\U0001f600", "x" * 255):
+        for name in (
+            "a b",
+            "-",
+            "a-0",
+            "...",
+            ".a",
+            "_",
+            "a:b,c",
+            "*",
+            "'\"\\",
+            "café",
+            "日本語",
+            "\U0001f600",
+            "x" * 255,
+        ):
             validateTopic(name)
 
     def test_lengthIsInUtf16Units(self) -> None:
@@ -51,7 +71,9 @@ class TopicNameTests(SynchronousTestCase):
             validateTopic(name)
         except InvalidTopicError:
             return
-        self.assertEqual(parseDirectoryName(directoryName(TopicPartition(name, 7))), TopicPartition(name, 7))
+        self.assertEqual(
+            parseDirectoryName(directoryName(TopicPartition(name, 7))), TopicPartition(name, 7)
+        )
 
 
 class DirectoryNameTests(SynchronousTestCase):
@@ -64,7 +86,19 @@ class DirectoryNameTests(SynchronousTestCase):
 
     def test_oddNames(self) -> None:
         """What is not C{<topic>-<number>} is no partition; nor is a number that no broker would write: too large, padded, signed, of other digits."""
-        for name in ("lost+found", "a", "a-", "-0", "a-b", "a-2147483648", "a-00", "a-07", "a-+1", "a-1 ", "a-\u0661"):
+        for name in (
+            "lost+found",
+            "a",
+            "a-",
+            "-0",
+            "a-b",
+            "a-2147483648",
+            "a-00",
+            "a-07",
+            "a-+1",
+            "a-1 ",
+            "a-\u0661",
+        ):
             self.assertIsNone(parseDirectoryName(name), name)
         self.assertEqual(parseDirectoryName("a-2147483647"), TopicPartition("a", 2147483647))
         self.assertEqual(parseDirectoryName("a\n-1"), TopicPartition("a\n", 1))
@@ -91,5 +125,14 @@ class SegmentNameTests(SynchronousTestCase):
 
     def test_otherNames(self) -> None:
         """Anything else is none."""
-        for name in ("9223372036854775808.kafka", "-1.kafka", "+1.kafka", "a.kafka", ".kafka", "1.kafka.deleted", "1_0.kafka", "\u0661.kafka"):
+        for name in (
+            "9223372036854775808.kafka",
+            "-1.kafka",
+            "+1.kafka",
+            "a.kafka",
+            ".kafka",
+            "1.kafka.deleted",
+            "1_0.kafka",
+            "\u0661.kafka",
+        ):
             self.assertIsNone(parseSegmentName(name), name)

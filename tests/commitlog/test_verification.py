@@ -48,20 +48,34 @@ class VerificationTests(SynchronousTestCase):
         """A good segment: its size, its entries, and its messages, those inside compressed entries counted one by one."""
         data = PLAIN + WRAPPED + PLAIN + encodeSet([b"old"], magic=0)
         path = self.file("t-0", 40, data)
-        self.assertEqual(self.verdicts(path), [SegmentVerdict(path, 40, len(data), len(data), 6, 8, None)])
+        self.assertEqual(
+            self.verdicts(path), [SegmentVerdict(path, 40, len(data), len(data), 6, 8, None)]
+        )
         self.assertEqual(self.fault(b"")[2:], (0, 0, 0, 0, None))
 
     def test_many(self) -> None:
         """Entries are counted over the runs in which they are looked at."""
-        verdict = self.fault(encodeSet([b"x"]) * (2 * RUN_COUNT_MAX + 7) + WRAPPED + encodeSet([b"y" * 600_000]) * 4)
-        self.assertEqual((verdict.entryCount, verdict.messageCount, verdict.fault), (2 * RUN_COUNT_MAX + 12, 2 * RUN_COUNT_MAX + 14, None))
+        verdict = self.fault(
+            encodeSet([b"x"]) * (2 * RUN_COUNT_MAX + 7) + WRAPPED + encodeSet([b"y" * 600_000]) * 4
+        )
+        self.assertEqual(
+            (verdict.entryCount, verdict.messageCount, verdict.fault),
+            (2 * RUN_COUNT_MAX + 12, 2 * RUN_COUNT_MAX + 14, None),
+        )
 
     def test_cut(self) -> None:
         """An entry that is cut, or whose checksum is wrong, ends what is valid; it is told at which offset."""
         verdict = self.fault(PLAIN + WRAPPED[:-1])
-        self.assertEqual((verdict.validSize, verdict.entryCount, verdict.messageCount), (len(PLAIN), 2, 2))
-        self.assertIn(f"valid up to offset {len(PLAIN)} (byte {len(PLAIN)}), and no further: size field is", verdict.fault or "")
-        self.assertIn("checksum", self.fault(PLAIN + encodeMessage(b"x")[:-1] + b"y" + PLAIN).fault or "")
+        self.assertEqual(
+            (verdict.validSize, verdict.entryCount, verdict.messageCount), (len(PLAIN), 2, 2)
+        )
+        self.assertIn(
+            f"valid up to offset {len(PLAIN)} (byte {len(PLAIN)}), and no further: size field is",
+            verdict.fault or "",
+        )
+        self.assertIn(
+            "checksum", self.fault(PLAIN + encodeMessage(b"x")[:-1] + b"y" + PLAIN).fault or ""
+        )
         self.assertIn("less than a size field", self.fault(PLAIN + b"\0").fault or "")
 
     def test_wrapper(self) -> None:
@@ -69,8 +83,13 @@ class VerificationTests(SynchronousTestCase):
         bad = bytearray(encodeMessage(b"no gzip"))
         bad[5] = GZIP
         verdict = self.fault(PLAIN + WRAPPED + bytes(bad) + PLAIN)
-        self.assertIn(f"the compressed entry at byte {len(PLAIN + WRAPPED)} cannot be opened", verdict.fault or "")
-        self.assertEqual((verdict.entryCount, verdict.messageCount, verdict.validSize), (6, 7, verdict.size))
+        self.assertIn(
+            f"the compressed entry at byte {len(PLAIN + WRAPPED)} cannot be opened",
+            verdict.fault or "",
+        )
+        self.assertEqual(
+            (verdict.entryCount, verdict.messageCount, verdict.validSize), (6, 7, verdict.size)
+        )
 
     def test_partition(self) -> None:
         """Segments are looked at in their order; one that does not begin where the one before it ends is a fault."""
@@ -80,8 +99,13 @@ class VerificationTests(SynchronousTestCase):
         with open(os.path.join(self.root, "t-0", "notes.txt"), "wb"):
             pass
         verdicts = self.verdicts(os.path.dirname(path) + "/")
-        self.assertEqual([each.baseOffset for each in verdicts], [0, len(PLAIN), len(PLAIN + WRAPPED) + 1])
-        self.assertEqual([each.fault for each in verdicts], [None, None, f"the segment before it ends at {len(PLAIN + WRAPPED)}"])
+        self.assertEqual(
+            [each.baseOffset for each in verdicts], [0, len(PLAIN), len(PLAIN + WRAPPED) + 1]
+        )
+        self.assertEqual(
+            [each.fault for each in verdicts],
+            [None, None, f"the segment before it ends at {len(PLAIN + WRAPPED)}"],
+        )
 
     def test_directory(self) -> None:
         """A log directory is all its partitions; what is none is left alone."""
@@ -102,6 +126,10 @@ class VerificationTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """Where nothing is, or nothing of ours, that is an error."""
-        self.assertIn("nothing is there", str(self.assertRaises(StorageError, self.verdicts, self.root)))
+        self.assertIn(
+            "nothing is there", str(self.assertRaises(StorageError, self.verdicts, self.root))
+        )
         os.makedirs(self.root)
-        self.assertIn("no segment files", str(self.assertRaises(StorageError, self.verdicts, self.root)))
+        self.assertIn(
+            "no segment files", str(self.assertRaises(StorageError, self.verdicts, self.root))
+        )

@@ -29,13 +29,22 @@ class AccessSettingsTests(SynchronousTestCase):
     def test_defaults(self) -> None:
         """Without anything, no credentials and no TLS."""
         self.assertEqual(AccessSettings.read(None, []), PLAIN)
-        self.assertEqual((PLAIN.zookeeperDigest, PLAIN.zookeeperAcl, PLAIN.brokerEndpoint), ("", "readable", ""))
+        self.assertEqual(
+            (PLAIN.zookeeperDigest, PLAIN.zookeeperAcl, PLAIN.brokerEndpoint), ("", "readable", "")
+        )
 
     def test_file(self) -> None:
         """Of a consumer's own file what is ours counts, and the rest means nothing; changes stand over it."""
-        path = self.file(f"groupid=g\nzk.digest=me:secret\nzk.acl=private\nbroker.endpoint={TEMPLATE}\nno.such=key\n")
-        self.assertEqual(AccessSettings.read(path, []), AccessSettings("me:secret", "private", TEMPLATE))
-        self.assertEqual(AccessSettings.read(path, ["zk.acl=open", "zk.digest=you:other"]), AccessSettings("you:other", "open", TEMPLATE))
+        path = self.file(
+            f"groupid=g\nzk.digest=me:secret\nzk.acl=private\nbroker.endpoint={TEMPLATE}\nno.such=key\n"
+        )
+        self.assertEqual(
+            AccessSettings.read(path, []), AccessSettings("me:secret", "private", TEMPLATE)
+        )
+        self.assertEqual(
+            AccessSettings.read(path, ["zk.acl=open", "zk.digest=you:other"]),
+            AccessSettings("you:other", "open", TEMPLATE),
+        )
 
     def test_wrong(self) -> None:
         """An unknown key in a change, a wrong value and a missing file are errors; a password is in none of them."""
@@ -55,8 +64,19 @@ class AccessSettingsTests(SynchronousTestCase):
 
     def test_shown(self) -> None:
         """No settings show a password, wherever it came from."""
-        for settings in (AccessSettings, AuditorSettings, BrokerSettings, ConsumerSettings, ProducerSettings):
-            values: dict[str, Any] = {each.name: "me:secret" if each.name in ("zkDigest", "zookeeperDigest") else each.name for each in fields(settings)}
+        for settings in (
+            AccessSettings,
+            AuditorSettings,
+            BrokerSettings,
+            ConsumerSettings,
+            ProducerSettings,
+        ):
+            values: dict[str, Any] = {
+                each.name: "me:secret"
+                if each.name in ("zkDigest", "zookeeperDigest")
+                else each.name
+                for each in fields(settings)
+            }
             self.assertIn("me:secret", values.values())
             shown = repr(settings(**values))
             self.assertNotIn("secret", shown)
@@ -66,11 +86,23 @@ class AccessSettingsTests(SynchronousTestCase):
         """Producers and consumers read them back as they were, and describe them in the same words."""
         access = AccessSettings("me:secret", "private", TEMPLATE)
         complaints: list[str] = []
-        consumer = ConsumerSettings.fromProperties({**access.asProperties(), "groupid": "g"}, complaints.append)
-        producer = ProducerSettings.fromProperties({**access.asProperties(), "zk.connect": "zk:1"}, complaints.append)
-        self.assertEqual((consumer.zkDigest, consumer.zkAcl, consumer.brokerEndpoint), ("me:secret", "private", TEMPLATE))
-        self.assertEqual((producer.zookeeperDigest, producer.zookeeperAcl, producer.brokerEndpoint), ("me:secret", "private", TEMPLATE))
+        consumer = ConsumerSettings.fromProperties(
+            {**access.asProperties(), "groupid": "g"}, complaints.append
+        )
+        producer = ProducerSettings.fromProperties(
+            {**access.asProperties(), "zk.connect": "zk:1"}, complaints.append
+        )
+        self.assertEqual(
+            (consumer.zkDigest, consumer.zkAcl, consumer.brokerEndpoint),
+            ("me:secret", "private", TEMPLATE),
+        )
+        self.assertEqual(
+            (producer.zookeeperDigest, producer.zookeeperAcl, producer.brokerEndpoint),
+            ("me:secret", "private", TEMPLATE),
+        )
         self.assertEqual(complaints, [])
         for rows in (CONSUMER_ROWS, PRODUCER_ROWS):
             sentences = {row.key: row.sentence for row in rows}
-            self.assertEqual([sentences[row.key] for row in ACCESS_ROWS], [row.sentence for row in ACCESS_ROWS])
+            self.assertEqual(
+                [sentences[row.key] for row in ACCESS_ROWS], [row.sentence for row in ACCESS_ROWS]
+            )

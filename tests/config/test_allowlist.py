@@ -24,19 +24,36 @@ class AllowListTests(SynchronousTestCase):
         self.rules = AllowList.parse(RULES)
 
     def may(self, name: str | None, right: str) -> list[str]:
-        topics = ("clicks", "clicks2", "views-", "views-a", "web-x", "public-1", "status", "own", "")
+        topics = (
+            "clicks",
+            "clicks2",
+            "views-",
+            "views-a",
+            "web-x",
+            "public-1",
+            "status",
+            "own",
+            "",
+        )
         return [topic for topic in topics if self.rules.allows(name, right, topic)]
 
     def test_rules(self) -> None:
         """A topic is a name or a beginning; a rule gives one right or both; rules for one client add up; everybody has what C{*} has."""
         self.assertEqual(self.may("loader", PRODUCE), ["clicks", "views-", "views-a"])
         self.assertEqual(self.may("loader", FETCH), ["public-1", "own"])
-        self.assertEqual((self.may("web front", PRODUCE), self.may("web front", FETCH)), (["web-x"], ["web-x", "public-1"]))
+        self.assertEqual(
+            (self.may("web front", PRODUCE), self.may("web front", FETCH)),
+            (["web-x"], ["web-x", "public-1"]),
+        )
 
     def test_others(self) -> None:
         """Who is not named has what everybody has; who has no certificate, what C{-} has, too."""
-        self.assertEqual((self.may("stranger", PRODUCE), self.may("stranger", FETCH)), ([], ["public-1"]))
-        self.assertEqual((self.may(None, PRODUCE), self.may(None, FETCH)), ([], ["public-1", "status"]))
+        self.assertEqual(
+            (self.may("stranger", PRODUCE), self.may("stranger", FETCH)), ([], ["public-1"])
+        )
+        self.assertEqual(
+            (self.may(None, PRODUCE), self.may(None, FETCH)), ([], ["public-1", "status"])
+        )
 
     def test_namesThatAreSigns(self) -> None:
         """A certificate whose name is one of the signs wins nothing by it."""
@@ -50,7 +67,13 @@ class AllowListTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """A line that is no rule is named."""
-        wrongs = {"a both": "a rule is", "a reads b": "'reads'", 'a both "b': "quotation", "a both b*c": "at the end", "a fetch **": "at the end"}
+        wrongs = {
+            "a both": "a rule is",
+            "a reads b": "'reads'",
+            'a both "b': "quotation",
+            "a both b*c": "at the end",
+            "a fetch **": "at the end",
+        }
         for line, reason in wrongs.items():
             with self.assertRaisesRegex(ValueError, f"line 2: .*{reason}"):
                 AllowList.parse(f"a both b\n{line}\n")

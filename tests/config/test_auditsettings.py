@@ -6,7 +6,14 @@ import dataclasses
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS, AuditedSettings, AuditorSettings, TierAddress, parseTier
+from pylogbroker.config.auditsettings import (
+    AUDITED_ROWS,
+    AUDITOR_ROWS,
+    AuditedSettings,
+    AuditorSettings,
+    TierAddress,
+    parseTier,
+)
 from pylogbroker.errors import ConfigurationError
 
 
@@ -16,19 +23,28 @@ class AuditedSettingsTests(SynchronousTestCase):
     def test_defaults(self) -> None:
         """Nobody has to say anything."""
         settings = AuditedSettings.fromProperties({}, self.fail)
-        self.assertEqual(dataclasses.astuple(settings), ("pylogbroker-audit", 60_000, 10_000, "live", None, True))
+        self.assertEqual(
+            dataclasses.astuple(settings), ("pylogbroker-audit", 60_000, 10_000, "live", None, True)
+        )
         self.assertIs(AuditedSettings.fromProperties({"audit.host": ""}, self.fail).hostName, None)
 
     def test_wrong(self) -> None:
         """Every wrong value is named."""
         with self.assertRaises(ConfigurationError) as caught:
-            AuditedSettings.fromProperties({"audit.window.ms": "0", "audit.envelope": "yes", "audit.topic": ""}, self.fail)
+            AuditedSettings.fromProperties(
+                {"audit.window.ms": "0", "audit.envelope": "yes", "audit.topic": ""}, self.fail
+            )
         self.assertEqual(len(str(caught.exception).splitlines()), 3)
 
     def test_rows(self) -> None:
         """Every setting has one row, whose key shows whose it is."""
-        self.assertEqual([row.setting for row in AUDITED_ROWS], [field.name for field in dataclasses.fields(AuditedSettings)])
-        self.assertTrue(all(row.key.startswith("audit.") and not row.kafkas for row in AUDITED_ROWS))
+        self.assertEqual(
+            [row.setting for row in AUDITED_ROWS],
+            [field.name for field in dataclasses.fields(AuditedSettings)],
+        )
+        self.assertTrue(
+            all(row.key.startswith("audit.") and not row.kafkas for row in AUDITED_ROWS)
+        )
 
 
 class AuditorSettingsTests(SynchronousTestCase):
@@ -42,38 +58,79 @@ class AuditorSettingsTests(SynchronousTestCase):
         """Only the tiers have to be given."""
         settings = self.settings()
         self.assertEqual(settings.tiers, (TierAddress("live", "zk1:2181/kafka", ()),))
-        self.assertEqual((settings.windowMs, settings.graceMs, settings.horizonMs, settings.timeOf, settings.topics), (60_000, 120_000, 86_400_000, None, ()))
+        self.assertEqual(
+            (
+                settings.windowMs,
+                settings.graceMs,
+                settings.horizonMs,
+                settings.timeOf,
+                settings.topics,
+            ),
+            (60_000, 120_000, 86_400_000, None, ()),
+        )
 
     def test_tiers(self) -> None:
         """Several, with ZooKeeper or without."""
-        settings = self.settings(tiers="live=zk1:2181,zk2:2181/kafka | mirror=broker:log1:9092,log2:9092")
+        settings = self.settings(
+            tiers="live=zk1:2181,zk2:2181/kafka | mirror=broker:log1:9092,log2:9092"
+        )
         self.assertEqual(settings.tiers[1], TierAddress("mirror", "", ("log1:9092", "log2:9092")))
         self.assertEqual(settings.tiers[0].zookeeperServers, "zk1:2181,zk2:2181/kafka")
-        self.assertEqual(parseTier("warehouse=table:/data/clicks"), TierAddress("warehouse", "", (), "/data/clicks"))
+        self.assertEqual(
+            parseTier("warehouse=table:/data/clicks"),
+            TierAddress("warehouse", "", (), "/data/clicks"),
+        )
 
     def test_expected(self) -> None:
         """A tier may say which brokers there must be; what only looks a little like it belongs to the servers."""
-        self.assertEqual(parseTier("live=zk1,zk2:2181/kafka@0,12"), TierAddress("live", "zk1,zk2:2181/kafka", (), expected=frozenset((0, 12))))
+        self.assertEqual(
+            parseTier("live=zk1,zk2:2181/kafka@0,12"),
+            TierAddress("live", "zk1,zk2:2181/kafka", (), expected=frozenset((0, 12))),
+        )
         self.assertEqual(parseTier("live=zk1/a@b").expected, frozenset())
 
     def test_wrongTiers(self) -> None:
         """None, two of one name, and what is no tier, are refused."""
-        for wrong in ("", "|", "live", "live=", "=zk:2181", "a=zk:1 | a=zk:2", "a=broker:", "a=table:", "a b=zk:1"):
+        for wrong in (
+            "",
+            "|",
+            "live",
+            "live=",
+            "=zk:2181",
+            "a=zk:1 | a=zk:2",
+            "a=broker:",
+            "a=table:",
+            "a b=zk:1",
+        ):
             self.assertRaises(ConfigurationError, self.settings, tiers=wrong)
         self.assertRaises(ConfigurationError, AuditorSettings.fromProperties, {}, self.fail)
         self.assertRaises(ConfigurationError, parseTier, "live=zk1 zk2")
 
     def test_noAddresses(self) -> None:
         """A tier's address that is none is refused, and shown; what may be an endpoint string is left to who connects."""
-        for tier in ("a=broker:ev[il:9092", "a=broker:log1", "a=broker:log1:9092,log2:x", "a=broker:[::1:9092", "a=ev[il:2181", "a=zk1:x"):
+        for tier in (
+            "a=broker:ev[il:9092",
+            "a=broker:log1",
+            "a=broker:log1:9092,log2:x",
+            "a=broker:[::1:9092",
+            "a=ev[il:2181",
+            "a=zk1:x",
+        ):
             error = self.assertRaises(ConfigurationError, parseTier, tier)
             self.assertIn(repr(tier), str(error))
-        self.assertEqual(parseTier("a=broker:[::1]:9092,tls:log1:9093").brokers, ("[::1]:9092", "tls:log1:9093"))
+        self.assertEqual(
+            parseTier("a=broker:[::1]:9092,tls:log1:9093").brokers, ("[::1]:9092", "tls:log1:9093")
+        )
 
     def test_derived(self) -> None:
         """A fetch can grow at least to what it begins with."""
-        self.assertEqual(self.settings(fetch_size="67108864", fetch_size_max="5").fetchSizeMax, 67_108_864)
+        self.assertEqual(
+            self.settings(fetch_size="67108864", fetch_size_max="5").fetchSizeMax, 67_108_864
+        )
 
     def test_rows(self) -> None:
         """Every setting has one row."""
-        self.assertEqual(sorted(row.setting for row in AUDITOR_ROWS), sorted(field.name for field in dataclasses.fields(AuditorSettings)))
+        self.assertEqual(
+            sorted(row.setting for row in AUDITOR_ROWS),
+            sorted(field.name for field in dataclasses.fields(AuditorSettings)),
+        )

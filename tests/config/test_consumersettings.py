@@ -17,7 +17,10 @@ class ConsumerSettingsTests(SynchronousTestCase):
         self.warnings: list[str] = []
 
     def settings(self, **properties: str) -> ConsumerSettings:
-        return ConsumerSettings.fromProperties({"groupid": "g", **{key.replace("_", "."): value for key, value in properties.items()}}, self.warnings.append)
+        return ConsumerSettings.fromProperties(
+            {"groupid": "g", **{key.replace("_", "."): value for key, value in properties.items()}},
+            self.warnings.append,
+        )
 
     def test_defaults(self) -> None:
         """Defaults are those of 0.7.2's code (spec-0.7 config §2)."""
@@ -55,12 +58,25 @@ class ConsumerSettingsTests(SynchronousTestCase):
 
     def test_derived(self) -> None:
         """What is derived follows what it is derived from, unless it is given."""
-        settings = self.settings(zk_sessiontimeout_ms="9000", zk_synctime_ms="500", fetch_size="100000000", consumerid="")
-        self.assertEqual(
-            (settings.zkConnectionTimeoutMs, settings.rebalanceBackoffMs, settings.fetchSizeMax, settings.consumerId), (9_000, 500, 100_000_000, None)
+        settings = self.settings(
+            zk_sessiontimeout_ms="9000", zk_synctime_ms="500", fetch_size="100000000", consumerid=""
         )
-        settings = self.settings(zk_connectiontimeout_ms="1", rebalance_backoff_ms="0", consumerid="c")
-        self.assertEqual((settings.zkConnectionTimeoutMs, settings.rebalanceBackoffMs, settings.consumerId), (1, 0, "c"))
+        self.assertEqual(
+            (
+                settings.zkConnectionTimeoutMs,
+                settings.rebalanceBackoffMs,
+                settings.fetchSizeMax,
+                settings.consumerId,
+            ),
+            (9_000, 500, 100_000_000, None),
+        )
+        settings = self.settings(
+            zk_connectiontimeout_ms="1", rebalance_backoff_ms="0", consumerid="c"
+        )
+        self.assertEqual(
+            (settings.zkConnectionTimeoutMs, settings.rebalanceBackoffMs, settings.consumerId),
+            (1, 0, "c"),
+        )
 
     def test_group(self) -> None:
         """A group is required, and has a name."""
@@ -71,7 +87,10 @@ class ConsumerSettingsTests(SynchronousTestCase):
 
     def test_fetchSizes(self) -> None:
         """C{fetch.size.max} is at least C{fetch.size}."""
-        with self.assertRaisesRegex(ConfigurationError, r"fetch\.size\.max=10: must be at least fetch\.size, which is 1048576"):
+        with self.assertRaisesRegex(
+            ConfigurationError,
+            r"fetch\.size\.max=10: must be at least fetch\.size, which is 1048576",
+        ):
             self.settings(fetch_size_max="10")
 
     def test_reset(self) -> None:
@@ -88,5 +107,7 @@ class ConsumerSettingsTests(SynchronousTestCase):
     def test_rows(self) -> None:
         """Every setting has one row, and every row with an effect a setting."""
         names = [row.setting for row in CONSUMER_ROWS if row.setting]
-        self.assertEqual(sorted(names), sorted(field.name for field in dataclasses.fields(ConsumerSettings)))
+        self.assertEqual(
+            sorted(names), sorted(field.name for field in dataclasses.fields(ConsumerSettings))
+        )
         self.assertTrue(all(row.sentence.endswith((".", ".)")) for row in CONSUMER_ROWS))

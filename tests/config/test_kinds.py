@@ -41,7 +41,14 @@ class IntegerTests(KindCase):
 
     def test_numbers(self) -> None:
         """Digits with or without a sign are a number."""
-        for text, number in (("0", 0), ("007", 7), ("-12", -12), ("+5", 5), ("2147483647", 2**31 - 1), ("-2147483648", -(2**31))):
+        for text, number in (
+            ("0", 0),
+            ("007", 7),
+            ("-12", -12),
+            ("+5", 5),
+            ("2147483647", 2**31 - 1),
+            ("-2147483648", -(2**31)),
+        ):
             self.assertEqual(self.parse(Integer(), text), number)
 
     def test_noNumbers(self) -> None:
@@ -72,8 +79,17 @@ class IntegerTests(KindCase):
 
     def test_described(self) -> None:
         """Type and range are given for people."""
-        kinds = Integer(), Integer(1), Integer(0, 9), Integer(-1, LONG_MAX), Integer(-LONG_MAX - 1, LONG_MAX)
-        self.assertEqual([(kind.name, kind.range) for kind in kinds], [("int", ""), ("int", "≥ 1"), ("int", "0 … 9"), ("long", "≥ -1"), ("long", "")])
+        kinds = (
+            Integer(),
+            Integer(1),
+            Integer(0, 9),
+            Integer(-1, LONG_MAX),
+            Integer(-LONG_MAX - 1, LONG_MAX),
+        )
+        self.assertEqual(
+            [(kind.name, kind.range) for kind in kinds],
+            [("int", ""), ("int", "≥ 1"), ("int", "0 … 9"), ("long", "≥ -1"), ("long", "")],
+        )
 
 
 class HostTests(KindCase):
@@ -81,7 +97,15 @@ class HostTests(KindCase):
 
     def test_hosts(self) -> None:
         """Names and addresses are hosts, and so is nothing, where that is allowed; what nobody could connect to is refused, before others are told of it."""
-        for text in ("", "log1", "log-1.example.org.", "my_host", "10.0.0.5", "::1", "fe80::1%eth0"):
+        for text in (
+            "",
+            "log1",
+            "log-1.example.org.",
+            "my_host",
+            "10.0.0.5",
+            "::1",
+            "fe80::1%eth0",
+        ):
             self.assertEqual(self.parse(Host(), text), text)
         for text in ("ev[il", "[::1]", "a b", "a ", "a:1", "::g", "a/b", "h\u00f6st"):
             self.assertIn("must be a host's name or address", self.refused(Host(), text))
@@ -89,17 +113,28 @@ class HostTests(KindCase):
 
     def test_servers(self) -> None:
         """ZooKeeper's servers have ports or not, and a path behind them all; one that is none is shown."""
-        for text in ("", "zk1:2181", "zk1", "zk1:2181, zk2:2181 ,[::1]:2183/kafka/a:b", "127.0.0.1"):
+        for text in (
+            "",
+            "zk1:2181",
+            "zk1",
+            "zk1:2181, zk2:2181 ,[::1]:2183/kafka/a:b",
+            "127.0.0.1",
+        ):
             self.assertEqual(self.parse(ZookeeperServers(), text), text)
         for text, wrong in (
             ("ev[il:2181", "ev[il:2181"), ("zk1:2181,zk]:1", "zk]:1"), ("zk1:2181,", ""), ("zk1:0", "zk1:0"), ("zk1:65536", "zk1:65536"),
             ("host:port", "host:port"), ("[zk1]:2181", "[zk1]:2181"), ("/kafka", ""), ("a b", "a b"),
         ):  # fmt: skip
-            self.assertEqual(self.refused(ZookeeperServers(), text), f"{wrong!r} is not a host with a port")
+            self.assertEqual(
+                self.refused(ZookeeperServers(), text), f"{wrong!r} is not a host with a port"
+            )
 
     def test_described(self) -> None:
         """They are given for people."""
-        self.assertEqual([(kind.name, bool(kind.range)) for kind in (Host(), ZookeeperServers())], [("string", True)] * 2)
+        self.assertEqual(
+            [(kind.name, bool(kind.range)) for kind in (Host(), ZookeeperServers())],
+            [("string", True)] * 2,
+        )
 
 
 class BooleanTests(KindCase):
@@ -128,7 +163,10 @@ class TextTests(KindCase):
 
     def test_list(self) -> None:
         """Texts are separated by bars; blanks inside one stay."""
-        self.assertEqual(self.parse(TextList(), "tcp:1 | ssl:2:privateKey=/my keys/a.pem|| "), ("tcp:1", "ssl:2:privateKey=/my keys/a.pem"))
+        self.assertEqual(
+            self.parse(TextList(), "tcp:1 | ssl:2:privateKey=/my keys/a.pem|| "),
+            ("tcp:1", "ssl:2:privateKey=/my keys/a.pem"),
+        )
         self.assertEqual(self.parse(TextList(), ""), ())
 
 
@@ -147,10 +185,15 @@ class TopicMapTests(KindCase):
 
     def test_malformed(self) -> None:
         """Malformed entries are skipped with a warning each; the others count."""
-        self.assertEqual(self.parse(TopicMap(), "a:1,,b,c:x,d:1:2,e:2147483648,f:6"), {"a": 1, "f": 6})
+        self.assertEqual(
+            self.parse(TopicMap(), "a:1,,b,c:x,d:1:2,e:2147483648,f:6"), {"a": 1, "f": 6}
+        )
         self.assertEqual(len(self.warnings), 5)
         self.assertEqual(self.warnings[1], "skipped 'b', which is not topic:number")
-        self.assertEqual(self.warnings[4], "skipped 'e:2147483648', which is not topic:number with a number up to 2147483647")
+        self.assertEqual(
+            self.warnings[4],
+            "skipped 'e:2147483648', which is not topic:number with a number up to 2147483647",
+        )
 
     def test_notPositive(self) -> None:
         """A value that is not above 0 is an error that names the topic."""
@@ -160,7 +203,9 @@ class TopicMapTests(KindCase):
     def test_topicIsNotTrimmed(self) -> None:
         """White space at a topic's name is part of it, and reported, since nobody means it."""
         self.assertEqual(self.parse(TopicMap(), "a:1, b:2"), {"a": 1, " b": 2})
-        self.assertEqual(self.warnings, ["names a topic ' b'; the white space counts as part of the name"])
+        self.assertEqual(
+            self.warnings, ["names a topic ' b'; the white space counts as part of the name"]
+        )
 
     def test_longs(self) -> None:
         """Where sizes are meant, a value has 64 bits."""
@@ -184,7 +229,9 @@ class PropertyListTests(KindCase):
     def test_equals(self) -> None:
         """An entry without an equals sign, or with two, is an error that names it."""
         for text, entry in (("a=1,b", "b"), ("a=1=2", "a=1=2"), ("a=1,", "")):
-            self.assertEqual(self.refused(PropertyList(), text), f"{entry!r} must have exactly one =")
+            self.assertEqual(
+                self.refused(PropertyList(), text), f"{entry!r} must have exactly one ="
+            )
 
 
 class SecretTests(KindCase):

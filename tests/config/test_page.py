@@ -23,13 +23,25 @@ class PageTests(SynchronousTestCase):
 
     def test_page(self) -> None:
         """It is what the tables say. (C{python -m pylogbroker.config > docs/settings.md} makes it anew.)"""
-        self.assertEqual((ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), settingsPage())
-        printed = subprocess.run([sys.executable, "-m", "pylogbroker.config"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+        self.assertEqual(
+            (ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), settingsPage()
+        )
+        printed = subprocess.run(
+            [sys.executable, "-m", "pylogbroker.config"],
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
         self.assertEqual(printed.stdout, settingsPage())
 
     def test_everyKey(self) -> None:
         """Every key of every role is in its part, once."""
         parts = settingsPage().split("\n## ")[1:]
-        for part, rows in zip(parts, (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS, REGISTRY_ROWS), strict=True):
+        for part, rows in zip(
+            parts,
+            (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS, REGISTRY_ROWS),
+            strict=True,
+        ):
             for row in rows:
                 self.assertEqual(part.count(f"\n| `{row.key}` |"), 1, row.key)

@@ -8,7 +8,12 @@ import dataclasses
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.producersettings import PRODUCER_ROWS, BrokerAddress, Choice, ProducerSettings
+from pylogbroker.config.producersettings import (
+    PRODUCER_ROWS,
+    BrokerAddress,
+    Choice,
+    ProducerSettings,
+)
 from pylogbroker.errors import ConfigurationError
 
 
@@ -18,7 +23,9 @@ class ProducerSettingsTests(SynchronousTestCase):
     def read(self, **properties: str) -> ProducerSettings:
         self.warnings: list[str] = []
         given = {key.replace("_", "."): value for key, value in properties.items()}
-        return ProducerSettings.fromProperties(given or {"broker.list": "0:a:1"}, self.warnings.append)
+        return ProducerSettings.fromProperties(
+            given or {"broker.list": "0:a:1"}, self.warnings.append
+        )
 
     def refused(self, **properties: str) -> str:
         return str(self.assertRaises(ConfigurationError, self.read, **properties))
@@ -28,22 +35,44 @@ class ProducerSettingsTests(SynchronousTestCase):
         settings = self.read()
         self.assertEqual(settings.brokers, (BrokerAddress(0, "a", 1),))
         self.assertEqual(
-            (settings.isAsync, settings.codec, settings.compressedTopics, settings.payloadSizeMax, settings.zookeeperReadRetryCount),
+            (
+                settings.isAsync,
+                settings.codec,
+                settings.compressedTopics,
+                settings.payloadSizeMax,
+                settings.zookeeperReadRetryCount,
+            ),
             (False, 0, frozenset(), 1_000_000, 3),
         )
-        self.assertEqual((settings.queueTimeMs, settings.queueCountMax, settings.batchCount, settings.retryCount), (5000, 10_000, 200, 0))
+        self.assertEqual(
+            (
+                settings.queueTimeMs,
+                settings.queueCountMax,
+                settings.batchCount,
+                settings.retryCount,
+            ),
+            (5000, 10_000, 200, 0),
+        )
         self.assertEqual((settings.connectTimeoutMs, settings.timeoutMs), (5000, 30_000))
-        self.assertEqual((settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs), (30_000, 10_000_000))
+        self.assertEqual(
+            (settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs),
+            (30_000, 10_000_000),
+        )
         self.assertEqual(settings.enqueueTimeoutMs, -1)
         self.assertFalse(settings.isConfirming)
-        self.assertEqual((settings.partitioner, settings.eventSender, settings.hooks, settings.topic), (None, None, None, None))
+        self.assertEqual(
+            (settings.partitioner, settings.eventSender, settings.hooks, settings.topic),
+            (None, None, None, None),
+        )
         self.assertEqual(settings.zookeeperConnectTimeoutMs, settings.zookeeperSessionTimeoutMs)
         self.assertEqual(self.warnings, [])
 
     def test_everyRowHasItsSetting(self) -> None:
         """The table and the settings object name the same settings; keys without effect name none."""
         names = [row.setting for row in PRODUCER_ROWS if row.setting]
-        self.assertEqual(sorted(names), sorted(field.name for field in dataclasses.fields(ProducerSettings)))
+        self.assertEqual(
+            sorted(names), sorted(field.name for field in dataclasses.fields(ProducerSettings))
+        )
         self.assertEqual([row.key for row in PRODUCER_ROWS if row.used != bool(row.setting)], [])
 
     def test_everyPropertyOfKafka(self) -> None:
@@ -63,24 +92,33 @@ class ProducerSettingsTests(SynchronousTestCase):
 
     def test_partitionerNeedsZookeeper(self) -> None:
         """ProducerTest.testConfigBrokerPartitionInfoWithPartitioner: a partitioner and a broker.list do not go together."""
-        self.assertIn("partitioner.class=a.B", self.refused(broker_list="0:a:1", partitioner_class="a.B"))
+        self.assertIn(
+            "partitioner.class=a.B", self.refused(broker_list="0:a:1", partitioner_class="a.B")
+        )
         self.assertEqual(self.read(zk_connect="z:1", partitioner_class="a.B").partitioner, "a.B")
 
     def test_producerType(self) -> None:
         """producer.type is sync or async, and nothing else."""
         self.assertTrue(self.read(broker_list="0:a:1", producer_type="async").isAsync)
-        self.assertIn("producer.type=Async: must be one of sync, async", self.refused(broker_list="0:a:1", producer_type="Async"))
+        self.assertIn(
+            "producer.type=Async: must be one of sync, async",
+            self.refused(broker_list="0:a:1", producer_type="Async"),
+        )
 
     def test_codec(self) -> None:
         """compression.codec is 0.7's number, or a name; another is refused."""
         for text, number in (("0", 0), ("1", 1), ("2", 2), ("gzip", 1), ("snappy", 2), ("none", 0)):
             self.assertEqual(self.read(broker_list="0:a:1", compression_codec=text).codec, number)
-        self.assertIn("compression.codec=3", self.refused(broker_list="0:a:1", compression_codec="3"))
+        self.assertIn(
+            "compression.codec=3", self.refused(broker_list="0:a:1", compression_codec="3")
+        )
 
     def test_brokerList(self) -> None:
         """Entries are id:host:port; what is behind a third colon is ignored; a number twice is told, and the last counts."""
         settings = self.read(broker_list="1:a:9092,0:b:9093:creator,1:c:9094,")
-        self.assertEqual(settings.brokers, (BrokerAddress(1, "c", 9094), BrokerAddress(0, "b", 9093)))
+        self.assertEqual(
+            settings.brokers, (BrokerAddress(1, "c", 9094), BrokerAddress(0, "b", 9093))
+        )
         self.assertIn("broker 1 twice", self.warnings[0])
 
     def test_brokerListRefused(self) -> None:
@@ -118,12 +156,19 @@ class ProducerSettingsTests(SynchronousTestCase):
 
     def test_withoutWarnings(self) -> None:
         """Nobody has to listen."""
-        self.assertEqual(ProducerSettings.fromProperties({"broker.list": "0:a:1", "x": "y"}).batchCount, 200)
+        self.assertEqual(
+            ProducerSettings.fromProperties({"broker.list": "0:a:1", "x": "y"}).batchCount, 200
+        )
 
     def test_given(self) -> None:
         """What is given overrides what is derived; an empty class name is none."""
         settings = ProducerSettings.fromProperties(
-            {"zk.connect": "z:1", "zk.connectiontimeout.ms": "7", "event.handler": "", "callback.handler.props": "a=1,b=2"}
+            {
+                "zk.connect": "z:1",
+                "zk.connectiontimeout.ms": "7",
+                "event.handler": "",
+                "callback.handler.props": "a=1,b=2",
+            }
         )
         self.assertEqual((settings.zookeeperConnectTimeoutMs, settings.eventSender), (7, None))
         self.assertEqual(settings.hookProperties, {"a": "1", "b": "2"})

@@ -18,7 +18,9 @@ class ParseTests(SynchronousTestCase):
 
     def test_separators(self) -> None:
         """A key ends at the first equals sign, colon or white space; white space around one separator is dropped."""
-        self.check("a=1\nb:2\nc 3\nd\t=\t4\ne : 5\nf\f6\ng", a="1", b="2", c="3", d="4", e="5", f="6", g="")
+        self.check(
+            "a=1\nb:2\nc 3\nd\t=\t4\ne : 5\nf\f6\ng", a="1", b="2", c="3", d="4", e="5", f="6", g=""
+        )
 
     def test_onlyOneSeparator(self) -> None:
         """A second separator belongs to the value."""
@@ -62,7 +64,7 @@ class ParseTests(SynchronousTestCase):
 
     def test_escapes(self) -> None:
         """The escapes of white space are those of Java; any other escaped character is itself."""
-        self.check("a=\\t\\n\\r\\f\\q\\\\\\\"\\b", a="\t\n\r\fq\\\"b")
+        self.check('a=\\t\\n\\r\\f\\q\\\\\\"\\b', a='\t\n\r\fq\\"b')
 
     def test_escapedKey(self) -> None:
         """Escaped separators belong to the key."""
@@ -74,8 +76,12 @@ class ParseTests(SynchronousTestCase):
 
     def test_brokenUnicode(self) -> None:
         """A u escape without four digits is an error that names file and line."""
-        error = self.assertRaises(ConfigurationError, parseProperties, "a=1\n\nb=\\u12g4", "x.properties")
-        self.assertEqual(str(error), "x.properties:3: \\u must be followed by four hexadecimal digits")
+        error = self.assertRaises(
+            ConfigurationError, parseProperties, "a=1\n\nb=\\u12g4", "x.properties"
+        )
+        self.assertEqual(
+            str(error), "x.properties:3: \\u must be followed by four hexadecimal digits"
+        )
 
     def test_emptyKey(self) -> None:
         """A line without a key has the empty key, as in Java."""
@@ -84,7 +90,9 @@ class ParseTests(SynchronousTestCase):
     def test_twice(self) -> None:
         """Of a key that comes twice the last one counts, with a warning that names both lines."""
         warnings: list[str] = []
-        self.assertEqual(parseProperties("a=1\nb=2\na=3", "f", warnings.append), {"a": "3", "b": "2"})
+        self.assertEqual(
+            parseProperties("a=1\nb=2\na=3", "f", warnings.append), {"a": "3", "b": "2"}
+        )
         self.assertEqual(warnings, ["f:3: a was set before (f:1); this line counts"])
 
     def test_twiceUnheard(self) -> None:

@@ -46,4 +46,7 @@ class SampleTests(SynchronousTestCase):
 
     def test_nowhere(self) -> None:
         """An installation without it says so, and what to do."""
-        self.assertIn("install pylogbroker again", str(self.assertRaises(FileNotFoundError, samplePath, self.package())))
+        self.assertIn(
+            "install pylogbroker again",
+            str(self.assertRaises(FileNotFoundError, samplePath, self.package())),
+        )

@@ -13,7 +13,15 @@ ROWS = (
     Row("paper.size", "paperSize", Integer(1, 9), None, "How large.", required=True),
     Row("ink", "inkName", Text(), "black", "Which ink."),
     Row("copies.by.reader", "copyCountByReader", TopicMap(), "", "How many.", kafkas=False),
-    Row("trays", "trays", TextList(), None, "Which trays, with `|` between.", kafkas=False, derived="all"),
+    Row(
+        "trays",
+        "trays",
+        TextList(),
+        None,
+        "Which trays, with `|` between.",
+        kafkas=False,
+        derived="all",
+    ),
     Row("smell", "", Integer(), None, "Nothing smells here.", used=False),
 )
 
@@ -29,7 +37,10 @@ class ReadTests(SynchronousTestCase):
 
     def test_values(self) -> None:
         """What is given is read by its kind; what is not has its default, or L{None}; keys without effect give nothing."""
-        self.assertEqual(self.read("paper.size=4\ntrays=a|b\nsmell=3"), {"paperSize": 4, "inkName": "black", "copyCountByReader": {}, "trays": ("a", "b")})
+        self.assertEqual(
+            self.read("paper.size=4\ntrays=a|b\nsmell=3"),
+            {"paperSize": 4, "inkName": "black", "copyCountByReader": {}, "trays": ("a", "b")},
+        )
         self.assertEqual(self.read("paper.size=4\nink=\n")["inkName"], "")
         self.assertIs(self.read("paper.size=4")["trays"], None)
         self.assertEqual(self.warnings, [])
@@ -37,7 +48,9 @@ class ReadTests(SynchronousTestCase):
     def test_secretsAreNotShown(self) -> None:
         """What is wrong with a secret is said without it."""
         rows = (Row("key", "key", SecretText(), "", "A key."),)
-        error = self.assertRaises(ConfigurationError, readSettings, rows, parseProperties("key=hidden", "f"), self.fail)
+        error = self.assertRaises(
+            ConfigurationError, readSettings, rows, parseProperties("key=hidden", "f"), self.fail
+        )
         self.assertEqual(str(error), "f:1: key=…: must be user:password")
 
     def test_allProblems(self) -> None:
@@ -66,11 +79,15 @@ class ReadTests(SynchronousTestCase):
     def test_skipped(self) -> None:
         """What a kind skips is reported with place, key and value."""
         self.read("paper.size=4\ncopies.by.reader=a")
-        self.assertEqual(self.warnings, ["f:2: copies.by.reader=a: skipped 'a', which is not topic:number"])
+        self.assertEqual(
+            self.warnings, ["f:2: copies.by.reader=a: skipped 'a', which is not topic:number"]
+        )
 
     def test_plainMapping(self) -> None:
         """Pairs that do not know their place are read the same way."""
-        error = self.assertRaises(ConfigurationError, readSettings, ROWS, {"paper.size": "10"}, self.warnings.append)
+        error = self.assertRaises(
+            ConfigurationError, readSettings, ROWS, {"paper.size": "10"}, self.warnings.append
+        )
         self.assertEqual(str(error), "paper.size=10: must be from 1 to 9")
 
 

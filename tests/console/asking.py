@@ -35,7 +35,9 @@ def parse(data: bytes) -> tuple[Answer, bytes]:
     """The first answer in what has come, and the rest."""
     head, _, rest = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     size = int(headers.get("content-length", "0"))
     return Answer(int(first.split(" ")[1]), headers, rest[:size]), rest[size:]
 
@@ -59,10 +61,17 @@ async def get(port: int, path: str, more: str = "") -> Answer:
     collector = _Collector()
     await connectProtocol(clientFromString(reactor, f"tcp:127.0.0.1:{port}"), collector)
     assert collector.transport is not None
-    collector.transport.write(request(path, host=f"127.0.0.1:{port}", more=f"Connection: close\r\n{more}"))
+    collector.transport.write(
+        request(path, host=f"127.0.0.1:{port}", more=f"Connection: close\r\n{more}")
+    )
     return parse(await collector.over)[0]
 
 
 def figures(text: bytes) -> dict[str, float]:
     """What a scrape has, by name with labels."""
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in text.decode().splitlines() if not line.startswith("#"))}
+    return {
+        name: float(value)
+        for name, _, value in (
+            line.rpartition(" ") for line in text.decode().splitlines() if not line.startswith("#")
+        )
+    }

@@ -35,7 +35,12 @@ class ClusterCase(TestCase):
         self.addCleanup(self.double.stop)
         self.brokers = []
         for number in range(2):
-            properties = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": "double", "num.partitions": str(number + 1)}
+            properties = {
+                "brokerid": str(number),
+                "enable.zookeeper": "true",
+                "zk.connect": "double",
+                "num.partitions": str(number + 1),
+            }
             broker = LocalBroker(reactor, properties, zookeeper=self.double.client)
             self.addCleanup(broker.stop)
             await broker.start()
@@ -82,15 +87,31 @@ class StateTests(ClusterCase):
         await self.start()
         await self.registered()
         state = await self.view().state()
-        rows = [(row["id"], row["isOwn"], row["isRegistered"], row["problem"]) for row in state["brokers"]]
+        rows = [
+            (row["id"], row["isOwn"], row["isRegistered"], row["problem"])
+            for row in state["brokers"]
+        ]
         self.assertEqual(rows, [(0, True, True, ""), (1, False, True, "")])
         self.assertEqual(state["brokers"][1]["endpoint"], f"127.0.0.1:{self.brokers[1].port}")
         [topic] = state["topics"]
         self.assertEqual((topic["name"], topic["counts"]["messageCount"]), ("t", 1))
-        parts = [(row["broker"], row["partition"], row["start"], row["end"], row["size"], row["problem"]) for row in topic["partitions"]]
+        parts = [
+            (row["broker"], row["partition"], row["start"], row["end"], row["size"], row["problem"])
+            for row in topic["partitions"]
+        ]
         self.assertEqual(parts, [(0, 0, 0, 15, 15, ""), (1, 0, 0, 0, 0, ""), (1, 1, 0, 15, 15, "")])
-        self.assertEqual((topic["partitions"][0]["segments"], "segments" in topic["partitions"][1]), (1, False))
-        self.assertEqual((state["own"]["id"], state["own"]["total"]["producedSize"], state["problems"], state["hasGroups"]), (0, 15, [], True))
+        self.assertEqual(
+            (topic["partitions"][0]["segments"], "segments" in topic["partitions"][1]), (1, False)
+        )
+        self.assertEqual(
+            (
+                state["own"]["id"],
+                state["own"]["total"]["producedSize"],
+                state["problems"],
+                state["hasGroups"],
+            ),
+            (0, 15, [], True),
+        )
 
     async def test_alone(self) -> None:
         """Without an own broker all are asked, and nothing is said of what only they know; a second look soon after tells the same, and since when."""
@@ -98,7 +119,9 @@ class StateTests(ClusterCase):
         await self.registered()
         view = self.view(own=False)
         state = await view.state()
-        self.assertEqual((state["own"], [row["isOwn"] for row in state["brokers"]]), (None, [False, False]))
+        self.assertEqual(
+            (state["own"], [row["isOwn"] for row in state["brokers"]]), (None, [False, False])
+        )
         self.assertEqual([row["end"] for row in state["topics"][0]["partitions"]], [15, 0, 15])
         again = await view.state()
         self.assertEqual(again["foreignTimeMs"], state["foreignTimeMs"])
@@ -108,7 +131,9 @@ class StateTests(ClusterCase):
         """A broker that does not answer, entries that say nothing and names that are none are problems, told beside the rest."""
         await self.start()
         await self.registered()
-        await self.zookeeper.create("/brokers/ids/7", BrokerRegistration("x", "127.0.0.1", 1).encode())
+        await self.zookeeper.create(
+            "/brokers/ids/7", BrokerRegistration("x", "127.0.0.1", 1).encode()
+        )
         await self.zookeeper.create("/brokers/ids/8", b"rubbish")
         await self.zookeeper.create("/brokers/topics/t/7", b"1")
         await self.zookeeper.create("/brokers/topics/t/1x", b"1")
@@ -118,8 +143,13 @@ class StateTests(ClusterCase):
         self.assertEqual(sorted(rows), [0, 1, 7])
         self.assertNotEqual(rows[7], "")
         for path in ("/brokers/ids/8", "/brokers/topics/t/1x", "/brokers/topics/t/9"):
-            self.assertEqual(sum(path in problem for problem in state["problems"]), 1, state["problems"])
-        self.assertEqual([bool(row["problem"]) for row in state["topics"][0]["partitions"]], [False, False, False, True])
+            self.assertEqual(
+                sum(path in problem for problem in state["problems"]), 1, state["problems"]
+            )
+        self.assertEqual(
+            [bool(row["problem"]) for row in state["topics"][0]["partitions"]],
+            [False, False, False, True],
+        )
 
     async def test_away(self) -> None:
         """When ZooKeeper is away, what the own broker knows is shown all the same."""
@@ -142,7 +172,9 @@ class StateTests(ClusterCase):
         view = self.view()
         self.assertIn("1 of 2 topics are shown", (await view.state())["problems"])
         found = await view.groups()
-        self.assertEqual((len(found["groups"]), found["problems"]), (1, ["1 of 2 groups are shown"]))
+        self.assertEqual(
+            (len(found["groups"]), found["problems"]), (1, ["1 of 2 groups are shown"])
+        )
 
     async def test_noZookeeper(self) -> None:
         """A broker without ZooKeeper shows itself."""
@@ -151,7 +183,9 @@ class StateTests(ClusterCase):
         await broker.start()
         view = ClusterView(reactor, broker.broker.service, lambda: None)
         state = await view.state()
-        self.assertEqual((len(state["brokers"]), state["topics"], state["hasGroups"]), (1, [], False))
+        self.assertEqual(
+            (len(state["brokers"]), state["topics"], state["hasGroups"]), (1, [], False)
+        )
         self.assertEqual(await view.groups(), {"groups": [], "problems": []})
 
 
@@ -166,10 +200,23 @@ class GroupTests(ClusterCase):
         empty, group = found["groups"]
         self.assertEqual((empty["name"], empty["members"], empty["partitions"]), ("empty", [], []))
         self.assertEqual((group["name"], group["members"]), ("g", ["g_host-1"]))
-        rows = [(row["topic"], row["broker"], row["partition"], row["owner"], row["offset"], row["end"], row["lag"]) for row in group["partitions"]]
+        rows = [
+            (
+                row["topic"],
+                row["broker"],
+                row["partition"],
+                row["owner"],
+                row["offset"],
+                row["end"],
+                row["lag"],
+            )
+            for row in group["partitions"]
+        ]
         self.assertEqual(rows, [("t", 0, 0, "g_host-1-0", 5, 15, 10), ("t", 1, 1, "", 0, 15, 15)])
         for path in ("/consumers/g/offsets/t/1-0", "/consumers/g/offsets/t/nonsense"):
-            self.assertEqual(sum(path in problem for problem in found["problems"]), 1, found["problems"])
+            self.assertEqual(
+                sum(path in problem for problem in found["problems"]), 1, found["problems"]
+            )
 
 
 class SourceTests(ClusterCase):
@@ -182,7 +229,9 @@ class SourceTests(ClusterCase):
         given = iter([self.zookeeper, self.zookeeper])  # for groups; none for where partitions end
         view = ClusterView(reactor, None, lambda: next(given, None))
         self.addCleanup(lambda: Deferred.fromCoroutine(view.close()))
-        self.assertEqual(await view.groups(), {"groups": [], "problems": ["ZooKeeper: there is no connection"]})
+        self.assertEqual(
+            await view.groups(), {"groups": [], "problems": ["ZooKeeper: there is no connection"]}
+        )
 
     async def test_source(self) -> None:
         """From the own broker directly, from others as any client; nobody else."""

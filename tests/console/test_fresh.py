@@ -30,7 +30,14 @@ class FreshTests(SynchronousTestCase):
         first, second = self.fresh.get(), self.fresh.get()
         self.assertEqual(len(self.gatherings), 1)
         self.gatherings[0].callback(7)
-        self.assertEqual((self.successResultOf(first), self.successResultOf(second), self.successResultOf(self.fresh.get())), (7, 7, 7))
+        self.assertEqual(
+            (
+                self.successResultOf(first),
+                self.successResultOf(second),
+                self.successResultOf(self.fresh.get()),
+            ),
+            (7, 7, 7),
+        )
         self.clock.advance(1)
         self.fresh.get()
         self.assertEqual(len(self.gatherings), 2)

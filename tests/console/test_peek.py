@@ -14,7 +14,16 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.console import peek as module
-from pylogbroker.console.peek import COUNT_MAX, READ_SIZE, READ_SIZE_MAX, SHOWN_SIZE_MAX, Peek, firstEntry, peek, peekLast
+from pylogbroker.console.peek import (
+    COUNT_MAX,
+    READ_SIZE,
+    READ_SIZE_MAX,
+    SHOWN_SIZE_MAX,
+    Peek,
+    firstEntry,
+    peek,
+    peekLast,
+)
 from pylogbroker.errors import OffsetOutOfRangeError
 from pylogbroker.formats import checksum
 from pylogbroker.formats.compression import GZIP
@@ -56,7 +65,9 @@ class PeekCase(SynchronousTestCase):
         return maybeDeferred(decode)
 
     def peek(self, log: Log, offset: int, count: int = 20) -> Peek:
-        return self.successResultOf(Deferred.fromCoroutine(peek(log, "t", 1, offset, count, self.work)))
+        return self.successResultOf(
+            Deferred.fromCoroutine(peek(log, "t", 1, offset, count, self.work))
+        )
 
     def last(self, log: Log, count: int = 20) -> Peek:
         return self.successResultOf(Deferred.fromCoroutine(peekLast(log, "t", 1, count, self.work)))
@@ -72,8 +83,14 @@ class FromTests(PeekCase):
         """So many as were asked for, each with where it begins and ends."""
         log = Log(encodeSet([b"a", b"bb", b"ccc"]), 1000)
         found = self.peek(log, 1000, 2)
-        self.assertEqual((self.payloads(found), found.offset, found.nextOffset, found.problem), ([b"a", b"bb"], 1000, 1023, ""))
-        self.assertEqual([(row["offset"], row["next"], row["size"], row["codec"]) for row in found.messages], [(1000, 1011, 1, ""), (1011, 1023, 2, "")])
+        self.assertEqual(
+            (self.payloads(found), found.offset, found.nextOffset, found.problem),
+            ([b"a", b"bb"], 1000, 1023, ""),
+        )
+        self.assertEqual(
+            [(row["offset"], row["next"], row["size"], row["codec"]) for row in found.messages],
+            [(1000, 1011, 1, ""), (1011, 1023, 2, "")],
+        )
         self.assertEqual(self.payloads(self.peek(log, 1023)), [b"ccc"])
 
     def test_end(self) -> None:
@@ -82,17 +99,26 @@ class FromTests(PeekCase):
 
     def test_outside(self) -> None:
         """Beyond it is an error."""
-        self.failureResultOf(Deferred.fromCoroutine(peek(Log(b""), "t", 1, 7, 1, self.work)), OffsetOutOfRangeError)
+        self.failureResultOf(
+            Deferred.fromCoroutine(peek(Log(b""), "t", 1, 7, 1, self.work)), OffsetOutOfRangeError
+        )
 
     def test_compressed(self) -> None:
         """What is inside a compressed entry is shown, with the entry's offsets and the codec; of very many, that there are more."""
-        log = Log(encodeSet([b"a", b"b"], GZIP) + encodeSet([b"c"]) + encodeSet([b"x"] * (COUNT_MAX + 5), GZIP))
+        log = Log(
+            encodeSet([b"a", b"b"], GZIP)
+            + encodeSet([b"c"])
+            + encodeSet([b"x"] * (COUNT_MAX + 5), GZIP)
+        )
         found = self.peek(log, 0, 3)
         self.assertEqual(self.payloads(found), [b"a", b"b", b"c"])
         self.assertEqual([row["codec"] for row in found.messages], ["gzip", "gzip", ""])
         self.assertEqual(found.messages[0]["offset"], found.messages[1]["offset"])
         rows = self.peek(log, found.nextOffset).messages
-        self.assertEqual((len(rows), rows[-1]["moreThan"], "moreThan" in rows[0]), (COUNT_MAX + 1, COUNT_MAX, False))
+        self.assertEqual(
+            (len(rows), rows[-1]["moreThan"], "moreThan" in rows[0]),
+            (COUNT_MAX + 1, COUNT_MAX, False),
+        )
         self.assertEqual(self.workCount, 2)
 
     def test_bomb(self) -> None:
@@ -109,7 +135,10 @@ class FromTests(PeekCase):
         """Of a large payload the beginning is shown, with its whole size; what does not fit into the first read is read again."""
         log = Log(encodeSet([b"x" * 100_000, b"y"]))
         found = self.peek(log, 0)
-        self.assertEqual([(row["size"], len(base64.b64decode(row["payload"]))) for row in found.messages], [(100_000, SHOWN_SIZE_MAX), (1, 1)])
+        self.assertEqual(
+            [(row["size"], len(base64.b64decode(row["payload"]))) for row in found.messages],
+            [(100_000, SHOWN_SIZE_MAX), (1, 1)],
+        )
         self.assertEqual(log.sizes, [READ_SIZE, READ_SIZE_MAX])
 
     def test_tooLong(self) -> None:
@@ -130,7 +159,9 @@ class LastTests(PeekCase):
         """Of a short log, the last ones of all."""
         log = Log(encodeSet([b"a", b"bb", b"ccc"]), 500)
         found = self.last(log, 2)
-        self.assertEqual((self.payloads(found), found.offset, found.nextOffset), ([b"bb", b"ccc"], 511, 536))
+        self.assertEqual(
+            (self.payloads(found), found.offset, found.nextOffset), ([b"bb", b"ccc"], 511, 536)
+        )
         self.assertEqual(self.payloads(self.last(log, 9)), [b"a", b"bb", b"ccc"])
 
     def test_nothing(self) -> None:
@@ -142,7 +173,9 @@ class LastTests(PeekCase):
         payloads = [b"%d" % number * 50 for number in range(2000)]
         log = Log(encodeSet(payloads), 10**12, 4_096)
         found = self.last(log, 10)
-        self.assertEqual((self.payloads(found), found.nextOffset), (payloads[-10:], 10**12 + len(log.data)))
+        self.assertEqual(
+            (self.payloads(found), found.nextOffset), (payloads[-10:], 10**12 + len(log.data))
+        )
         log = Log(log.data + encodeSet([b"in", b"side"], GZIP))
         self.assertEqual(self.payloads(self.last(log, 3)), [payloads[-1], b"in", b"side"])
 
@@ -162,7 +195,10 @@ class LastTests(PeekCase):
         wrapper = encodeSet([b""] * 10_000, GZIP)
         log = Log(wrapper * 50 + encodeSet([b"a", b"b"]))
         found = self.last(log, 20)
-        self.assertEqual((len(opened), len(found.messages), found.problem, self.workCount), (COUNT_MAX + 1, 20, "", 1))
+        self.assertEqual(
+            (len(opened), len(found.messages), found.problem, self.workCount),
+            (COUNT_MAX + 1, 20, "", 1),
+        )
         self.assertEqual(self.payloads(found)[-2:], [b"a", b"b"])
         opened.clear()
         self.assertEqual(self.payloads(self.last(log, 2)), [b"a", b"b"])
@@ -180,7 +216,13 @@ class LastTests(PeekCase):
     def test_large(self) -> None:
         """When the last one is large, more is read; when it is too large, that is told."""
         before = encodeSet([b"x" * 1000] * 3000)
-        self.assertEqual([row["size"] for row in self.last(Log(before + encodeSet([b"y" * 500_000])), 2).messages], [1000, 500_000])
+        self.assertEqual(
+            [
+                row["size"]
+                for row in self.last(Log(before + encodeSet([b"y" * 500_000])), 2).messages
+            ],
+            [1000, 500_000],
+        )
         found = self.last(Log(before + encodeSet([b"y" * READ_SIZE_MAX])), 2)
         self.assertEqual((found.messages, found.offset), ([], len(before) + READ_SIZE_MAX + 10))
         self.assertIn("larger", found.problem)

@@ -26,19 +26,42 @@ class FileTests(SynchronousTestCase):
 
     def test_all(self) -> None:
         """Every file in the folder is served, and none else."""
-        self.assertEqual(sorted(name for _path, name, _kind in FILES), sorted(path.name for path in PAGE.iterdir()))
+        self.assertEqual(
+            sorted(name for _path, name, _kind in FILES),
+            sorted(path.name for path in PAGE.iterdir()),
+        )
 
     def test_harmless(self) -> None:
         """No markup is made of text, no script is made at run time, nothing is loaded from elsewhere: the policy would forbid it, and nobody tries."""
         for _path, name, _kind in FILES:
             text = (PAGE / name).read_text(encoding="utf-8")
-            for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "javascript:", " style=", "onclick="):
+            for word in (
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "javascript:",
+                " style=",
+                "onclick=",
+            ):
                 self.assertNotIn(word, text, name)
-            self.assertEqual([found for found in re.findall(r"https?://[^\s\"')]+", text) if not found.startswith("http://www.w3.org/")], [], name)
+            self.assertEqual(
+                [
+                    found
+                    for found in re.findall(r"https?://[^\s\"')]+", text)
+                    if not found.startswith("http://www.w3.org/")
+                ],
+                [],
+                name,
+            )
 
     def test_small(self) -> None:
         """The whole page is small enough to be read by whoever wants to know what it does."""
-        self.assertLess(sum(Path(PAGE, name).stat().st_size for _path, name, _kind in FILES), 64 << 10)
+        self.assertLess(
+            sum(Path(PAGE, name).stat().st_size for _path, name, _kind in FILES), 64 << 10
+        )
 
 
 class RouteTests(TestCase):
@@ -54,7 +77,9 @@ class RouteTests(TestCase):
         await self.produce("t", b"hello", b"<script>alert(1)</script>", b"\0\xff")
 
     async def produce(self, topic: str, *payloads: bytes) -> None:
-        self.client.send(encodeProduce(topic, 0, encodeSet(payloads)), encodeOffsets(topic, 0, -1, 1))
+        self.client.send(
+            encodeProduce(topic, 0, encodeSet(payloads)), encodeOffsets(topic, 0, -1, 1)
+        )
         await self.client.answer()
 
     async def get(self, path: str) -> Answer:
@@ -63,21 +88,33 @@ class RouteTests(TestCase):
         return await get(console.port.getHost().port, path)
 
     async def messages(self, **query: Any) -> Answer:
-        return await self.get("/api/messages?" + "&".join(f"{name}={quote(str(value))}" for name, value in {"broker": 0, "partition": 0, **query}.items()))
+        return await self.get(
+            "/api/messages?"
+            + "&".join(
+                f"{name}={quote(str(value))}"
+                for name, value in {"broker": 0, "partition": 0, **query}.items()
+            )
+        )
 
     async def test_files(self) -> None:
         """Each file has its type."""
         await self.start()
         for path, name, kind in FILES:
             answer = await self.get(path)
-            self.assertEqual((answer.status, answer.headers["content-type"], answer.body), (200, kind, (PAGE / name).read_bytes()))
+            self.assertEqual(
+                (answer.status, answer.headers["content-type"], answer.body),
+                (200, kind, (PAGE / name).read_bytes()),
+            )
 
     async def test_state(self) -> None:
         """The state, whatever topics are called."""
         await self.start()
         await self.produce("<img src=x>", b"a")
         answer = await self.get("/api/state")
-        self.assertEqual((answer.status, answer.headers["content-type"], b"<" in answer.body), (200, "application/json", False))
+        self.assertEqual(
+            (answer.status, answer.headers["content-type"], b"<" in answer.body),
+            (200, "application/json", False),
+        )
         state = answer.json()
         self.assertEqual([topic["name"] for topic in state["topics"]], ["<img src=x>", "t"])
         self.assertTrue(state["hasMessages"])
@@ -90,8 +127,14 @@ class RouteTests(TestCase):
             answer = await self.messages(topic="t", **query)
             found = answer.json()
             self.assertNotIn(b"script", answer.body)
-            self.assertEqual([base64.b64decode(row["payload"]) for row in found["messages"]], [b"<script>alert(1)</script>", b"\0\xff"])
-            self.assertEqual((found["offset"], found["nextOffset"], found["start"], found["end"]), (15, 62, 0, 62))
+            self.assertEqual(
+                [base64.b64decode(row["payload"]) for row in found["messages"]],
+                [b"<script>alert(1)</script>", b"\0\xff"],
+            )
+            self.assertEqual(
+                (found["offset"], found["nextOffset"], found["start"], found["end"]),
+                (15, 62, 0, 62),
+            )
 
     async def test_refused(self) -> None:
         """What cannot be answered is 400, with a sentence."""
@@ -124,4 +167,10 @@ class RouteTests(TestCase):
     async def test_noConsole(self) -> None:
         """Another leaves nothing but metrics."""
         await self.start(**{"http.console": "false"})
-        self.assertEqual([(await self.get(path)).status for path in ("/", "/api/state", "/api/messages", "/metrics")], [404, 404, 404, 200])
+        self.assertEqual(
+            [
+                (await self.get(path)).status
+                for path in ("/", "/api/state", "/api/messages", "/metrics")
+            ],
+            [404, 404, 404, 200],
+        )

@@ -20,7 +20,13 @@ from pylogbroker.formats.compression import GZIP
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.web.site import Web
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from tests.broker.client import connect
 from tests.broker.onlead import PROPERTIES, LeadBroker
 from tests.console.asking import figures, get
@@ -43,11 +49,20 @@ class ListenerTests(SynchronousTestCase):
         """Unless it is asked for, nothing listens."""
         lead = LeadBroker()
         self.assertIsNone(brokerConsole(lead.reactor, lead.settings, lead.service))
-        self.assertIsNone(brokerConsole(None, BrokerSettings.fromProperties({**PROPERTIES, "http.listener": " "}, self.fail), lead.service))
+        self.assertIsNone(
+            brokerConsole(
+                None,
+                BrokerSettings.fromProperties({**PROPERTIES, "http.listener": " "}, self.fail),
+                lead.service,
+            )
+        )
 
     def test_waiting(self) -> None:
         """An endpoint that cannot listen before the reactor runs is named."""
-        error = self.assertRaises(ConfigurationError, ConsoleService(MemoryReactor(), "nonsense:1", Web(None, {})).privilegedStartService)
+        error = self.assertRaises(
+            ConfigurationError,
+            ConsoleService(MemoryReactor(), "nonsense:1", Web(None, {})).privilegedStartService,
+        )
         self.assertIn("http.listener", str(error))
 
 
@@ -60,7 +75,10 @@ class LoadTests(TestCase):
         console = self.broker.broker.console
         assert console is not None
         answer = await get(console.port.getHost().port, "/metrics")
-        self.assertEqual((answer.status, answer.headers["content-type"]), (200, "text/plain; version=0.0.4; charset=utf-8"))
+        self.assertEqual(
+            (answer.status, answer.headers["content-type"]),
+            (200, "text/plain; version=0.0.4; charset=utf-8"),
+        )
         return figures(answer.body)
 
     async def start(self, **properties: str) -> None:
@@ -91,8 +109,15 @@ class LoadTests(TestCase):
         received = [len(await client.answer()) + 4 for _ in range(4)]
         after = await self.scrape()
 
-        different = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
-        size, out = len(A) + len(B) + len(zipped) + len(A) + len(B), (2 * len(A) + len(B) + len(A)) + (len(zipped) + len(B)) + 11
+        different = {
+            name: after[name] - before.get(name, 0)
+            for name in after
+            if after[name] != before.get(name, 0)
+        }
+        size, out = (
+            len(A) + len(B) + len(zipped) + len(A) + len(B),
+            (2 * len(A) + len(B) + len(A)) + (len(zipped) + len(B)) + 11,
+        )
         expected = {
             'pylogbroker_requests_total{kind="produce"}': 4,
             'pylogbroker_requests_total{kind="fetch"}': 3,
@@ -120,9 +145,17 @@ class LoadTests(TestCase):
         for topic in "tu":
             for mark in ("visible", "end"):
                 name = f'{{topic="{topic}",partition="0"}}'
-                expected[f"pylogbroker_partition_{mark}_offset{name}"] = expected[f"pylogbroker_partition_size_bytes{name}"]
+                expected[f"pylogbroker_partition_{mark}_offset{name}"] = expected[
+                    f"pylogbroker_partition_size_bytes{name}"
+                ]
         # What depends on time, and on how the machine cut it up, can only be said to have grown.
-        uncertain = ("process_", "pylogbroker_request_", "pylogbroker_flush", "pylogbroker_reads_total", "pylogbroker_writes_total")
+        uncertain = (
+            "process_",
+            "pylogbroker_request_",
+            "pylogbroker_flush",
+            "pylogbroker_reads_total",
+            "pylogbroker_writes_total",
+        )
         for name in list(different):
             if name.startswith(uncertain):
                 self.assertGreater(different.pop(name), 0, name)
@@ -132,7 +165,14 @@ class LoadTests(TestCase):
         """Scraping changes no figure but the process's own time and memory."""
         await self.start()
         first, second = await self.scrape(), await self.scrape()
-        self.assertEqual({name for name in second if second[name] != first[name] and not name.startswith("process_")}, set())
+        self.assertEqual(
+            {
+                name
+                for name in second
+                if second[name] != first[name] and not name.startswith("process_")
+            },
+            set(),
+        )
 
     async def test_hostileTopics(self) -> None:
         """A topic's name, whatever is in it, stays inside its label."""
@@ -142,7 +182,9 @@ class LoadTests(TestCase):
         client.send(encodeProduce(name, 0, A), encodeOffsets(name, 0, -1, 1))
         await client.answer()
         found = await self.scrape()
-        self.assertEqual(found['pylogbroker_topic_messages_in_total{topic="a\\"} 1<script>\\\\"}'], 1)
+        self.assertEqual(
+            found['pylogbroker_topic_messages_in_total{topic="a\\"} 1<script>\\\\"}'], 1
+        )
 
     async def test_takenPort(self) -> None:
         """A taken port is an error before the broker has touched its directory."""
@@ -150,7 +192,10 @@ class LoadTests(TestCase):
         console = self.broker.broker.console
         assert console is not None
         directory = os.path.abspath(self.mktemp())
-        other = EmbeddedBroker(reactor, {**PROPERTIES, "log.dir": directory, "http.listener": str(console.port.getHost().port)})
+        other = EmbeddedBroker(
+            reactor,
+            {**PROPERTIES, "log.dir": directory, "http.listener": str(console.port.getHost().port)},
+        )
         starting: Deferred[Any] = other.start()
         error = await self.assertFailure(starting, ConfigurationError)
         self.assertIn("http.listener", str(error))
@@ -159,7 +204,9 @@ class LoadTests(TestCase):
     async def test_failedStart(self) -> None:
         """A broker that cannot start leaves no site behind."""
         await self.start()
-        other = EmbeddedBroker(reactor, {**PROPERTIES, "log.dir": self.broker.directory, "http.listener": "0"})
+        other = EmbeddedBroker(
+            reactor, {**PROPERTIES, "log.dir": self.broker.directory, "http.listener": "0"}
+        )
         await self.assertFailure(other.start(), Exception)
         assert other.console is not None
         self.assertIsNone(other.console.port)
@@ -188,5 +235,7 @@ class ServiceTests(SynchronousTestCase):
             def listen(self) -> Deferred[None]:
                 return waiting
 
-        error = self.assertRaises(ConfigurationError, Service(MemoryReactor(), "1", Web(None, {})).privilegedStartService)
+        error = self.assertRaises(
+            ConfigurationError, Service(MemoryReactor(), "1", Web(None, {})).privilegedStartService
+        )
         self.assertIn("http.listener", str(error))

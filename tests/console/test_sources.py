@@ -39,12 +39,17 @@ class SourceTests(TestCase):
         for source in await self.start():
             self.assertEqual(await source.read("t", 0, 0, 1000), DATA)
             self.assertEqual(await source.read("t", 0, 15, 5), DATA[15:20])
-            self.assertEqual((await source.read("t", 0, 30, 1000), await source.read("u", 0, 0, 1000)), (b"", b""))
+            self.assertEqual(
+                (await source.read("t", 0, 30, 1000), await source.read("u", 0, 0, 1000)),
+                (b"", b""),
+            )
 
     async def test_bounds(self) -> None:
         """Where a partition begins and ends."""
         for source in await self.start():
-            self.assertEqual((await source.bounds("t", 0), await source.bounds("u", 0)), ((0, 30), (0, 0)))
+            self.assertEqual(
+                (await source.bounds("t", 0), await source.bounds("u", 0)), ((0, 30), (0, 0))
+            )
 
     async def test_errors(self) -> None:
         """What is refused, fails."""

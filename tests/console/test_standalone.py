@@ -30,10 +30,17 @@ class LagTests(SynchronousTestCase):
     def test_unknown(self) -> None:
         """What is not known is not claimed."""
         row = {"topic": "t", "broker": 1, "partition": 0, "owner": "", "offset": None, "lag": None}
-        lines = render(lagFamilies({"groups": [{"name": "g", "members": [], "partitions": [row]}]})).decode().splitlines()
+        lines = (
+            render(lagFamilies({"groups": [{"name": "g", "members": [], "partitions": [row]}]}))
+            .decode()
+            .splitlines()
+        )
         self.assertEqual(
             [line for line in lines if not line.startswith("#")],
-            ['pylogbroker_group_members{group="g"} 0', 'pylogbroker_group_owned{group="g",topic="t",broker="1",partition="0"} 0'],
+            [
+                'pylogbroker_group_members{group="g"} 0',
+                'pylogbroker_group_owned{group="g",topic="t",broker="1",partition="0"} 0',
+            ],
         )
 
 
@@ -46,7 +53,9 @@ class ServiceTests(TestCase):
         """It finds brokers, topics and groups in ZooKeeper, and tells scrapers of lags."""
         double = ZookeeperDouble(reactor)
         self.addCleanup(double.stop)
-        broker = LocalBroker(reactor, {"enable.zookeeper": "true", "zk.connect": "double"}, zookeeper=double.client)
+        broker = LocalBroker(
+            reactor, {"enable.zookeeper": "true", "zk.connect": "double"}, zookeeper=double.client
+        )
         self.addCleanup(broker.stop)
         await broker.start()
         client = await connect(self, broker.endpoint)
@@ -56,17 +65,40 @@ class ServiceTests(TestCase):
         self.addCleanup(console.stopService)
         console.privilegedStartService()
         console.startService()
-        while console.zookeeper is None or not console.zookeeper.connected or not broker.broker.service.picture().isRegistered:
+        while (
+            console.zookeeper is None
+            or not console.zookeeper.connected
+            or not broker.broker.service.picture().isRegistered
+        ):
             await later()
-        for path in ("/consumers", "/consumers/g", "/consumers/g/offsets", "/consumers/g/offsets/t"):
+        for path in (
+            "/consumers",
+            "/consumers/g",
+            "/consumers/g/offsets",
+            "/consumers/g/offsets/t",
+        ):
             await console.zookeeper.create(path)
         await console.zookeeper.create("/consumers/g/offsets/t/0-0", b"5")
         port = console.port.getHost().port
         state = (await get(port, "/api/state")).json()
-        self.assertEqual((state["own"], [row["id"] for row in state["brokers"]], state["topics"][0]["partitions"][0]["end"]), (None, [0], 15))
-        self.assertEqual((await get(port, "/api/messages?topic=t&broker=0&partition=0")).json()["messages"][0]["size"], 5)
+        self.assertEqual(
+            (
+                state["own"],
+                [row["id"] for row in state["brokers"]],
+                state["topics"][0]["partitions"][0]["end"],
+            ),
+            (None, [0], 15),
+        )
+        self.assertEqual(
+            (await get(port, "/api/messages?topic=t&broker=0&partition=0")).json()["messages"][0][
+                "size"
+            ],
+            5,
+        )
         found = figures((await get(port, "/metrics")).body)
-        self.assertEqual(found['pylogbroker_group_lag_bytes{group="g",topic="t",broker="0",partition="0"}'], 10)
+        self.assertEqual(
+            found['pylogbroker_group_lag_bytes{group="g",topic="t",broker="0",partition="0"}'], 10
+        )
         self.assertEqual((await get(port, "/")).status, 200)
 
 
@@ -76,7 +108,9 @@ class WordTests(SynchronousTestCase):
     def test_taken(self) -> None:
         """A place that cannot be listened on is named as the command line names it, and so is a name that is not known."""
         console = ClusterConsole(MemoryReactorClock(), "nonsense:1", "zk:2181")
-        self.assertIn("(--listen)", str(self.assertRaises(ConfigurationError, console.privilegedStartService)))
+        self.assertIn(
+            "(--listen)", str(self.assertRaises(ConfigurationError, console.privilegedStartService))
+        )
         self.assertEqual(console.web.namesCalled, "--host")
 
 

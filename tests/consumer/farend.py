@@ -121,10 +121,14 @@ class FarBroker:
     def _answer(self, request: Any) -> bytes:
         if isinstance(request, MultiFetch):
             parts = [self.log(each.topic, each.partition).read(each) for each in request.fetches]
-            return multiFetchHeader([len(data) for _code, data in parts]) + b"".join(fetchHeader(code, len(data)) + data for code, data in parts)
+            return multiFetchHeader([len(data) for _code, data in parts]) + b"".join(
+                fetchHeader(code, len(data)) + data for code, data in parts
+            )
         assert isinstance(request, Offsets)
         log = self.log(request.topic, request.partition)
-        return encodeOffsets([log.start if request.time == EARLIEST else log.end][: request.countMax])
+        return encodeOffsets(
+            [log.start if request.time == EARLIEST else log.end][: request.countMax]
+        )
 
 
 class FarCluster:
@@ -163,14 +167,20 @@ class FarCluster:
         self.sessions.pop(number).close()
 
     def endpointFor(self, registration: BrokerRegistration) -> PuppetEndpoint:
-        return self.brokers[int(registration.host.removeprefix("host").partition(".")[0])].endpoint()
+        return self.brokers[
+            int(registration.host.removeprefix("host").partition(".")[0])
+        ].endpoint()
 
     def turn(self) -> None:
         """Let everything happen that takes no time."""
         for _round in range(10_000):
             self.clock.advance(0)
             busy = [broker.serve() for broker in self.brokers.values()]
-            due = [call for call in self.clock.getDelayedCalls() if call.getTime() <= self.clock.seconds()]
+            due = [
+                call
+                for call in self.clock.getDelayedCalls()
+                if call.getTime() <= self.clock.seconds()
+            ]
             if not any(busy) and not due:
                 return
         raise AssertionError("it does not come to rest")

@@ -47,13 +47,20 @@ class GroupCase(SynchronousTestCase):
         self.sessions: dict[ConsumerConnector, Any] = {}
         self.memberCount = 0
 
-    def member(self, properties: Mapping[str, str] | None = None, **arguments: Any) -> ConsumerConnector:
+    def member(
+        self, properties: Mapping[str, str] | None = None, **arguments: Any
+    ) -> ConsumerConnector:
         """A member of the group C{g}, connected."""
         session = self.cluster.zookeeper.client()
         self.memberCount += 1
         member = ConsumerConnector(
             self.clock,
-            {"groupid": "g", "consumerid": f"m{self.memberCount}", "rebalance.backoff.ms": "200", **(properties or {})},
+            {
+                "groupid": "g",
+                "consumerid": f"m{self.memberCount}",
+                "rebalance.backoff.ms": "200",
+                **(properties or {}),
+            },
             session,
             hostName="vm",
             random=Random(self.memberCount),
@@ -72,9 +79,13 @@ class GroupCase(SynchronousTestCase):
         self.cluster.advance(60)
         self.assertEqual(done, [None])
 
-    def streams(self, member: ConsumerConnector, topics: dict[str, int] | None = None, decode: Any = None) -> list[MessageStream]:
+    def streams(
+        self, member: ConsumerConnector, topics: dict[str, int] | None = None, decode: Any = None
+    ) -> list[MessageStream]:
         """Join, and wait until it is settled."""
-        return self.soon(member.createMessageStreams(topics or {"t": 1}, decode))[next(iter(topics or {"t": 1}))]
+        return self.soon(member.createMessageStreams(topics or {"t": 1}, decode))[
+            next(iter(topics or {"t": 1}))
+        ]
 
     def soon(self, doing: Deferred[Any], seconds: float = 3) -> Any:
         """The result of what takes a little."""
@@ -89,4 +100,8 @@ class GroupCase(SynchronousTestCase):
     def owners(self, topic: str = "t") -> dict[str, str]:
         """Who has what, by ZooKeeper."""
         root = f"/consumers/g/owners/{topic}/"
-        return {path.removeprefix(root): data.decode() for path, (data, _owner) in self.cluster.zookeeper.tree().items() if path.startswith(root)}
+        return {
+            path.removeprefix(root): data.decode()
+            for path, (data, _owner) in self.cluster.zookeeper.tree().items()
+            if path.startswith(root)
+        }

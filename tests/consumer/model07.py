@@ -23,7 +23,15 @@ class Consumer07:
     @ivar failureCount: rebalances that ended without success.
     """
 
-    def __init__(self, clock: Any, zookeeper: Any, group: str, name: str, topics: dict[str, int], backoffMs: int = 2_000) -> None:
+    def __init__(
+        self,
+        clock: Any,
+        zookeeper: Any,
+        group: str,
+        name: str,
+        topics: dict[str, int],
+        backoffMs: int = 2_000,
+    ) -> None:
         self.owned: dict[tuple[str, str], str] = {}
         self.attemptCount = self.failureCount = 0
         self.consumerId = f"{group}_{name}"
@@ -40,7 +48,9 @@ class Consumer07:
     async def _start(self) -> None:
         await self._zookeeper.connect()
         entries = ",".join(f'"{topic}": {count}' for topic, count in self._topics.items())
-        await self._createEphemeral(f"{self._root}/ids/{self.consumerId}", f"{{ {entries} }}".encode())
+        await self._createEphemeral(
+            f"{self._root}/ids/{self.consumerId}", f"{{ {entries} }}".encode()
+        )
         self._watch(f"{self._root}/ids")
         for topic in self._topics:
             self._watch(f"/brokers/topics/{topic}")
@@ -91,7 +101,11 @@ class Consumer07:
             members[member] = json.loads(data)
         assignment: dict[tuple[str, str], str] = {}
         for topic in self._topics:
-            threads = sorted(f"{member}-{index}" for member, wanted in members.items() for index in range(wanted.get(topic, 0)))
+            threads = sorted(
+                f"{member}-{index}"
+                for member, wanted in members.items()
+                for index in range(wanted.get(topic, 0))
+            )
             names: list[str] = []
             for broker in await self._zookeeper.get_children(f"/brokers/topics/{topic}"):
                 data, _stat = await self._zookeeper.get(f"/brokers/topics/{topic}/{broker}")
@@ -101,7 +115,12 @@ class Consumer07:
             for index, thread in enumerate(threads):
                 if thread.startswith(f"{self.consumerId}-"):
                     start = each * index + min(index, more)
-                    assignment.update({(topic, name): thread for name in names[start : start + each + (1 if index < more else 0)]})
+                    assignment.update(
+                        {
+                            (topic, name): thread
+                            for name in names[start : start + each + (1 if index < more else 0)]
+                        }
+                    )
         await self._letGo()
         isSuccess = True
         for (topic, name), thread in assignment.items():

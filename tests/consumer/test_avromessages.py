@@ -14,7 +14,14 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.consumer.avromessages import AvroMessages, toTopic
 from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
-from pylogbroker.errors import BrokenPayloadError, PylogbrokerError, RegistryError, RemoteUnknownError, SchemaError, UnknownSchemaError
+from pylogbroker.errors import (
+    BrokenPayloadError,
+    PylogbrokerError,
+    RegistryError,
+    RemoteUnknownError,
+    SchemaError,
+    UnknownSchemaError,
+)
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.schemas.avro import AvroEncoder
@@ -57,12 +64,17 @@ class AvroMessagesTests(TestCase):
     async def test_readersSchema(self) -> None:
         """Or as the reader's schema wants them."""
         async for message in self.messages(LONG(1), readerSchema='"double"'):
-            self.assertEqual((message.value, type(message.value), message.topic), (1.0, float, "clicks"))
+            self.assertEqual(
+                (message.value, type(message.value), message.topic), (1.0, float, "clicks")
+            )
             break
 
     async def test_raised(self) -> None:
         """What nobody can read is raised, and the stream goes on behind it."""
-        self.end.answers["GET", "/schemas/ids/9"] = (404, {"error_code": 40403, "message": "Schema 9 not found"})
+        self.end.answers["GET", "/schemas/ids/9"] = (
+            404,
+            {"error_code": 40403, "message": "Schema 9 not found"},
+        )
         messages = self.messages(b"rubbish", AvroEncoder(9, '"int"')(1), LONG(5) + b"x", LONG(5))
         for kind in (BrokenPayloadError, UnknownSchemaError, BrokenPayloadError):
             await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), kind)
@@ -110,7 +122,14 @@ class AvroMessagesTests(TestCase):
 
         self.end.schema(2, "{")
         met: list[bytes] = []
-        messages = self.messages(LONG(1), TEXT("a"), TEXT("b"), LONG(2), onBroken=lambda message, error: met.append(message.value), apart=apart)
+        messages = self.messages(
+            LONG(1),
+            TEXT("a"),
+            TEXT("b"),
+            LONG(2),
+            onBroken=lambda message, error: met.append(message.value),
+            apart=apart,
+        )
         given = Deferred.fromCoroutine(messages.__anext__())
         await waiting[0]
         given.cancel()
@@ -124,19 +143,30 @@ class AvroMessagesTests(TestCase):
         await waiting[0]
         self.assertEqual(met, [])
         worker.perform()
-        self.assertEqual((self.successResultOf(asking).value, met, len(worker.jobs)), (2, [TEXT("a"), TEXT("b")], 0))
+        self.assertEqual(
+            (self.successResultOf(asking).value, met, len(worker.jobs)),
+            (2, [TEXT("a"), TEXT("b")], 0),
+        )
 
     async def test_registryAway(self) -> None:
         """While the registry cannot be asked the message is held: nothing is skipped, nothing is taken for broken."""
-        self.end.answers["GET", "/schemas/ids/1"] = (503, {"error_code": 50301, "message": "not yet"})
-        messages = self.messages(LONG(5), onBroken=lambda message, error: self.fail("it is not broken"))
+        self.end.answers["GET", "/schemas/ids/1"] = (
+            503,
+            {"error_code": 50301, "message": "not yet"},
+        )
+        messages = self.messages(
+            LONG(5), onBroken=lambda message, error: self.fail("it is not broken")
+        )
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
         self.end.schema(1, LONG.text)
         self.assertEqual((await messages.__anext__()).value, 5)
 
     async def test_position(self) -> None:
         """A message that is held is not committed: its position moves when its value is handed out."""
-        self.end.answers["GET", "/schemas/ids/1"] = (503, {"error_code": 50301, "message": "not yet"})
+        self.end.answers["GET", "/schemas/ids/1"] = (
+            503,
+            {"error_code": 50301, "message": "not yet"},
+        )
         messages = self.messages(LONG(5), LONG(6))
         for _time in range(2):
             await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
@@ -174,8 +204,13 @@ class AvroMessagesTests(TestCase):
         self.stream.drop((PLACE,))
         self.put(OTHER, LONG(7), AvroEncoder(9, '"int"')(8))
         message = await asking
-        self.assertEqual((message.value, self.positions), (7, {PLACE: 0, OTHER: message.nextOffset}))
-        self.end.answers["GET", "/schemas/ids/9"] = (503, {"error_code": 50301, "message": "not yet"})
+        self.assertEqual(
+            (message.value, self.positions), (7, {PLACE: 0, OTHER: message.nextOffset})
+        )
+        self.end.answers["GET", "/schemas/ids/9"] = (
+            503,
+            {"error_code": 50301, "message": "not yet"},
+        )
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
         self.stream.drop((OTHER,))
         self.put(PLACE, TEXT("mine again"))

@@ -32,7 +32,9 @@ class WholeSizeTests(SynchronousTestCase):
         data = encodeSet([b"a", b"bc", b""])
         ends = [0, 11, 23, 33]
         for cut in range(len(data) + 1):
-            self.assertEqual(wholeSize(data[:cut], 0), (max(end for end in ends if end <= cut), True))
+            self.assertEqual(
+                wholeSize(data[:cut], 0), (max(end for end in ends if end <= cut), True)
+            )
 
     def test_garbage(self) -> None:
         """A size field that cannot be one ends the count."""
@@ -47,7 +49,11 @@ class FetchCase(GroupCase):
     def fetches(self) -> list[list[tuple[int, int, int]]]:
         """Partition, offset and size of each part of each MULTIFETCH since the last time."""
         asked, self.broker.asked[:] = list(self.broker.asked), []
-        return [[(each.partition, each.offset, each.sizeMax) for each in request.fetches] for request in asked if isinstance(request, MultiFetch)]
+        return [
+            [(each.partition, each.offset, each.sizeMax) for each in request.fetches]
+            for request in asked
+            if isinstance(request, MultiFetch)
+        ]
 
     def raising(self, stream: Any, *kinds: type[Exception]) -> str:
         """The next thing in a stream is an error."""
@@ -135,7 +141,12 @@ class AskingTests(FetchCase):
     def test_fair(self) -> None:
         """A request asks for C{max.response.bytes} at most; the partitions take turns."""
         self.cluster.addTopic(0, "wide", 10)
-        (stream,) = self.streams(self.member({"fetch.size": "110", "max.response.bytes": "330", "queuedchunks.max": "1000"}), {"wide": 1})
+        (stream,) = self.streams(
+            self.member(
+                {"fetch.size": "110", "max.response.bytes": "330", "queuedchunks.max": "1000"}
+            ),
+            {"wide": 1},
+        )
         for partition in range(10):
             self.broker.log("wide", partition).append(*(b"x" for index in range(20)))
         self.cluster.advance(2)
@@ -162,7 +173,9 @@ class AskingTests(FetchCase):
         self.assertEqual(len(member.owned), 1)
         self.broker.isHolding = False
         self.cluster.advance(1)
-        self.assertEqual([(message.partition.partition) for message in iter(stream.take, None)], [1])
+        self.assertEqual(
+            [(message.partition.partition) for message in iter(stream.take, None)], [1]
+        )
 
     def test_stopDropsAnswers(self) -> None:
         """After the end, answers that were under way reach nobody."""
@@ -336,7 +349,9 @@ class FailingTests(FetchCase):
         self.broker.log("t", 1).append(b"c")
         self.cluster.advance(5)
         self.successResultOf(reading)
-        self.assertEqual((got, self.offset("0-0"), self.offset("0-1"), self.owners()), ([b"a"], "11", "0", {}))
+        self.assertEqual(
+            (got, self.offset("0-0"), self.offset("0-1"), self.owners()), ([b"a"], "11", "0", {})
+        )
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_badInside(self) -> None:
@@ -352,7 +367,9 @@ class FailingTests(FetchCase):
             self.raising(stream, CorruptCompressionError)
             self.cluster.advance(300)
         self.assertIsNone(stream.take())
-        self.assertTrue(any("left alone" in event["log_format"] for event in events if event.get("log_format")))
+        self.assertTrue(
+            any("left alone" in event["log_format"] for event in events if event.get("log_format"))
+        )
         self.broker.log("t", 1).append(b"b")
         self.cluster.advance(1)
         self.assertEqual(drain(stream), [b"b"])
@@ -374,9 +391,13 @@ class FailingTests(FetchCase):
         self.broker.log("t", 0).append(b"a", b"x" * 2_000)
         self.broker.log("t", 1).append(b"b")
         self.cluster.advance(100)
-        self.assertEqual(sorted(each.value for each in (stream.take(), stream.take()) if each), [b"a", b"b"])
+        self.assertEqual(
+            sorted(each.value for each in (stream.take(), stream.take()) if each), [b"a", b"b"]
+        )
         text = self.raising(stream, MessageTooLargeError)
-        self.assertIn("t/0-0 at offset 11: a message of 2010 bytes, fetch.size.max allows 1000", text)
+        self.assertIn(
+            "t/0-0 at offset 11: a message of 2010 bytes, fetch.size.max allows 1000", text
+        )
         self.assertIsNone(stream.take())
 
     def test_hugeMessageAtStart(self) -> None:
@@ -407,7 +428,9 @@ class BeginningTests(FetchCase):
         self.cluster.write("/consumers/g/offsets/t/0-0", str(offset).encode())
 
     def read(self, **properties: str) -> list[Any]:
-        (stream,) = self.streams(self.member({key.replace("_", "."): value for key, value in properties.items()}))
+        (stream,) = self.streams(
+            self.member({key.replace("_", "."): value for key, value in properties.items()})
+        )
         self.cluster.advance(3)
         return drain(stream)
 
@@ -415,7 +438,14 @@ class BeginningTests(FetchCase):
         """A stored offset is where to go on; no broker is asked for offsets then."""
         self.store(55)
         self.assertEqual(self.read(), self.all[5:])
-        self.assertEqual([request for request in self.broker.asked if isinstance(request, Offsets) and request.partition == 0], [])
+        self.assertEqual(
+            [
+                request
+                for request in self.broker.asked
+                if isinstance(request, Offsets) and request.partition == 0
+            ],
+            [],
+        )
 
     def test_outOfRangeSmallest(self) -> None:
         """AutoOffsetResetTest: stored offset 10000 with smallest gives all 10, and the reset is stored at once, also without auto-commit."""
@@ -482,8 +512,14 @@ class BeginningTests(FetchCase):
                 (stream,) = self.streams(member)
                 self.cluster.advance(3)
                 self.assertEqual(drain(stream), self.all, stored)
-            named = [event for event in events if "is not where a message begins" in event.get("log_format", "")]
-            self.assertEqual([(event["offset"], str(event["place"])) for event in named], [(stored, "t/0-0")])
+            named = [
+                event
+                for event in events
+                if "is not where a message begins" in event.get("log_format", "")
+            ]
+            self.assertEqual(
+                [(event["offset"], str(event["place"])) for event in named], [(stored, "t/0-0")]
+            )
             self.end(member)
 
     def test_badChecksumAtStoredOffset(self) -> None:
@@ -514,7 +550,9 @@ class BeginningTests(FetchCase):
     def test_badChecksumAndNoEntryBehind(self) -> None:
         """If what stands there leads to no other entry, it was none."""
         self.store(55)
-        self.broker.log("t", 0).data = self.broker.log("t", 0).data[:55] + encodeMessage(b"x")[:-1] + b"?" + b"\0" * 20
+        self.broker.log("t", 0).data = (
+            self.broker.log("t", 0).data[:55] + encodeMessage(b"x")[:-1] + b"?" + b"\0" * 20
+        )
         (stream,) = self.streams(self.member({"autooffset.reset": "fail"}))
         self.raising(stream, OffsetOutOfRangeError)
 

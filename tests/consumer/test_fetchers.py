@@ -17,7 +17,10 @@ class FetchersTests(GroupCase):
         """ZKLoadBalanceTest.testLoadBalance: with 400 alone, then 200 and 300, then without 400, the two members own what is listed."""
         self.cluster.removeBroker(0)
         self.cluster.addBroker(400, {"t": 1})
-        first, second = self.member({"consumerid": "consumer1"}), self.member({"consumerid": "consumer2"})
+        first, second = (
+            self.member({"consumerid": "consumer1"}),
+            self.member({"consumerid": "consumer2"}),
+        )
         self.streams(first)
         self.assertEqual(self.owners(), {"400-0": "g_consumer1-0"})
         self.streams(second)
@@ -26,7 +29,9 @@ class FetchersTests(GroupCase):
         self.cluster.addBroker(300, {"t": 2})
         self.cluster.advance(3)
         one, two = "g_consumer1-0", "g_consumer2-0"
-        self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": one, "300-1": two, "400-0": two})
+        self.assertEqual(
+            self.owners(), {"200-0": one, "200-1": one, "300-0": one, "300-1": two, "400-0": two}
+        )
         self.cluster.removeBroker(400)
         self.cluster.advance(3)
         self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": two, "300-1": two})
@@ -73,7 +78,9 @@ class FetchersTests(GroupCase):
         with capturedLogs() as events:
             self.streams(self.member())
             self.cluster.advance(60)
-        self.assertEqual(sum("broker 7 is not registered" in formatEvent(event) for event in events), 1)
+        self.assertEqual(
+            sum("broker 7 is not registered" in formatEvent(event) for event in events), 1
+        )
 
     def test_unregisteredBroker(self) -> None:
         """Partitions of a broker that is not registered are shared out all the same, do not stop the others, and are read when it comes."""
@@ -108,7 +115,9 @@ class FetchersTests(GroupCase):
             (stream,) = self.streams(member)
             self.cluster.addBroker(8, {"t": 1})
             self.cluster.advance(1)
-        self.assertEqual(set(member.owned), {place("0-0"), place("0-1"), place("7-0"), place("8-0")})
+        self.assertEqual(
+            set(member.owned), {place("0-0"), place("0-1"), place("7-0"), place("8-0")}
+        )
         self.assertEqual(drain(stream), [b"a"])
         told = [formatEvent(event) for event in events if event["log_level"].name == "warn"]
         self.assertEqual(len(told), 1, told)

@@ -43,13 +43,27 @@ class JoiningTests(GroupCase):
     def test_names(self) -> None:
         """The consumer id, the registration, the owners and the offsets are 0.7.2's, byte for byte, as in golden/zookeeper-tree.txt."""
         member = ConsumerConnector(
-            self.clock, {"groupid": "grp"}, self.cluster.zookeeper.client(), hostName="vm", random=Random(1), endpointFor=self.cluster.endpointFor
+            self.clock,
+            {"groupid": "grp"},
+            self.cluster.zookeeper.client(),
+            hostName="vm",
+            random=Random(1),
+            endpointFor=self.cluster.endpointFor,
         )
-        self.assertEqual(member.consumerId, f"grp_vm-1795194789952-{Random(1).getrandbits(64):x}"[: len("grp_vm-1795194789952-a13bd6c8")])
+        self.assertEqual(
+            member.consumerId,
+            f"grp_vm-1795194789952-{Random(1).getrandbits(64):x}"[
+                : len("grp_vm-1795194789952-a13bd6c8")
+            ],
+        )
         self.cluster.do(member.connect())
         self.cluster.do(member.createMessageStreams({"t": 1}))
         self.cluster.do(member.commitOffsets())
-        tree = {path: data for path, (data, _owner) in self.cluster.zookeeper.tree().items() if path.startswith("/consumers")}
+        tree = {
+            path: data
+            for path, (data, _owner) in self.cluster.zookeeper.tree().items()
+            if path.startswith("/consumers")
+        }
         self.assertEqual(
             tree,
             {
@@ -69,7 +83,10 @@ class JoiningTests(GroupCase):
         )
         self.cluster.do(member.shutdown())
         left = [path for path in self.cluster.zookeeper.tree() if path.startswith("/consumers")]
-        self.assertEqual(left, [path for path in tree if "_vm-" not in path and not re.search("/owners/t/", path)])
+        self.assertEqual(
+            left,
+            [path for path in tree if "_vm-" not in path and not re.search("/owners/t/", path)],
+        )
 
     def test_fixedId(self) -> None:
         """C{consumerid} is taken as it is."""
@@ -80,7 +97,9 @@ class JoiningTests(GroupCase):
         member = self.member()
         self.streams(member)
         self.failureResultOf(member.createMessageStreams({"t": 1}), ConsumerStateError)
-        self.failureResultOf(member.createMessageStreamsByFilter(whitelist("t")), ConsumerStateError)
+        self.failureResultOf(
+            member.createMessageStreamsByFilter(whitelist("t")), ConsumerStateError
+        )
 
     def test_states(self) -> None:
         """Streams need a connection; nothing comes after the end."""
@@ -102,21 +121,29 @@ class JoiningTests(GroupCase):
         member = self.member()
         for count in (0, -1):
             self.assertRaises(ValueError, member.createMessageStreams, {"t": count})
-            self.assertRaises(ValueError, member.createMessageStreamsByFilter, whitelist("t"), count)
+            self.assertRaises(
+                ValueError, member.createMessageStreamsByFilter, whitelist("t"), count
+            )
         self.failureResultOf(member.createMessageStreams({"a/b": 1}), InvalidNameError)
         self.failureResultOf(member.createMessageStreams({"a" * 40_000: 1}), InvalidNameError)
         self.assertEqual(len(self.streams(member)), 1)
 
     def test_ownClient(self) -> None:
         """Without a client of ZooKeeper one is made for C{zk.connect}."""
-        settings = ConsumerSettings.fromProperties({"groupid": "g", "zk.connect": "192.0.2.1:2181"}, self.fail)
+        settings = ConsumerSettings.fromProperties(
+            {"groupid": "g", "zk.connect": "192.0.2.1:2181"}, self.fail
+        )
         member = ConsumerConnector(reactor, settings)
         self.assertIsInstance(member._zookeeper, ZookeeperClient)
 
     def test_unreachable(self) -> None:
         """A ZooKeeper that cannot be reached is a timed error."""
         self.cluster.zookeeper.stop()
-        member = ConsumerConnector(self.clock, {"groupid": "g", "zk.connectiontimeout.ms": "1500"}, self.cluster.zookeeper.client())
+        member = ConsumerConnector(
+            self.clock,
+            {"groupid": "g", "zk.connectiontimeout.ms": "1500"},
+            self.cluster.zookeeper.client(),
+        )
         connecting = member.connect()
         self.cluster.advance(1.4)
         self.assertNoResult(connecting)
@@ -125,7 +152,9 @@ class JoiningTests(GroupCase):
 
     def test_missingChroot(self) -> None:
         """A chroot that does not exist is an error, also by way of C{async with}, which cleans up behind itself."""
-        member = ConsumerConnector(self.clock, {"groupid": "g"}, self.cluster.zookeeper.client(chroot="/none"))
+        member = ConsumerConnector(
+            self.clock, {"groupid": "g"}, self.cluster.zookeeper.client(chroot="/none")
+        )
 
         async def use() -> None:
             async with member:
@@ -141,7 +170,9 @@ class JoiningTests(GroupCase):
         got: list[Any] = []
 
         async def use() -> None:
-            async with ConsumerConnector(self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor) as member:
+            async with ConsumerConnector(
+                self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor
+            ) as member:
                 streams = await member.createMessageStreams({"t": 1})
                 async for message in streams["t"][0]:
                     got.append(message.value)
@@ -194,7 +225,9 @@ class JoiningTests(GroupCase):
         session = self.cluster.zookeeper.client()
 
         async def use() -> str:
-            async with ConsumerConnector(self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor) as member:
+            async with ConsumerConnector(
+                self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor
+            ) as member:
                 async for _message in (await member.createMessageStreams({"t": 1}))["t"][0]:
                     raise AssertionError("nothing is there")
             return "goes on"
@@ -211,7 +244,9 @@ class JoiningTests(GroupCase):
         alsoProvides(self.clock, IReactorCore)
 
         async def use(session: Any) -> None:
-            async with ConsumerConnector(self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor) as member:
+            async with ConsumerConnector(
+                self.clock, {"groupid": "g"}, session, endpointFor=self.cluster.endpointFor
+            ) as member:
                 await member.createMessageStreams({"t": 1})
                 raise AssertionError("it is stopped before")
 
@@ -311,9 +346,13 @@ class SharingTests(GroupCase):
 
     def fill(self, count: int) -> set[bytes]:
         """So many messages in each partition of broker 0."""
-        payloads = {f"{partition}:{index}".encode() for partition in (0, 1) for index in range(count)}
+        payloads = {
+            f"{partition}:{index}".encode() for partition in (0, 1) for index in range(count)
+        }
         for partition in (0, 1):
-            self.broker.log("t", partition).append(*(f"{partition}:{index}".encode() for index in range(count)))
+            self.broker.log("t", partition).append(
+                *(f"{partition}:{index}".encode() for index in range(count))
+            )
         return payloads
 
     def test_queueInsidePubSubAcross(self) -> None:
@@ -333,7 +372,10 @@ class SharingTests(GroupCase):
             for partition in (b"0", b"1"):
                 self.assertEqual(
                     [each for each in got if each.startswith(partition)],
-                    sorted((each for each in got if each.startswith(partition)), key=lambda each: int(each[2:])),
+                    sorted(
+                        (each for each in got if each.startswith(partition)),
+                        key=lambda each: int(each[2:]),
+                    ),
                 )
 
     def test_handOver(self) -> None:
@@ -360,7 +402,9 @@ class SharingTests(GroupCase):
         self.broker.log("t", 1).append(b"t1")
         self.broker.log("u", 0).append(b"u0")
         self.cluster.advance(1.1)
-        self.assertEqual([drain(each) for each in (*streams["t"], *streams["u"])], [[b"t0"], [b"t1"], [b"u0"]])
+        self.assertEqual(
+            [drain(each) for each in (*streams["t"], *streams["u"])], [[b"t0"], [b"t1"], [b"u0"]]
+        )
 
     def test_filter(self) -> None:
         """Features 98, 99 and gotcha 47: a filter finds topics as they appear, and thread i of every topic feeds stream i."""
@@ -374,7 +418,9 @@ class SharingTests(GroupCase):
             for partition in (0, 1):
                 self.broker.log(topic, partition).append(f"{topic}{partition}".encode())
         self.cluster.advance(1.1)
-        self.assertEqual([sorted(drain(each)) for each in streams], [[b"newest0", b"t0"], [b"newest1", b"t1"]])
+        self.assertEqual(
+            [sorted(drain(each)) for each in streams], [[b"newest0", b"t0"], [b"newest1", b"t1"]]
+        )
 
     def test_blacklist(self) -> None:
         """A blacklist takes all other topics; a filter's own number of streams holds if no other is given."""
@@ -445,7 +491,10 @@ class SharingTests(GroupCase):
 
     def test_with07(self) -> None:
         """A consumer that follows spec-0.7 zookeeper §4 to the letter shares a group with ours, as members come and go, and nobody fights."""
-        theirs = [Consumer07(self.clock, self.cluster.zookeeper.client(), "g", name, {"t": 1}) for name in ("a", "z")]
+        theirs = [
+            Consumer07(self.clock, self.cluster.zookeeper.client(), "g", name, {"t": 1})
+            for name in ("a", "z")
+        ]
         self.cluster.addBroker(1, {"t": 4})
         ours = self.member({"rebalance.backoff.ms": "2000"})
         self.cluster.do(theirs[0].start())
@@ -454,9 +503,17 @@ class SharingTests(GroupCase):
         self.soon(theirs[1].start())
         self.cluster.advance(20)
         for step in range(4):
-            owned = [{f"{each.partition}" for each in ours.owned}] + [{name for _topic, name in each.owned} for each in theirs]
-            self.assertEqual(sorted(name for names in owned for name in names), ["0-0", "0-1", "1-0", "1-1", "1-2", "1-3"], step)
-            self.assertEqual(self.owners(), {name: self.owners()[name] for names in owned for name in names})
+            owned = [{f"{each.partition}" for each in ours.owned}] + [
+                {name for _topic, name in each.owned} for each in theirs
+            ]
+            self.assertEqual(
+                sorted(name for names in owned for name in names),
+                ["0-0", "0-1", "1-0", "1-1", "1-2", "1-3"],
+                step,
+            )
+            self.assertEqual(
+                self.owners(), {name: self.owners()[name] for names in owned for name in names}
+            )
             counts = [each.attemptCount for each in theirs]
             self.cluster.advance(60)
             self.assertEqual([each.attemptCount for each in theirs], counts, "they are at rest")
@@ -529,10 +586,14 @@ class SqliteTests(GroupCase):
         """What a member has in hand when its partition goes to another, who does the same, counts once: the later one is refused."""
         self.broker.log("t", 0).append(*(b"%d" % number for number in range(10)), codec=GZIP)
         store = self.store()
-        (stream,) = self.streams(self.member({"consumerid": "z", "autocommit.enable": "false"}, offsetStore=store))
+        (stream,) = self.streams(
+            self.member({"consumerid": "z", "autocommit.enable": "false"}, offsetStore=store)
+        )
         mine = [stream.take() for _message in range(4)]
         other = self.store()
-        (taken,) = self.streams(self.member({"consumerid": "a", "autocommit.enable": "false"}, offsetStore=other))
+        (taken,) = self.streams(
+            self.member({"consumerid": "a", "autocommit.enable": "false"}, offsetStore=other)
+        )
         theirs = [taken.take() for _message in range(2)]
         for message in theirs:
             assert message is not None
@@ -540,8 +601,16 @@ class SqliteTests(GroupCase):
         self.connection.commit()
         for message in mine:
             assert message is not None
-            self.assertRaises(OffsetConflictError, store.store, message.topic, message.partition, message.nextOffset)
-        self.assertEqual([message and message.value for message in (*theirs, taken.take())], [b"0", b"1", b"2"])
+            self.assertRaises(
+                OffsetConflictError,
+                store.store,
+                message.topic,
+                message.partition,
+                message.nextOffset,
+            )
+        self.assertEqual(
+            [message and message.value for message in (*theirs, taken.take())], [b"0", b"1", b"2"]
+        )
 
 
 class CommitTests(GroupCase):
@@ -553,7 +622,10 @@ class CommitTests(GroupCase):
 
     def versions(self) -> list[int]:
         """How often each offset was written."""
-        return [self.cluster.do(self.cluster.admin.get(f"/consumers/g/offsets/t/0-{each}"))[1].version for each in (0, 1)]
+        return [
+            self.cluster.do(self.cluster.admin.get(f"/consumers/g/offsets/t/0-{each}"))[1].version
+            for each in (0, 1)
+        ]
 
     def test_byClock(self) -> None:
         """Feature 104, gotcha 54: positions are stored every interval, the first time after one; what has not moved is not written again."""
@@ -667,7 +739,10 @@ class CommitTests(GroupCase):
         self.cluster.advance(0.1)
         ending = first.shutdown()
         self.cluster.advance(0.1)
-        self.assertEqual([positions for _committing, positions in commits], [{place("0-1"): 11}, {place("0-1"): 11, place("0-0"): 110}])
+        self.assertEqual(
+            [positions for _committing, positions in commits],
+            [{place("0-1"): 11}, {place("0-1"): 11, place("0-0"): 110}],
+        )
         self.assertEqual(set(self.owners()), {"0-0", "0-1"})
         commits[1][0].callback(commits[1][1])
         self.cluster.advance(1)

@@ -24,7 +24,11 @@ class GarbageTests(GroupCase):
             self.cluster.write("/brokers/topics/t/3", b"0")
             self.cluster.turn()
             self.cluster.do(self.cluster.admin.delete("/brokers/topics/t/3"))
-        errors = [event["text"] for event in events if event["log_level"] is LogLevel.error and "text" in event]
+        errors = [
+            event["text"]
+            for event in events
+            if event["log_level"] is LogLevel.error and "text" in event
+        ]
         self.assertEqual(len(errors), 1, errors)
         self.assertIn(text, errors[0])
         self.cluster.do(self.cluster.admin.delete(path))
@@ -32,7 +36,14 @@ class GarbageTests(GroupCase):
 
     def test_members(self) -> None:
         """A registration that is none."""
-        for data in (b"what?", b'{ "t": 1.5 }', b"[1]", b"\xff\xfe", b'{ "t": 2147483647 }', b"*2147483647*.*"):
+        for data in (
+            b"what?",
+            b'{ "t": 1.5 }',
+            b"[1]",
+            b"\xff\xfe",
+            b'{ "t": 2147483647 }',
+            b"*2147483647*.*",
+        ):
             self.check("/consumers/g/ids/g_stranger", data, "/consumers/g/ids/g_stranger")
 
     def test_javaPattern(self) -> None:
@@ -82,5 +93,7 @@ class GarbageTests(GroupCase):
         self.streams(member)
         self.cluster.do(self.cluster.admin.delete("/consumers/g/ids/g_m1"))
         self.cluster.advance(3)
-        self.assertEqual(json.loads(self.cluster.zookeeper.tree()["/consumers/g/ids/g_m1"][0]), {"t": 1})
+        self.assertEqual(
+            json.loads(self.cluster.zookeeper.tree()["/consumers/g/ids/g_m1"][0]), {"t": 1}
+        )
         self.assertEqual(len(member.owned), 2)

@@ -26,7 +26,10 @@ class SessionTests(GroupCase):
         self.assertIsNone(stream.take(), "what is queued may be another's")
         self.cluster.advance(1)
         self.assertEqual(len(member.owned), 2)
-        self.assertEqual([each.value for each in got if each is not None] + drain(stream), [b"%d" % index for index in range(10)])
+        self.assertEqual(
+            [each.value for each in got if each is not None] + drain(stream),
+            [b"%d" % index for index in range(10)],
+        )
 
     def test_otherMovedOn(self) -> None:
         """If another had the partition meanwhile and committed, what it stored counts."""
@@ -135,7 +138,12 @@ class SessionTests(GroupCase):
     def test_expiryAtTheEnd(self) -> None:
         """A session that ends while the member leaves does not keep it from leaving."""
         self.cluster.zookeeper.latency = 0.05
-        member = ConsumerConnector(self.clock, {"groupid": "g"}, session := self.cluster.zookeeper.client(), endpointFor=self.cluster.endpointFor)
+        member = ConsumerConnector(
+            self.clock,
+            {"groupid": "g"},
+            session := self.cluster.zookeeper.client(),
+            endpointFor=self.cluster.endpointFor,
+        )
         member.connect()
         self.cluster.advance(1)
         self.soon(member.createMessageStreams({"t": 1}))

@@ -11,7 +11,12 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.offsetstores import IOffsetStore, MemoryOffsetStore, SqliteOffsetStore, ZookeeperOffsetStore
+from pylogbroker.consumer.offsetstores import (
+    IOffsetStore,
+    MemoryOffsetStore,
+    SqliteOffsetStore,
+    ZookeeperOffsetStore,
+)
 from pylogbroker.errors import ConnectionLossException, OffsetConflictError
 from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
 from pylogbroker.testing.zookeeper import ZookeeperDouble
@@ -137,7 +142,10 @@ class SqliteTests(Promises, SynchronousTestCase):
         connections = [sqlite3.connect(path, timeout=0) for _member in range(2)]
         for connection in connections:
             self.addCleanup(connection.close)
-        first, second = (SqliteOffsetStore(connection, "g", Random(number)) for number, connection in enumerate(connections))
+        first, second = (
+            SqliteOffsetStore(connection, "g", Random(number))
+            for number, connection in enumerate(connections)
+        )
         self.connection = connections[0]
         self.other = connections[1]
         return first, second

@@ -69,7 +69,9 @@ class OwnershipTests(GroupCase):
     def test_brokenOff(self) -> None:
         """Who is cancelled while hundreds are let go of begins no more of them."""
         ownership = Ownership(self.cluster.zookeeper.client(), GroupPaths("g"), "m")
-        disowning = Deferred.fromCoroutine(ownership.disown({place(f"0-{number}"): "m-0" for number in range(300)}))
+        disowning = Deferred.fromCoroutine(
+            ownership.disown({place(f"0-{number}"): "m-0" for number in range(300)})
+        )
         disowning.cancel()
         self.failureResultOf(disowning, CancelledError)
 
@@ -78,6 +80,8 @@ class OwnershipTests(GroupCase):
         member = self.member()
         self.streams(member)
         self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-0"))
-        self.cluster.do(self.cluster.admin.create("/consumers/g/owners/t/0-0", b"somebody", flags=1))
+        self.cluster.do(
+            self.cluster.admin.create("/consumers/g/owners/t/0-0", b"somebody", flags=1)
+        )
         self.cluster.do(member.shutdown())
         self.assertEqual(self.owners(), {"0-0": "somebody"})

@@ -42,7 +42,11 @@ def partitions(*texts: str) -> list[BrokerPartition]:
 
 
 def view(members: Any, *texts: str) -> View:
-    return View({member: StaticSubscription({"t": 1}) for member in members}, {"t": partitions(*texts)}, BROKERS)
+    return View(
+        {member: StaticSubscription({"t": 1}) for member in members},
+        {"t": partitions(*texts)},
+        BROKERS,
+    )
 
 
 class ShareTests(SynchronousTestCase):
@@ -52,11 +56,23 @@ class ShareTests(SynchronousTestCase):
         """spec-0.7 zookeeper §4.5's examples, and ZKLoadBalanceTest.testLoadBalance: brokers come and go, the shares are as listed."""
         both = ("g_consumer1", "g_consumer2")
         seen = view(both, "200-0", "200-1", "300-0", "300-1", "400-0")
-        self.assertEqual(shareOf("g_consumer1", seen), dict.fromkeys(map(place, ("200-0", "200-1", "300-0")), "g_consumer1-0"))
-        self.assertEqual(shareOf("g_consumer2", seen), dict.fromkeys(map(place, ("300-1", "400-0")), "g_consumer2-0"))
+        self.assertEqual(
+            shareOf("g_consumer1", seen),
+            dict.fromkeys(map(place, ("200-0", "200-1", "300-0")), "g_consumer1-0"),
+        )
+        self.assertEqual(
+            shareOf("g_consumer2", seen),
+            dict.fromkeys(map(place, ("300-1", "400-0")), "g_consumer2-0"),
+        )
         seen = view(both, "200-0", "200-1", "300-0", "300-1")
-        self.assertEqual(shareOf("g_consumer1", seen), dict.fromkeys(map(place, ("200-0", "200-1")), "g_consumer1-0"))
-        self.assertEqual(shareOf("g_consumer2", seen), dict.fromkeys(map(place, ("300-0", "300-1")), "g_consumer2-0"))
+        self.assertEqual(
+            shareOf("g_consumer1", seen),
+            dict.fromkeys(map(place, ("200-0", "200-1")), "g_consumer1-0"),
+        )
+        self.assertEqual(
+            shareOf("g_consumer2", seen),
+            dict.fromkeys(map(place, ("300-0", "300-1")), "g_consumer2-0"),
+        )
 
     def test_moreMembersThanPartitions(self) -> None:
         """A member beyond the number of partitions gets none; it is idle, not missing."""
@@ -68,7 +84,11 @@ class ShareTests(SynchronousTestCase):
 
     def test_kindsMix(self) -> None:
         """A static and a wildcard member share a topic that both want; threads count one by one."""
-        seen = View({"a": StaticSubscription({"t": 2}), "b": whitelist("t|u", 1)}, {"t": partitions("0-0", "0-1", "0-2")}, {})
+        seen = View(
+            {"a": StaticSubscription({"t": 2}), "b": whitelist("t|u", 1)},
+            {"t": partitions("0-0", "0-1", "0-2")},
+            {},
+        )
         self.assertEqual(shareOf("a", seen), {place("0-0"): "a-0", place("0-1"): "a-1"})
         self.assertEqual(shareOf("b", seen), {place("0-2"): "b-0"})
 
@@ -94,15 +114,21 @@ class RebalanceTests(SynchronousTestCase):
         """A change elsewhere costs one look; nothing is let go, and fetching goes on with the brokers of now."""
         member = self.owning("200-0")
         self.assertEqual(member.changed(), [Look()])
-        self.assertEqual(member.answered(Seen(view("a", "200-0"))), [Fetch({place("200-0"): "a-0"}, BROKERS)])
+        self.assertEqual(
+            member.answered(Seen(view("a", "200-0"))), [Fetch({place("200-0"): "a-0"}, BROKERS)]
+        )
 
     def test_onlyWhatIsAnothers(self) -> None:
         """A member lets go only of what becomes another's."""
         member = self.owning("200-0", "200-1")
         member.changed()
-        self.assertEqual(member.answered(Seen(view("ab", "200-0", "200-1"))), [Release({place("200-1"): "a-0"})])
+        self.assertEqual(
+            member.answered(Seen(view("ab", "200-0", "200-1"))), [Release({place("200-1"): "a-0"})]
+        )
         self.assertEqual(member.answered(Released()), [Claim({})])
-        self.assertEqual(member.answered(Claimed(frozenset())), [Fetch({place("200-0"): "a-0"}, BROKERS)])
+        self.assertEqual(
+            member.answered(Claimed(frozenset())), [Fetch({place("200-0"): "a-0"}, BROKERS)]
+        )
 
     def test_changedMeanwhile(self) -> None:
         """A change while a rebalance goes on is acted on at its end; two are acted on once."""
@@ -110,15 +136,23 @@ class RebalanceTests(SynchronousTestCase):
         member.changed()
         self.assertEqual(member.changed(), [])
         self.assertEqual(member.changed(), [])
-        self.assertEqual(member.answered(Seen(view("a", "200-0"))), [Fetch({place("200-0"): "a-0"}, BROKERS), Look()])
+        self.assertEqual(
+            member.answered(Seen(view("a", "200-0"))),
+            [Fetch({place("200-0"): "a-0"}, BROKERS), Look()],
+        )
 
     def test_yields(self) -> None:
         """Who does not get all gives back what it got, keeps what it had, waits, and looks again."""
         member = self.owning("200-0")
         member.changed()
         member.answered(Seen(view("a", "200-0", "200-1", "300-0")))
-        self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0", place("300-0"): "a-0"})])
-        self.assertEqual(member.answered(Claimed(frozenset([place("300-0")]))), [Release({place("300-0"): "a-0"})])
+        self.assertEqual(
+            member.answered(Released()), [Claim({place("200-1"): "a-0", place("300-0"): "a-0"})]
+        )
+        self.assertEqual(
+            member.answered(Claimed(frozenset([place("300-0")]))),
+            [Release({place("300-0"): "a-0"})],
+        )
         (effect,) = member.answered(Released())
         assert isinstance(effect, BackOff)
         self.assertEqual((effect.factor, effect.attempt), (1, 1))
@@ -228,7 +262,9 @@ class RebalanceTests(SynchronousTestCase):
         for steps in range(4):
             member = self.owning("200-0")
             member.changed()
-            for answer in (Seen(view("a", "200-0", "200-1")), Released(), Claimed(frozenset()))[:steps]:
+            for answer in (Seen(view("a", "200-0", "200-1")), Released(), Claimed(frozenset()))[
+                :steps
+            ]:
                 member.answered(answer)
             self.assertEqual(member.expired(), [Forget()])
             self.assertEqual(member.owned, {})
@@ -296,9 +332,15 @@ class Group:
             self.take(name, self.members[name].stopped())
 
     def expire(self, name: str) -> None:
-        if name in self.registered and self.members[name].state not in (State.SUSPENDED, State.STOPPING, State.STOPPED):
+        if name in self.registered and self.members[name].state not in (
+            State.SUSPENDED,
+            State.STOPPING,
+            State.STOPPED,
+        ):
             self.pending[name] = []
-            self.owners = {each: thread for each, thread in self.owners.items() if not thread.startswith(name)}
+            self.owners = {
+                each: thread for each, thread in self.owners.items() if not thread.startswith(name)
+            }
             self.registered.discard(name)
             self.take(name, self.members[name].expired())
             self.tellOthers()
@@ -318,14 +360,20 @@ class Group:
             if isinstance(effect, Fetch):
                 self.fetching[name] = set(effect.share)
                 for each in effect.share:
-                    assert self.owners.get(each) == effect.share[each], f"{name} fetches {each}, which is {self.owners.get(each)}'s"
+                    assert self.owners.get(each) == effect.share[each], (
+                        f"{name} fetches {each}, which is {self.owners.get(each)}'s"
+                    )
             elif isinstance(effect, Forget):
                 self.fetching[name] = set()
             elif isinstance(effect, BackOff):
                 self.waiting.add(name)
             elif isinstance(effect, Finish):
                 self.registered.discard(name)
-                self.owners = {each: thread for each, thread in self.owners.items() if not thread.startswith(name)}
+                self.owners = {
+                    each: thread
+                    for each, thread in self.owners.items()
+                    if not thread.startswith(name)
+                }
                 self.tellOthers()
             else:
                 if isinstance(effect, Release):
@@ -339,7 +387,11 @@ class Group:
         effect = self.pending[name].pop(0)
         answer: Any = Failed("lost")
         if isinstance(effect, Look):
-            seen = View({member: StaticSubscription({"t": 1}) for member in self.registered}, {"t": list(self.partitions)}, {200: BROKERS[200]})
+            seen = View(
+                {member: StaticSubscription({"t": 1}) for member in self.registered},
+                {"t": list(self.partitions)},
+                {200: BROKERS[200]},
+            )
             if not isFailing:
                 answer = Seen(seen)
         else:
@@ -352,7 +404,9 @@ class Group:
                 if not isFailing:
                     answer = Released()
             else:
-                got = {each for each, thread in done if self.owners.setdefault(each, thread) == thread}
+                got = {
+                    each for each, thread in done if self.owners.setdefault(each, thread) == thread
+                }
                 if not isFailing:
                     answer = Claimed(frozenset(got))
         self.take(name, self.members[name].answered(answer))
@@ -370,7 +424,21 @@ class Group:
 NAMES = ["a", "b", "c", "d"]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["join", "leave", "expire", "reconnect", "resize", "perform", "perform", "perform", "fail", "half", "wake"]),
+        st.sampled_from(
+            [
+                "join",
+                "leave",
+                "expire",
+                "reconnect",
+                "resize",
+                "perform",
+                "perform",
+                "perform",
+                "fail",
+                "half",
+                "wake",
+            ]
+        ),
         st.sampled_from(NAMES),
         st.integers(0, 7),
     ),
@@ -382,7 +450,9 @@ class ConvergenceTests(SynchronousTestCase):
     """Many members."""
 
     @given(STEPS)
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(
+        max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    )
     def test_converges(self, steps: list[tuple[str, str, int]]) -> None:
         """
         Whatever the order of joins, ends, expiries, failures half way and changes: nobody ever fetches what is not its own or what another fetches, and
@@ -408,7 +478,14 @@ class ConvergenceTests(SynchronousTestCase):
                 break
         else:
             self.fail("the group does not come to rest")
-        wanted = View({member: StaticSubscription({"t": 1}) for member in group.registered}, {"t": group.partitions}, {})
+        wanted = View(
+            {member: StaticSubscription({"t": 1}) for member in group.registered},
+            {"t": group.partitions},
+            {},
+        )
         for name in NAMES:
             self.assertEqual(group.fetching[name], set(shareOf(name, wanted) or ()), name)
-        self.assertEqual(set(group.owners), {Place("t", each) for each in group.partitions} if group.registered else set())
+        self.assertEqual(
+            set(group.owners),
+            {Place("t", each) for each in group.partitions} if group.registered else set(),
+        )

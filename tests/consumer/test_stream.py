@@ -110,11 +110,29 @@ class TakingTests(StreamCase):
         a, b, end = 11, 11 + len(first) + len(empty), len(data)
         stream = self.stream(isCounting=True)
         stream.put(Chunk(A, MessageSet(data, 0), end, end))
-        found = {message.value: (message.nextOffset, doneCountOf(message.nextOffset)) for message in iter(stream.take, None)}
-        wanted = {b"0": (a, 0), b"a": (a, 1), b"b": (a, 2), b"c": (b - len(empty), 0), b"d": (b, 1), b"e": (end - 11, 0), b"f": (end, 0)}
+        found = {
+            message.value: (message.nextOffset, doneCountOf(message.nextOffset))
+            for message in iter(stream.take, None)
+        }
+        wanted = {
+            b"0": (a, 0),
+            b"a": (a, 1),
+            b"b": (a, 2),
+            b"c": (b - len(empty), 0),
+            b"d": (b, 1),
+            b"e": (end - 11, 0),
+            b"f": (end, 0),
+        }
         self.assertEqual(found, wanted)
         self.assertEqual(list(MessageSet(data).counted()), list(MessageSet(data).payloads()))
-        for begin, doneCount, values in ((a, 0, b"abcdef"), (a, 1, b"bcdef"), (a, 2, b"cdef"), (b, 1, b"ef"), (a, 9, b"cdef"), (end - 11, 1, b"f")):
+        for begin, doneCount, values in (
+            (a, 0, b"abcdef"),
+            (a, 1, b"bcdef"),
+            (a, 2, b"cdef"),
+            (b, 1, b"ef"),
+            (a, 9, b"cdef"),
+            (end - 11, 1, b"f"),
+        ):
             stream = self.stream(isCounting=True)
             self.positions[A] = OffsetInSet(begin, doneCount) if doneCount else begin
             stream.put(Chunk(A, MessageSet(data[begin:], begin), end - begin, end))
@@ -130,7 +148,10 @@ class TakingTests(StreamCase):
         stream.put(chunk(A, 100, b"a", b"b"))
         stream.put(chunk(B, 0, b"c"))
         ahead = stream.takeAhead(2)
-        self.assertEqual(([each.value for each in ahead.messages], ahead.error, self.positions), ([b"a", b"b"], None, {A: 0, B: 0}))
+        self.assertEqual(
+            ([each.value for each in ahead.messages], ahead.error, self.positions),
+            ([b"a", b"b"], None, {A: 0, B: 0}),
+        )
         self.assertEqual(stream.take(), ConsumedMessage(b"c", "t", BrokerPartition(0, 1), 11))
         self.assertEqual(self.positions, {A: 0, B: 11})
         stream.done(ahead)
@@ -141,7 +162,10 @@ class TakingTests(StreamCase):
         stream.drop((A,))
         self.positions[A] = 122
         stream.done(ahead)
-        self.assertEqual((self.positions, [each.value for each in ahead.messages]), ({A: 122, B: 22}, [b"d", b"e"]))
+        self.assertEqual(
+            (self.positions, [each.value for each in ahead.messages]),
+            ({A: 122, B: 22}, [b"d", b"e"]),
+        )
         self.assertEqual(stream.takeAhead(10).messages, [])
 
     def test_aheadOfJump(self) -> None:
@@ -371,7 +395,15 @@ class IteratingTests(StreamCase):
                 stream = self.stream(decode=int)
                 stream.put(chunk(A, 0, b"1"))
                 stream.put(chunk(place, start, b"x", b"2"))
-                self.assertEqual([each.value for each in self.successResultOf(Deferred.fromCoroutine(stream.chunks().__anext__()))], [1])
+                self.assertEqual(
+                    [
+                        each.value
+                        for each in self.successResultOf(
+                            Deferred.fromCoroutine(stream.chunks().__anext__())
+                        )
+                    ],
+                    [1],
+                )
                 self.assertEqual(self.positions, {A: 11, B: 0})
                 again = stream.chunks().__anext__() if isChunks else stream.__anext__()
                 self.failureResultOf(Deferred.fromCoroutine(again), ValueError)
@@ -427,7 +459,9 @@ class IteratingTests(StreamCase):
             self.clock.advance(0.2)
             self.failureResultOf(reading, ConsumerTimeoutError)
         stream.put(chunk(A, 0, b"a"))
-        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(stream.__anext__())).value, b"a")
+        self.assertEqual(
+            self.successResultOf(Deferred.fromCoroutine(stream.__anext__())).value, b"a"
+        )
 
     def test_cancelled(self) -> None:
         """Who stops waiting loses no message."""

@@ -58,7 +58,9 @@ class TwistedClients:
         self._case.addCleanup(client.close)
         return Awaited(client, maybeDeferred)
 
-    def consumer(self, host: str, port: int, responseSizeMax: int | None = None, **arguments: Any) -> Awaited:
+    def consumer(
+        self, host: str, port: int, responseSizeMax: int | None = None, **arguments: Any
+    ) -> Awaited:
         """A simple consumer."""
         if responseSizeMax is not None:
             arguments["limits"] = ConnectionLimits(responseSizeMax=responseSizeMax)

@@ -36,7 +36,9 @@ class FileSystemContract(SynchronousTestCase):
         file.close()
         return self.at(name)
 
-    def fails(self, action: str, code: int, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
+    def fails(
+        self, action: str, code: int, call: Callable[..., Any], *arguments: Any, **keywords: Any
+    ) -> None:
         """The call raises a L{StorageError} that names the action and the system's number."""
         error = self.assertRaises(StorageError, call, *arguments, **keywords)
         self.assertEqual((error.action, error.errno), (action, code))

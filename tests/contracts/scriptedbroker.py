@@ -66,7 +66,9 @@ class ScriptedBroker:
         self.onRequest: Callable[[ScriptedConnection], object] = lambda connection: None
         self.connections: list[ScriptedConnection] = []
         self.open: set[ScriptedConnection] = set()
-        self._port: Any = reactor.listenTCP(0, Factory.forProtocol(self._build), interface="127.0.0.1")
+        self._port: Any = reactor.listenTCP(
+            0, Factory.forProtocol(self._build), interface="127.0.0.1"
+        )
         self.host = "127.0.0.1"
         self.port: int = self._port.getHost().port
 

@@ -9,7 +9,13 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.errors import ConnectionError, RemoteOffsetOutOfRangeError, RemotePartitionError, TimedOutError, WireError  # noqa: A004
+from pylogbroker.errors import (
+    ConnectionError,
+    RemoteOffsetOutOfRangeError,
+    RemotePartitionError,
+    TimedOutError,
+    WireError,
+)  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeOffsets
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
@@ -51,7 +57,9 @@ class SimpleConsumerPromises:
         messages = await self.consumer.fetch("topic", 2, 40, 1000)
         self.assertEqual(list(messages.payloads()), MESSAGES)
         self.assertEqual((messages.validSize, messages.nextOffset), (30, 70))
-        self.assertEqual(self.broker.connections[0].requests, [encodeFetch("topic", 2, 40, 1000)[4:]])
+        self.assertEqual(
+            self.broker.connections[0].requests, [encodeFetch("topic", 2, 40, 1000)[4:]]
+        )
 
     async def test_byteByByte(self) -> None:
         """It does not matter how the answer is cut up."""
@@ -61,12 +69,16 @@ class SimpleConsumerPromises:
                 connection.write(bytes([each]))
 
         self.broker.onRequest = answer
-        self.assertEqual(list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES)
+        self.assertEqual(
+            list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES
+        )
 
     async def test_largeAnswer(self) -> None:
         """Nor how large it is, within the limit."""
         large = encodeSet([bytes([each % 256]) * 1000 for each in range(20_000)])
-        self.broker.onRequest = lambda connection: connection.write(fetchHeader(0, len(large)) + large)
+        self.broker.onRequest = lambda connection: connection.write(
+            fetchHeader(0, len(large)) + large
+        )
         self.assertEqual((await self.consumer.fetch("topic", 2, 40, len(large))).data, large)
 
     async def test_errorWaits(self) -> None:
@@ -81,18 +93,27 @@ class SimpleConsumerPromises:
     async def test_multifetch(self) -> None:
         """Several fetches go in one request; each set has its own offset and its own error; the outer code says nothing."""
         body = multiFetchHeader([30, 0]) + ANSWER + fetchHeader(3, 0)
-        self.broker.onRequest = lambda connection: connection.write(body[:4] + b"\xff\xff" + body[6:])
-        first, second = await self.consumer.multifetch([("topic", 0, 40, 1000), ("other", 9, 5, 500)])
+        self.broker.onRequest = lambda connection: connection.write(
+            body[:4] + b"\xff\xff" + body[6:]
+        )
+        first, second = await self.consumer.multifetch(
+            [("topic", 0, 40, 1000), ("other", 9, 5, 500)]
+        )
         self.assertEqual(list(first.payloads()), MESSAGES)
         self.assertIsInstance(second.error, RemotePartitionError)
         self.assertEqual(second.baseOffset, 5)
-        self.assertEqual(self.broker.connections[0].requests, [encodeMultiFetch([("topic", 0, 40, 1000), ("other", 9, 5, 500)])[4:]])
+        self.assertEqual(
+            self.broker.connections[0].requests,
+            [encodeMultiFetch([("topic", 0, 40, 1000), ("other", 9, 5, 500)])[4:]],
+        )
 
     async def test_getOffsetsBefore(self) -> None:
         """Offsets come in descending order, as the broker sent them."""
         self.broker.onRequest = lambda connection: connection.write(offsetsAnswer([240, 216, 0]))
         self.assertEqual(await self.consumer.getOffsetsBefore("topic", 0, 1234, 10), [240, 216, 0])
-        self.assertEqual(self.broker.connections[0].requests, [encodeOffsets("topic", 0, 1234, 10)[4:]])
+        self.assertEqual(
+            self.broker.connections[0].requests, [encodeOffsets("topic", 0, 1234, 10)[4:]]
+        )
 
     async def test_oneConnection(self) -> None:
         """One call after the other goes over one connection."""
@@ -106,7 +127,11 @@ class SimpleConsumerPromises:
         for lose in (ScriptedConnection.end, ScriptedConnection.cut):
             first = len(self.broker.connections) or 1
 
-            def answer(connection: ScriptedConnection, first: int = first, lose: Callable[[ScriptedConnection], None] = lose) -> None:
+            def answer(
+                connection: ScriptedConnection,
+                first: int = first,
+                lose: Callable[[ScriptedConnection], None] = lose,
+            ) -> None:
                 if connection.index < first:
                     connection.write(ANSWER[:20])
                     lose(connection)
@@ -114,9 +139,14 @@ class SimpleConsumerPromises:
                     connection.write(ANSWER)
 
             self.broker.onRequest = answer
-            self.assertEqual(list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES)
+            self.assertEqual(
+                list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES
+            )
         question = encodeFetch("topic", 2, 40, 1000)[4:]
-        self.assertEqual([connection.requests for connection in self.broker.connections], [[question], [question, question], [question]])
+        self.assertEqual(
+            [connection.requests for connection in self.broker.connections],
+            [[question], [question, question], [question]],
+        )
 
     async def test_lostTwice(self) -> None:
         """When that is lost, too, it fails; the text says that a refusal may look like that."""
@@ -130,7 +160,9 @@ class SimpleConsumerPromises:
         self.broker.onRequest = ScriptedConnection.end
         await failure(self.consumer.fetch("topic", 2, 40, 1000), ConnectionError)
         self.broker.onRequest = lambda connection: connection.write(ANSWER)
-        self.assertEqual(list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES)
+        self.assertEqual(
+            list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES
+        )
 
     async def test_endedWhileIdle(self) -> None:
         """A connection that the broker ended between two calls, as one does that was restarted, costs nothing."""
@@ -141,13 +173,17 @@ class SimpleConsumerPromises:
 
         self.broker.onRequest = answer
         for _ in range(4):
-            self.assertEqual(list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES)
+            self.assertEqual(
+                list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES
+            )
 
     async def test_noBroker(self) -> None:
         """Where nobody listens, it fails with the reason."""
         await self.broker.stopListening()
         consumer = self.build(connectTimeoutMs=50)
-        self.assertIn("refused", str(await failure(consumer.fetch("topic", 2, 40, 1000), ConnectionError)))
+        self.assertIn(
+            "refused", str(await failure(consumer.fetch("topic", 2, 40, 1000), ConnectionError))
+        )
 
     async def test_timeout(self) -> None:
         """A broker that does not answer is given up after C{timeoutMs}; the call is not repeated."""

@@ -47,7 +47,9 @@ class SyncProducerPromises:
         self.reactor = reactor
         self.clients = self.kind(reactor, self)
 
-    async def serve(self, properties: dict[str, str] | None = None, directory: str | None = None) -> LocalBroker:
+    async def serve(
+        self, properties: dict[str, str] | None = None, directory: str | None = None
+    ) -> LocalBroker:
         """A broker, which is stopped after the test at the latest."""
         broker = LocalBroker(self.reactor, properties, directory)
         self.addCleanup(broker.stop)
@@ -59,7 +61,11 @@ class SyncProducerPromises:
         broker = await self.serve()
         producer = self.clients.producer(broker.host, broker.port)
         await producer.close()
-        found = [await failure(call(), ClosedError) for call in 3 * [lambda: producer.send("test", 0, b""), lambda: producer.confirm("test", 0)]]
+        found = [
+            await failure(call(), ClosedError)
+            for call in 3
+            * [lambda: producer.send("test", 0, b""), lambda: producer.confirm("test", 0)]
+        ]
         self.assertEqual(len({id(error) for error in found}), 6)
         depths = [sum(1 for _frame in walk_tb(error.__traceback__)) for error in found]
         self.assertEqual(depths[:2], depths[4:])
@@ -67,12 +73,17 @@ class SyncProducerPromises:
     async def test_confirmed(self) -> None:
         """A confirmation tells the end behind what was sent; from there on is read what is sent next."""
         broker = await self.serve()
-        producer, consumer = self.clients.producer(broker.host, broker.port), self.clients.consumer(broker.host, broker.port)
+        producer, consumer = (
+            self.clients.producer(broker.host, broker.port),
+            self.clients.consumer(broker.host, broker.port),
+        )
         self.assertEqual(await producer.confirm("test", 0), 0)
         await producer.send("test", 0, [b"hello"])
         self.assertEqual(await producer.confirm("test", 0), 15)
         await producer.multiSend([("test", 0, [b"there"]), ("other", 0, [b"x"])])
-        self.assertEqual((await producer.confirm("test", 0), await producer.confirm("other", 0)), (30, 11))
+        self.assertEqual(
+            (await producer.confirm("test", 0), await producer.confirm("other", 0)), (30, 11)
+        )
         self.assertEqual(payloads(await consumer.fetch("test", 0, 15, SIZE_MAX)), [b"there"])
 
     async def test_droppedIsUnknown(self) -> None:
@@ -88,7 +99,11 @@ class SyncProducerPromises:
         """What the broker refuses by closing the connection is unknown to the producer, which goes on over a new one."""
         broker = await self.serve()
         producer = self.clients.producer(broker.host, broker.port)
-        for topic, partition, messages in (("no/topic", 0, [b"x"]), ("test", 7, [b"x"]), ("test", 0, encodeMessage(b"x")[:-1] + b"y")):
+        for topic, partition, messages in (
+            ("no/topic", 0, [b"x"]),
+            ("test", 7, [b"x"]),
+            ("test", 0, encodeMessage(b"x")[:-1] + b"y"),
+        ):
             await producer.send(topic, partition, messages)
             await failure(producer.confirm("test", 0), ConnectionError)
         await producer.send("test", 0, [b"good"])
@@ -100,7 +115,10 @@ class SyncProducerPromises:
         os.mkdir(directory)
         broker = await self.serve({}, directory)
         again = {"port": str(broker.port)}
-        producer, consumer = self.clients.producer(broker.host, broker.port), self.clients.consumer(broker.host, broker.port)
+        producer, consumer = (
+            self.clients.producer(broker.host, broker.port),
+            self.clients.consumer(broker.host, broker.port),
+        )
         await producer.send("test", 0, [b"before"])
         await producer.confirm("test", 0)
         await producer.send("test", 0, [b"not confirmed"])
@@ -116,11 +134,17 @@ class SyncProducerPromises:
     async def test_reconnecting(self) -> None:
         """With a new connection for every few requests, the order is kept and nothing is in doubt."""
         broker = await self.serve()
-        producer, consumer = self.clients.producer(broker.host, broker.port, reconnectIntervalCount=3), self.clients.consumer(broker.host, broker.port)
+        producer, consumer = (
+            self.clients.producer(broker.host, broker.port, reconnectIntervalCount=3),
+            self.clients.consumer(broker.host, broker.port),
+        )
         for each in range(20):
             await producer.send("test", 0, [b"%d" % each])
         await producer.confirm("test", 0)
-        self.assertEqual(payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)), [b"%d" % each for each in range(20)])
+        self.assertEqual(
+            payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)),
+            [b"%d" % each for each in range(20)],
+        )
 
 
 class TwistedSyncProducerTests(SyncProducerPromises, TestCase):
@@ -135,21 +159,30 @@ class TwistedSyncProducerTests(SyncProducerPromises, TestCase):
         for each in range(1000):
             producer.send("test", 0, [b"%d" % each])
         await producer.close()
-        messages = await self.clients.consumer(broker.host, broker.port).fetch("test", 0, 0, SIZE_MAX)
+        messages = await self.clients.consumer(broker.host, broker.port).fetch(
+            "test", 0, 0, SIZE_MAX
+        )
         self.assertEqual(payloads(messages), [b"%d" % each for each in range(1000)])
 
     async def test_overTls(self) -> None:
         """Over TLS all is the same; what is sent before closing is kept."""
         key, certificate = writeCertificate(FilePath(self.mktemp()))
-        broker = await self.serve({"listeners": f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={certificate}"})
+        broker = await self.serve(
+            {"listeners": f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={certificate}"}
+        )
         endpoint = f"ssl:127.0.0.1:{broker.port}"
-        producer, consumer = SyncProducer(self.reactor, endpoint), SimpleConsumer(self.reactor, endpoint)
+        producer, consumer = (
+            SyncProducer(self.reactor, endpoint),
+            SimpleConsumer(self.reactor, endpoint),
+        )
         self.addCleanup(consumer.close)
         await producer.send("test", 0, [b"x" * 300_000])
         self.assertEqual(await producer.confirm("test", 0), 300_010)
         producer.send("test", 0, [b"y" * 300_000])
         await producer.close()
-        self.assertEqual(payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)), [b"x" * 300_000, b"y" * 300_000])
+        self.assertEqual(
+            payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)), [b"x" * 300_000, b"y" * 300_000]
+        )
 
 
 class BlockingSyncProducerTests(SyncProducerPromises, TestCase):
@@ -169,13 +202,21 @@ def writeCertificate(directory: FilePath[str]) -> tuple[str, str]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        x509.CertificateBuilder(
+            name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1)
+        )
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     keyPath, certificatePath = directory.child("key.pem"), directory.child("certificate.pem")
     keyPath.setContent(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     certificatePath.setContent(certificate.public_bytes(serialization.Encoding.PEM))
     return keyPath.path, certificatePath.path

@@ -142,7 +142,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual(await client.create("/a", b"one"), "/a")
         data, stat = await client.get("/a")
         self.assertEqual(data, b"one")
-        self.assertEqual((stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren), (0, 0, 0, 0))
+        self.assertEqual(
+            (stat.version, stat.cversion, stat.ephemeralOwner, stat.numChildren), (0, 0, 0, 0)
+        )
         self.assertEqual(stat.czxid, stat.mzxid)
         self.assertEqual(await client.create("/a/b"), "/a/b")
         self.assertEqual((await client.get("/a/b"))[0], b"")
@@ -290,11 +292,17 @@ class ZookeeperContract(ZookeeperCase):
         events, session = self.events(client), client.session_id
         await client.create("/e", flags=EPHEMERAL)
         await self.bench.disconnect(client)
-        self.assertEqual((events, client.connected, client.session_id), ([SessionEvent.SUSPENDED], False, session))
+        self.assertEqual(
+            (events, client.connected, client.session_id),
+            ([SessionEvent.SUSPENDED], False, session),
+        )
         request = client.create("/later", flags=EPHEMERAL)
         await self.bench.reconnect(client)
         self.assertEqual(await request, "/later")
-        self.assertEqual((events, client.connected, client.session_id), ([SessionEvent.SUSPENDED, SessionEvent.CONNECTED], True, session))
+        self.assertEqual(
+            (events, client.connected, client.session_id),
+            ([SessionEvent.SUSPENDED, SessionEvent.CONNECTED], True, session),
+        )
         self.assertEqual((await other.exists("/e")).ephemeralOwner, session)
 
     async def test_expired(self) -> None:
@@ -394,7 +402,9 @@ class ZookeeperContract(ZookeeperCase):
         outcome = self.outcome(watch)
         await client.close()
         await client.close()
-        self.assertEqual((events, client.connected, client.session_id), ([SessionEvent.CLOSED], False, 0))
+        self.assertEqual(
+            (events, client.connected, client.session_id), ([SessionEvent.CLOSED], False, 0)
+        )
         self.assertIsInstance(outcome[0], ClosingException)
         await self.fails(ClosingException, "/a", client.get("/a"))
         result, watch = client.get_and_watch("/a")
@@ -430,7 +440,10 @@ class ZookeeperContract(ZookeeperCase):
         """A watch of data fires once, when the data is set, though it be to the same, or when the node is deleted."""
         client, other = await self.connected(), await self.connected()
         await client.create("/a", b"one")
-        for change, kind in ((lambda: other.set("/a", b"one"), "changed"), (lambda: other.delete("/a"), "deleted")):
+        for change, kind in (
+            (lambda: other.set("/a", b"one"), "changed"),
+            (lambda: other.delete("/a"), "deleted"),
+        ):
             result, watch = client.get_and_watch("/a")
             self.assertEqual((await result)[0], b"one")
             await change()
@@ -542,7 +555,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual(await watches["missing"], WatchEvent("created", "/missing"))
         self.assertEqual(await watches["children"], WatchEvent("child", "/parent"))
 
-    async def changedMeanwhile(self, change: Callable[[Any], Awaitable[None]]) -> dict[str, Deferred[WatchEvent]]:
+    async def changedMeanwhile(
+        self, change: Callable[[Any], Awaitable[None]]
+    ) -> dict[str, Deferred[WatchEvent]]:
         client, other = await self.connected(), await self.connected()
         watches = await self.settings(client)
         await self.bench.disconnect(client)
@@ -589,7 +604,9 @@ class ZookeeperContract(ZookeeperCase):
 
         watches = await self.changedMeanwhile(change)
         for name in ("data", "existence", "children"):
-            self.assertEqual((await watches[name]).kind, "child" if name == "children" else "changed")
+            self.assertEqual(
+                (await watches[name]).kind, "child" if name == "children" else "changed"
+            )
         self.assertEqual(self.outcome(watches["missing"]), [])
 
     async def test_watchExpires(self) -> None:

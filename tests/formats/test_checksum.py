@@ -22,7 +22,10 @@ class ChecksumTests(SynchronousTestCase):
 
     def test_vectors(self) -> None:
         """The checksums of the specification come out, and that of nothing is 0."""
-        self.assertEqual([crc32(data) for data in (b"", b"hello", b"there", b"x" * 100)], [0, 0x3610A686, 0x5A2FE996, 0x5E0E5D8F])
+        self.assertEqual(
+            [crc32(data) for data in (b"", b"hello", b"there", b"x" * 100)],
+            [0, 0x3610A686, 0x5A2FE996, 0x5E0E5D8F],
+        )
 
     @given(st.binary(max_size=2000))
     def test_agreesWithAnIndependentOne(self, data: bytes) -> None:

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import CorruptCompressionError, DecompressionLimitError, UnknownCodecError
-from pylogbroker.formats.compression import CODEC_NAMES, GZIP, NONE, SNAPPY, codecByName, compress, decompress
+from pylogbroker.formats.compression import (
+    CODEC_NAMES,
+    GZIP,
+    NONE,
+    SNAPPY,
+    codecByName,
+    compress,
+    decompress,
+)
 from tests.fuzz import judge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -28,7 +36,11 @@ MIB = 1 << 20
 
 def stream(*blocks: bytes, version: int = 1) -> bytes:
     """A snappy-java stream of raw blocks."""
-    return STREAM_HEAD[:8] + struct.pack(">ii", version, 1) + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    return (
+        STREAM_HEAD[:8]
+        + struct.pack(">ii", version, 1)
+        + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    )
 
 
 def literal(data: bytes) -> bytes:
@@ -41,13 +53,21 @@ class NameTests(SynchronousTestCase):
 
     def test_numbersAndNames(self) -> None:
         """A codec is found by its name, and by its number as text."""
-        self.assertEqual({number: (codecByName(name), codecByName(str(number))) for number, name in CODEC_NAMES.items()}, {0: (0, 0), 1: (1, 1), 2: (2, 2)})
+        self.assertEqual(
+            {
+                number: (codecByName(name), codecByName(str(number)))
+                for number, name in CODEC_NAMES.items()
+            },
+            {0: (0, 0), 1: (1, 1), 2: (2, 2)},
+        )
         self.assertEqual(CODEC_NAMES, {NONE: "none", GZIP: "gzip", SNAPPY: "snappy"})
 
     def test_unknownName(self) -> None:
         """Any other name is an error that says which there are."""
         for name in ("", "GZIP", "3", "-1", "lz4"):
-            self.assertIn("none, gzip, snappy", str(self.assertRaises(UnknownCodecError, codecByName, name)))
+            self.assertIn(
+                "none, gzip, snappy", str(self.assertRaises(UnknownCodecError, codecByName, name))
+            )
 
     def test_unknownNumber(self) -> None:
         """Codec 3 can neither be written nor read; codec 0 is no compression that could be opened."""
@@ -60,7 +80,10 @@ class NameTests(SynchronousTestCase):
 class RoundTripTests(SynchronousTestCase):
     """What is compressed comes back."""
 
-    @given(st.sampled_from((GZIP, SNAPPY)), st.one_of(st.binary(max_size=300), st.binary(max_size=9).map(lambda data: data * 9000)))
+    @given(
+        st.sampled_from((GZIP, SNAPPY)),
+        st.one_of(st.binary(max_size=300), st.binary(max_size=9).map(lambda data: data * 9000)),
+    )
     def test_comesBack(self, codec: int, data: bytes) -> None:
         """Ours and an independent reader open what was compressed to the same, within a limit of exactly its size."""
         packed = compress(codec, data)
@@ -91,7 +114,10 @@ class GzipTests(SynchronousTestCase):
 
     def test_furtherMembersAreRead(self) -> None:
         """A concatenated second member is decoded behind the first."""
-        self.assertEqual(decompress(GZIP, gzip.compress(b"one ") + gzip.compress(b"two") + b"junk", PLENTY), b"one two")
+        self.assertEqual(
+            decompress(GZIP, gzip.compress(b"one ") + gzip.compress(b"two") + b"junk", PLENTY),
+            b"one two",
+        )
 
     def test_memberCountHasALimit(self) -> None:
         """Sixteen members are opened; for one more, each of which would cost a copy of what is left, the data are corrupt."""
@@ -158,7 +184,10 @@ class SnappyTests(SynchronousTestCase):
 
     def test_anyBlockSize(self) -> None:
         """Blocks may be of any size, one by one."""
-        self.assertEqual(decompress(SNAPPY, stream(literal(b"a"), literal(b"bc"), literal(b"d" * 60)), PLENTY), b"abc" + b"d" * 60)
+        self.assertEqual(
+            decompress(SNAPPY, stream(literal(b"a"), literal(b"bc"), literal(b"d" * 60)), PLENTY),
+            b"abc" + b"d" * 60,
+        )
 
     def test_rawBlock(self) -> None:
         """A payload that does not begin with the magic bytes is one raw block."""
@@ -175,22 +204,49 @@ class SnappyTests(SynchronousTestCase):
         """Version 1 and later are read, as by snappy-java; an earlier one is corrupt."""
         self.assertEqual(decompress(SNAPPY, stream(literal(b"v"), version=2), PLENTY), b"v")
         for version in (0, -1):
-            self.assertRaises(CorruptCompressionError, decompress, SNAPPY, stream(literal(b"v"), version=version), PLENTY)
+            self.assertRaises(
+                CorruptCompressionError,
+                decompress,
+                SNAPPY,
+                stream(literal(b"v"), version=version),
+                PLENTY,
+            )
 
     def test_brokenStream(self) -> None:
         """A cut or negative block size, a block that is not whole or empty: corrupt."""
         good = stream(literal(b"abc"))
-        for tail in (b"\x00", b"\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x05abcd", b"\x7f\xff\xff\xff", b"\x00\x00\x00\x00"):
+        for tail in (
+            b"\x00",
+            b"\x00\x00\x00",
+            b"\xff\xff\xff\xff",
+            b"\x00\x00\x00\x05abcd",
+            b"\x7f\xff\xff\xff",
+            b"\x00\x00\x00\x00",
+        ):
             self.assertRaises(CorruptCompressionError, decompress, SNAPPY, good + tail, PLENTY)
 
     def test_brokenBlock(self) -> None:
         """No size, a size of more than five bytes, a copy from before the start, fewer bytes than announced: corrupt."""
-        for block in (b"", b"\x80", b"\x80\x80\x80\x80\x80", b"\x04\x01\x01", b"\x05\x00a", b"\x02\x04abc"):
+        for block in (
+            b"",
+            b"\x80",
+            b"\x80\x80\x80\x80\x80",
+            b"\x04\x01\x01",
+            b"\x05\x00a",
+            b"\x02\x04abc",
+        ):
             self.assertRaises(CorruptCompressionError, decompress, SNAPPY, block, PLENTY)
 
     def test_impossibleClaim(self) -> None:
         """A block that claims more than its bytes can possibly open to is corrupt, and is not opened, whatever the limit."""
-        self.assertIn("claims", str(self.assertRaises(CorruptCompressionError, decompress, SNAPPY, b"\xff\xff\xff\xff\x07\x00a", 2**31)))
+        self.assertIn(
+            "claims",
+            str(
+                self.assertRaises(
+                    CorruptCompressionError, decompress, SNAPPY, b"\xff\xff\xff\xff\x07\x00a", 2**31
+                )
+            ),
+        )
 
     def test_densestBlockIsOpened(self) -> None:
         """The densest block that there can be, copies of 64 bytes in 3, is no impossible claim."""
@@ -231,6 +287,8 @@ for data in (block, stream):
         print("refused")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-        out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+        out = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
         self.assertEqual(out[:2], ["refused", "refused"])
         self.assertLess(int(out[2]), 8 << 10)

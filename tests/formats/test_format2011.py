@@ -57,7 +57,9 @@ class FormatTests(SynchronousTestCase):
 
     def test_offsetsAreBytes(self) -> None:
         """An offset's position is a subtraction, the next offset an addition: also beyond 32 bits."""
-        self.assertEqual([Format2011().locate(1000, 1015), Format2011().locate(2**40, 2**40)], [15, 0])
+        self.assertEqual(
+            [Format2011().locate(1000, 1015), Format2011().locate(2**40, 2**40)], [15, 0]
+        )
         self.assertEqual(Format2011().nextOffset(2**40, 15), 2**40 + 15)
 
 
@@ -103,7 +105,11 @@ class ScanTests(SynchronousTestCase):
 
     def test_wrappersAreNotOpened(self) -> None:
         """A wrapper is one entry, and is kept when its own checksum is right, whatever is inside."""
-        data = encodeSet([b"a", b"b"], GZIP) + encodeMessage(b"no snappy", codec=SNAPPY) + encodeMessage(b"no codec", codec=3)
+        data = (
+            encodeSet([b"a", b"b"], GZIP)
+            + encodeMessage(b"no snappy", codec=SNAPPY)
+            + encodeMessage(b"no codec", codec=3)
+        )
         self.assertEqual(len(list(scanOf(data))), 3)
 
     def test_cutSizeField(self) -> None:
@@ -119,7 +125,9 @@ class ScanTests(SynchronousTestCase):
     def test_beyondTheFile(self) -> None:
         """An entry that goes beyond the file ends it, and is not read."""
         for size in (22, 2**31 - 1):
-            self.stops(struct.pack(">i", size) + bytes(21), f"size field is {size} and 21 bytes follow")
+            self.stops(
+                struct.pack(">i", size) + bytes(21), f"size field is {size} and 21 bytes follow"
+            )
 
     def test_checksum(self) -> None:
         """A wrong checksum ends it, in both magics."""
@@ -169,13 +177,22 @@ class ScanTests(SynchronousTestCase):
     def test_positionGrows(self) -> None:
         """The position is behind the entry that was just given: as much as is known to be good."""
         scan = scanOf(HELLO * 3)
-        self.assertEqual([(entry.position + entry.size, scan.position) for entry in scan], [(15, 15), (30, 30), (45, 45)])
+        self.assertEqual(
+            [(entry.position + entry.size, scan.position) for entry in scan],
+            [(15, 15), (30, 30), (45, 45)],
+        )
 
     def test_readFromAnEntryIsTheTail(self) -> None:
         """What is read from the end of the first entry on is the rest of the messages (FileMessageSetTest.testRead)."""
         data = encodeSet([b"one", b"two", b"three"])
         first = next(iter(scanOf(data)))
-        self.assertEqual([payload for payload, _ in MessageSet(data[first.nextOffset :], first.nextOffset).payloads()], [b"two", b"three"])
+        self.assertEqual(
+            [
+                payload
+                for payload, _ in MessageSet(data[first.nextOffset :], first.nextOffset).payloads()
+            ],
+            [b"two", b"three"],
+        )
 
     def test_segmentOf072(self) -> None:
         """The segment that 0.7.2 wrote is good to its end."""
@@ -197,7 +214,12 @@ class WindowTests(SynchronousTestCase):
             self.assertEqual(scan.position, len(data))
             self.assertLess(len(file.reads), 6)
             self.assertLess(sum(size for _, size in file.reads), len(data) + 6 * 1010)
-            self.assertTrue(all(size <= SCAN_WINDOW_SIZE and position + size <= len(data) for position, size in file.reads))
+            self.assertTrue(
+                all(
+                    size <= SCAN_WINDOW_SIZE and position + size <= len(data)
+                    for position, size in file.reads
+                )
+            )
 
     def test_largeEntry(self) -> None:
         """An entry larger than a window is read in pieces of a window, once more than its beginning."""
@@ -205,7 +227,10 @@ class WindowTests(SynchronousTestCase):
             data = HELLO + encodeMessage(bytes(3 * SCAN_WINDOW_SIZE), magic) + HELLO
             file = ReadFile(data)
             self.assertEqual(Format2011().scan(file, 0, 0, len(data)).skipToEnd(), len(data))
-            self.assertEqual([size for _, size in file.reads], [SCAN_WINDOW_SIZE, 10, *[SCAN_WINDOW_SIZE] * 3, len(HELLO)])
+            self.assertEqual(
+                [size for _, size in file.reads],
+                [SCAN_WINDOW_SIZE, 10, *[SCAN_WINDOW_SIZE] * 3, len(HELLO)],
+            )
 
     def test_largeEntryBad(self) -> None:
         """A large entry with another checksum or magic, or whose file has become shorter, ends the walk, and the reason says which."""
@@ -232,11 +257,18 @@ class WindowTests(SynchronousTestCase):
         self.assertLess(peak, 1 << 16)
 
     @given(
-        st.lists(st.tuples(st.binary(max_size=30), st.sampled_from((NONE, GZIP)), st.sampled_from((0, 1))), max_size=6),
+        st.lists(
+            st.tuples(
+                st.binary(max_size=30), st.sampled_from((NONE, GZIP)), st.sampled_from((0, 1))
+            ),
+            max_size=6,
+        ),
         st.integers(0, 2**32),
         st.sampled_from(SCAN_WINDOW_SIZES),
     )
-    def test_anyWindow(self, messages: list[tuple[bytes, int, int]], seed: int, windowSize: int) -> None:
+    def test_anyWindow(
+        self, messages: list[tuple[bytes, int, int]], seed: int, windowSize: int
+    ) -> None:
         """Whatever the size of the window, good and mutated segments are walked as an independent reading of recovery walks them."""
         data = b"".join(encodeSet([payload], codec, magic) for payload, codec, magic in messages)
         head = bytes((SCAN_WINDOW_SIZES.index(windowSize),))

@@ -69,7 +69,6 @@ def changed(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
-
 def deepOf(messages: MessageSet) -> list[tuple[bytes, int]]:
     return [(each.message.payload, each.nextOffset) for each in messages]
 
@@ -90,9 +89,15 @@ class EncodeTests(SynchronousTestCase):
 
     def test_setIsConcatenation(self) -> None:
         """A plain set is its entries one behind the other, without count or padding; of no payloads it is nothing."""
-        self.assertEqual(encodeSet([b"hello", b"there"]).hex(), "0000000b01003610a68668656c6c6f0000000b01005a2fe9967468657265")
+        self.assertEqual(
+            encodeSet([b"hello", b"there"]).hex(),
+            "0000000b01003610a68668656c6c6f0000000b01005a2fe9967468657265",
+        )
         for magic in (0, 1):
-            self.assertEqual(encodeSet(THREE, magic=magic), b"".join(encodeMessage(each, magic) for each in THREE))
+            self.assertEqual(
+                encodeSet(THREE, magic=magic),
+                b"".join(encodeMessage(each, magic) for each in THREE),
+            )
             self.assertEqual(encodeSet(iter(()), magic=magic), b"")
 
     def test_wrapperIsOneEntry(self) -> None:
@@ -100,12 +105,17 @@ class EncodeTests(SynchronousTestCase):
         for codec in (GZIP, SNAPPY):
             for magic in (0, 1):
                 data = encodeSet(THREE, codec, magic)
-                self.assertEqual(data, encodeMessage(compress(codec, encodeSet(THREE, magic=magic)), codec=codec))
+                self.assertEqual(
+                    data, encodeMessage(compress(codec, encodeSet(THREE, magic=magic)), codec=codec)
+                )
                 self.assertEqual(data[4:6], bytes((1, codec)))
 
     def test_nothingIsNotWrapped(self) -> None:
         """Zero messages are zero bytes in every codec; 0.7.2 writes no empty wrapper."""
-        self.assertEqual([encodeSet([], codec) + wrap(codec, b"") for codec in (NONE, GZIP, SNAPPY)], [b"", b"", b""])
+        self.assertEqual(
+            [encodeSet([], codec) + wrap(codec, b"") for codec in (NONE, GZIP, SNAPPY)],
+            [b"", b"", b""],
+        )
 
     def test_codec0WrapsNothing(self) -> None:
         """Codec 0 leaves a set as it is."""
@@ -138,7 +148,10 @@ class ReadEntryTests(SynchronousTestCase):
 
     def test_fields(self) -> None:
         """Payload, magic, attributes and checksum come as they are (MessageTest.testFieldValues)."""
-        found = [readEntry(data, 0, len(data), True) for data in (HELLO_1, HELLO_0, EMPTY_1, changed(EMPTY_1, 5, b"\xfc"))]
+        found = [
+            readEntry(data, 0, len(data), True)
+            for data in (HELLO_1, HELLO_0, EMPTY_1, changed(EMPTY_1, 5, b"\xfc"))
+        ]
         self.assertEqual(
             found,
             [
@@ -156,7 +169,9 @@ class ReadEntryTests(SynchronousTestCase):
                 data = changed(HELLO_1, at, bytes((HELLO_1[at] ^ 1 << bit,)))
                 self.assertRaises(InvalidChecksumError, readEntry, data, 0, len(data), True)
         data = changed(HELLO_1, 5, b"\x02")
-        self.assertEqual(readEntry(data, 0, len(data), True), (Message(b"hello", 1, 2, 0x3610A686), 15))
+        self.assertEqual(
+            readEntry(data, 0, len(data), True), (Message(b"hello", 1, 2, 0x3610A686), 15)
+        )
 
     def test_equalityAndHash(self) -> None:
         """Messages of the same content are equal and hash alike (MessageTest.testEquality, testIsHashable)."""
@@ -168,7 +183,9 @@ class ReadEntryTests(SynchronousTestCase):
         """What lies behind the end that was given is not looked at."""
         self.assertIs(readEntry(HELLO_1 + HELLO_1, 15, 20, False), None)
         self.assertIs(readEntry(HELLO_1 + HELLO_1, 15, 18, True), None)
-        self.assertEqual(readEntry(HELLO_1 + HELLO_1, 15, 30, False), (Message(b"hello", 1, 0, 0x3610A686), 30))
+        self.assertEqual(
+            readEntry(HELLO_1 + HELLO_1, 15, 30, False), (Message(b"hello", 1, 0, 0x3610A686), 30)
+        )
 
 
 Read = Callable[[MessageSet], Any]
@@ -189,10 +206,21 @@ class RuleTests(SynchronousTestCase):
         for before in (b"", HELLO_1, HELLO_0) if first else (HELLO_1, HELLO_0):
             messages = MessageSet(before + tail, 7)
             count = 1 if before else 0
-            self.assertEqual([len(READINGS[name](messages)) for name in ("shallow", "deep", "payloads")], [count] * 3)
-            self.assertEqual((messages.validSize, messages.nextOffset), (len(before), 7 + len(before)))
+            self.assertEqual(
+                [len(READINGS[name](messages)) for name in ("shallow", "deep", "payloads")],
+                [count] * 3,
+            )
+            self.assertEqual(
+                (messages.validSize, messages.nextOffset), (len(before), 7 + len(before))
+            )
 
-    def refused(self, tail: bytes, error: type[FormatError], befores: Iterable[bytes] = (b"", HELLO_1, HELLO_0), names: Iterable[str] = READINGS) -> None:
+    def refused(
+        self,
+        tail: bytes,
+        error: type[FormatError],
+        befores: Iterable[bytes] = (b"", HELLO_1, HELLO_0),
+        names: Iterable[str] = READINGS,
+    ) -> None:
         """Reading raises at C{tail}, which is where the error says it is; what was before was read."""
         for before in befores:
             for name in names:
@@ -245,7 +273,9 @@ class RuleTests(SynchronousTestCase):
         """Codec 3: UnknownCodec, in deep readings only."""
         data = encodeMessage(b"payload", codec=3)
         self.refused(data, UnknownCodecError, names=("deep", "payloads"))
-        self.assertEqual([each.message.payload for each in MessageSet(data).shallow()], [b"payload"])
+        self.assertEqual(
+            [each.message.payload for each in MessageSet(data).shallow()], [b"payload"]
+        )
         self.assertEqual(MessageSet(data).validSize, len(data))
 
     def test_errorCode(self) -> None:
@@ -258,8 +288,14 @@ class RuleTests(SynchronousTestCase):
     def test_undecodablePayload(self) -> None:
         """A compressed payload that cannot be opened: CorruptCompression, in deep readings only."""
         for codec in (GZIP, SNAPPY):
-            self.refused(encodeMessage(b"", codec=codec), CorruptCompressionError, names=("deep", "payloads"))
-            self.refused(encodeMessage(b"\xff" * 30, codec=codec), CorruptCompressionError, names=("deep", "payloads"))
+            self.refused(
+                encodeMessage(b"", codec=codec), CorruptCompressionError, names=("deep", "payloads")
+            )
+            self.refused(
+                encodeMessage(b"\xff" * 30, codec=codec),
+                CorruptCompressionError,
+                names=("deep", "payloads"),
+            )
 
     def test_badMessageInside(self) -> None:
         """A bad message inside a wrapper raises the error that it would raise outside, at the position of the outermost wrapper."""
@@ -287,20 +323,31 @@ class OffsetTests(SynchronousTestCase):
 
     def test_uncompressed(self) -> None:
         """An uncompressed message at p with size s: p + 4 + s."""
-        self.assertEqual(deepOf(MessageSet(HELLO_1 + HELLO_0, 100)), [(b"hello", 115), (b"hello", 129)])
+        self.assertEqual(
+            deepOf(MessageSet(HELLO_1 + HELLO_0, 100)), [(b"hello", 115), (b"hello", 129)]
+        )
 
     def test_shallowWrapper(self) -> None:
         """A wrapper that is not opened: p + 4 + s, with its compressed payload."""
         data = encodeSet(THREE, GZIP)
         (found,) = MessageSet(data, 100).shallow()
-        self.assertEqual(found, MessageAndOffset(Message(data[10:], 1, GZIP, judge.crc32(data[10:])), 100 + len(data)))
+        self.assertEqual(
+            found,
+            MessageAndOffset(Message(data[10:], 1, GZIP, judge.crc32(data[10:])), 100 + len(data)),
+        )
 
     def test_inside(self) -> None:
         """A message inside a wrapper: the wrapper's own start, but the last one has the wrapper's end."""
         for codec in (GZIP, SNAPPY):
             data = encodeSet(THREE, codec)
             end = 100 + 15 + len(data)
-            expected = [(b"hello", 115), (b"one", 115), (b"two", 115), (b"three", end), (b"hello", end + 14)]
+            expected = [
+                (b"hello", 115),
+                (b"one", 115),
+                (b"two", 115),
+                (b"three", end),
+                (b"hello", end + 14),
+            ]
             self.assertEqual(deepOf(MessageSet(HELLO_1 + data + HELLO_0, 100)), expected)
             self.assertEqual(list(MessageSet(HELLO_1 + data + HELLO_0, 100).payloads()), expected)
 
@@ -310,21 +357,32 @@ class OffsetTests(SynchronousTestCase):
         data = HELLO_1 + nested + encodeSet(THREE, SNAPPY) + HELLO_0
         counted = list(MessageSet(data, 100).counted())
         self.assertEqual(counted, list(MessageSet(data, 100).payloads()))
-        self.assertEqual([doneCountOf(offset) for _payload, offset in counted], [0, 1, 2, 3, 0, 1, 2, 0, 0])
-        self.assertRaises(InvalidChecksumError, list, MessageSet(HELLO_1 + data[:-1] + b"?", 100).counted())
+        self.assertEqual(
+            [doneCountOf(offset) for _payload, offset in counted], [0, 1, 2, 3, 0, 1, 2, 0, 0]
+        )
+        self.assertRaises(
+            InvalidChecksumError, list, MessageSet(HELLO_1 + data[:-1] + b"?", 100).counted()
+        )
 
     def test_theExample(self) -> None:
         """A wrapper at 100 with size field 60 and three messages inside: 100, 100, 164; a shallow reader sees 164."""
         payloads = [b"abc", b"defgh", b"fourteen bytes"]
         inner = encodeSet(payloads)
-        data = encodeMessage(bytes((len(inner), (len(inner) - 1) << 2)) + inner, codec=SNAPPY)  # raw snappy: one literal
+        data = encodeMessage(
+            bytes((len(inner), (len(inner) - 1) << 2)) + inner, codec=SNAPPY
+        )  # raw snappy: one literal
         self.assertEqual(data[:4], struct.pack(">i", 60))
-        self.assertEqual(deepOf(MessageSet(data, 100)), list(zip(payloads, (100, 100, 164), strict=True)))
+        self.assertEqual(
+            deepOf(MessageSet(data, 100)), list(zip(payloads, (100, 100, 164), strict=True))
+        )
         self.assertEqual([each.nextOffset for each in MessageSet(data, 100).shallow()], [164])
 
     def test_noneInside(self) -> None:
         """A wrapper that opens to no messages yields nothing, and the position advances by its size."""
-        for empty in (encodeMessage(compress(GZIP, b""), codec=GZIP), encodeMessage(compress(SNAPPY, b""), codec=SNAPPY)):
+        for empty in (
+            encodeMessage(compress(GZIP, b""), codec=GZIP),
+            encodeMessage(compress(SNAPPY, b""), codec=SNAPPY),
+        ):
             messages = MessageSet(empty + HELLO_1, 100)
             self.assertEqual(deepOf(messages), [(b"hello", 100 + len(empty) + 15)])
             self.assertEqual(list(messages.payloads()), deepOf(messages))
@@ -335,17 +393,23 @@ class OffsetTests(SynchronousTestCase):
         inner = wrap(SNAPPY, encodeMessage(b"a") + encodeMessage(b"b", 0)) + encodeMessage(b"c")
         data = wrap(GZIP, inner + wrap(GZIP, encodeMessage(b"d")))
         end = 50 + len(data)
-        self.assertEqual(deepOf(MessageSet(data, 50)), [(b"a", 50), (b"b", 50), (b"c", 50), (b"d", end)])
+        self.assertEqual(
+            deepOf(MessageSet(data, 50)), [(b"a", 50), (b"b", 50), (b"c", 50), (b"d", end)]
+        )
 
     def test_cutInsideAWrapper(self) -> None:
         """An entry inside a wrapper that is not whole ends what is inside silently; the message before it is the last."""
         data = wrap(GZIP, HELLO_1 + HELLO_0[:-1])
-        self.assertEqual(deepOf(MessageSet(data + EMPTY_1)), [(b"hello", len(data)), (b"", len(data) + 10)])
+        self.assertEqual(
+            deepOf(MessageSet(data + EMPTY_1)), [(b"hello", len(data)), (b"", len(data) + 10)]
+        )
 
     def test_nextFetch(self) -> None:
         """The next fetch offset is the fetch offset plus the valid size; a cut last entry does not count."""
         messages = MessageSet(HELLO_1 + HELLO_0 + HELLO_1[:9], 1000)
-        self.assertEqual((messages.validSize, messages.nextOffset, messages.sizeInBytes), (29, 1029, 38))
+        self.assertEqual(
+            (messages.validSize, messages.nextOffset, messages.sizeInBytes), (29, 1029, 38)
+        )
 
     def test_badAfterGoodInside(self) -> None:
         """Of a wrapper with a bad message, what comes before the last good one is given with the wrapper's offset: nobody commits behind it."""
@@ -373,7 +437,9 @@ class PlainCheckTests(SynchronousTestCase):
             HELLO_1 + b"\x00", changed(HELLO_1, 14, b"0"), HELLO_1 + changed(HELLO_1, 14, b"0"), changed(HELLO_1, 4, b"\x02"), changed(HELLO_1, 5, b"\xfc"),
             struct.pack(">iHI", 5, 0x100, 0), struct.pack(">iHI", -1, 0x100, 0) + bytes(20), struct.pack(">iHI", 2**31 - 1, 0x100, 0),
         ):  # fmt: skip
-            self.assertEqual(checkPlain([HELLO_1, HELLO_1 * 2, other, HELLO_1], 1000), (2, 3), other)
+            self.assertEqual(
+                checkPlain([HELLO_1, HELLO_1 * 2, other, HELLO_1], 1000), (2, 3), other
+            )
 
     def test_payloadLimit(self) -> None:
         """A payload of exactly the limit is good, one byte more is not its business (LogTest.testMessageSizeCheck)."""
@@ -396,7 +462,9 @@ class PlainCheckTests(SynchronousTestCase):
         self.assertEqual(checkPlain(sets, payloadSizeMax), (good, sum(map(len, payloads[:good]))))
 
     @given(st.integers(0, 2**32), PAYLOADS, CODECS, MAGICS)
-    def test_neverAcceptsMore(self, seed: int, payloads: list[bytes], codec: int, magic: int) -> None:
+    def test_neverAcceptsMore(
+        self, seed: int, payloads: list[bytes], codec: int, magic: int
+    ) -> None:
         """Of mutated sets it accepts only what the long way keeps whole and an independent reading finds valid."""
         mutator = Mutator(seed, [encodeSet(payloads, codec, magic)])
         for _ in range(5):
@@ -410,7 +478,9 @@ class CheckTests(SynchronousTestCase):
     def kept(self, data: bytes, size: int, count: int, limits: CheckLimits = LIMITS) -> None:
         self.assertEqual(checkSet(data, limits), Checked(size, count))
 
-    def refused(self, data: bytes, error: type[FormatError], position: int = 0, limits: CheckLimits = LIMITS) -> None:
+    def refused(
+        self, data: bytes, error: type[FormatError], position: int = 0, limits: CheckLimits = LIMITS
+    ) -> None:
         raised = self.assertRaises(error, checkSet, data, limits)
         self.assertEqual((type(raised), raised.position), (error, position))
 
@@ -421,7 +491,13 @@ class CheckTests(SynchronousTestCase):
 
     def test_good(self) -> None:
         """Messages of both magics, with unknown attribute bits, with empty payloads, are kept and counted."""
-        data = HELLO_1 + HELLO_0 + EMPTY_1 + changed(EMPTY_1, 5, b"\xfc") + bytes.fromhex("000000050000000000")
+        data = (
+            HELLO_1
+            + HELLO_0
+            + EMPTY_1
+            + changed(EMPTY_1, 5, b"\xfc")
+            + bytes.fromhex("000000050000000000")
+        )
         self.kept(data, len(data), 5)
 
     def test_firstNotWhole(self) -> None:
@@ -454,7 +530,9 @@ class CheckTests(SynchronousTestCase):
         self.refused(HELLO_1 + changed(HELLO_1, 4, b"\x02"), UnknownMagicError, 15)
         self.refused(HELLO_1 + encodeMessage(b"x", codec=3), UnknownCodecError, 15)
         for codec in (GZIP, SNAPPY):
-            self.refused(HELLO_1 + encodeMessage(b"\xff" * 20, codec=codec), CorruptCompressionError, 15)
+            self.refused(
+                HELLO_1 + encodeMessage(b"\xff" * 20, codec=codec), CorruptCompressionError, 15
+            )
 
     def test_payloadLimit(self) -> None:
         """A top-level payload over the limit is MessageTooLarge, exactly the limit is good; the header does not count, in neither magic."""
@@ -467,11 +545,17 @@ class CheckTests(SynchronousTestCase):
         """The limit is for the wrapper's payload; messages inside may be larger."""
         data = encodeSet([bytes(1_500_000)], GZIP)
         self.kept(data, len(data), 1)
-        self.refused(encodeSet([b"tiny"], GZIP), MessageTooLargeError, 0, CheckLimits(payloadSizeMax=10))
+        self.refused(
+            encodeSet([b"tiny"], GZIP), MessageTooLargeError, 0, CheckLimits(payloadSizeMax=10)
+        )
 
     def test_whicheverComesFirst(self) -> None:
         """Of a message that is too large and one that is corrupt, whichever comes first decides; what is inside wrappers is looked at last."""
-        large, bad, limits = encodeMessage(b"too large"), changed(HELLO_1, 14, b"0"), CheckLimits(payloadSizeMax=5)
+        large, bad, limits = (
+            encodeMessage(b"too large"),
+            changed(HELLO_1, 14, b"0"),
+            CheckLimits(payloadSizeMax=5),
+        )
         self.refused(large + bad, MessageTooLargeError, 0, limits)
         self.refused(bad + large, InvalidChecksumError, 0, limits)
         # Corrupt in itself, too: it would be both.
@@ -481,7 +565,11 @@ class CheckTests(SynchronousTestCase):
 
     def test_countsInside(self) -> None:
         """Messages inside wrappers are counted one by one, at every depth; wrappers themselves are not."""
-        data = HELLO_1 + encodeSet(THREE, GZIP) + wrap(SNAPPY, HELLO_0 + encodeSet(THREE, SNAPPY, 0) + wrap(GZIP, HELLO_1))
+        data = (
+            HELLO_1
+            + encodeSet(THREE, GZIP)
+            + wrap(SNAPPY, HELLO_0 + encodeSet(THREE, SNAPPY, 0) + wrap(GZIP, HELLO_1))
+        )
         self.kept(data, len(data), 1 + 3 + 1 + 3 + 1)
 
     def test_emptyWrapper(self) -> None:
@@ -490,7 +578,9 @@ class CheckTests(SynchronousTestCase):
         self.kept(data, len(data), 0)
 
     @given(st.integers(0, 2**32), PAYLOADS, CODECS, MAGICS)
-    def test_agreesWithTheJudge(self, seed: int, payloads: list[bytes], codec: int, magic: int) -> None:
+    def test_agreesWithTheJudge(
+        self, seed: int, payloads: list[bytes], codec: int, magic: int
+    ) -> None:
         """All readings of good sets, cut sets and mutated sets agree with an independent one."""
         data = encodeSet(payloads, codec, magic)
         mutator = Mutator(seed, [HELLO_1 + data + HELLO_0])
@@ -514,35 +604,57 @@ class LimitTests(SynchronousTestCase):
             self.assertEqual(deepOf(MessageSet(data, limits=good)), [(b"hello", len(data))])
             self.assertRaises(DecompressionLimitError, checkSet, data, bad)
             self.assertRaises(DecompressionLimitError, list, MessageSet(data, limits=bad))
-            self.assertRaises(DecompressionLimitError, list, MessageSet(data, limits=bad).payloads())
+            self.assertRaises(
+                DecompressionLimitError, list, MessageSet(data, limits=bad).payloads()
+            )
 
     def test_sizeOverAllDepths(self) -> None:
         """What is opened at all depths counts together."""
         inner = encodeSet([bytes(500)], GZIP)
         data = wrap(GZIP, inner)
         both = len(inner) + 510
-        self.assertEqual(checkSet(data, CheckLimits(decompressedSizeMax=both)), Checked(len(data), 1))
-        self.assertRaises(DecompressionLimitError, checkSet, data, CheckLimits(decompressedSizeMax=both - 1))
-        self.assertEqual(len(list(MessageSet(data, limits=CheckLimits(decompressedSizeMax=both)))), 1)
-        self.assertRaises(DecompressionLimitError, list, MessageSet(data, limits=CheckLimits(decompressedSizeMax=both - 1)))
+        self.assertEqual(
+            checkSet(data, CheckLimits(decompressedSizeMax=both)), Checked(len(data), 1)
+        )
+        self.assertRaises(
+            DecompressionLimitError, checkSet, data, CheckLimits(decompressedSizeMax=both - 1)
+        )
+        self.assertEqual(
+            len(list(MessageSet(data, limits=CheckLimits(decompressedSizeMax=both)))), 1
+        )
+        self.assertRaises(
+            DecompressionLimitError,
+            list,
+            MessageSet(data, limits=CheckLimits(decompressedSizeMax=both - 1)),
+        )
 
     def test_sizeOverAllWrappersOfASet(self) -> None:
         """A broker counts all wrappers of a set together; the one that goes over is named."""
         one = encodeSet([bytes(90)], SNAPPY)
-        self.assertEqual(checkSet(one * 3, CheckLimits(decompressedSizeMax=300)), Checked(3 * len(one), 3))
-        raised = self.assertRaises(DecompressionLimitError, checkSet, one * 3, CheckLimits(decompressedSizeMax=299))
+        self.assertEqual(
+            checkSet(one * 3, CheckLimits(decompressedSizeMax=300)), Checked(3 * len(one), 3)
+        )
+        raised = self.assertRaises(
+            DecompressionLimitError, checkSet, one * 3, CheckLimits(decompressedSizeMax=299)
+        )
         self.assertEqual(raised.position, 2 * len(one))
 
     def test_applicationOpensOneAfterTheOther(self) -> None:
         """An application that iterates has one top-level wrapper open at a time, and the limit is for each."""
         one = encodeSet([bytes(90)], SNAPPY)
-        self.assertEqual(len(list(MessageSet(one * 3, limits=CheckLimits(decompressedSizeMax=100)))), 3)
+        self.assertEqual(
+            len(list(MessageSet(one * 3, limits=CheckLimits(decompressedSizeMax=100)))), 3
+        )
 
     def test_compressedSize(self) -> None:
         """A compressed payload over its own limit is not opened at all: the caller may have it done elsewhere."""
         data = encodeMessage(b"not even gzip", codec=GZIP)
-        self.assertRaises(DecompressionLimitError, checkSet, data, CheckLimits(compressedSizeMax=12))
-        self.assertRaises(CorruptCompressionError, checkSet, data, CheckLimits(compressedSizeMax=13))
+        self.assertRaises(
+            DecompressionLimitError, checkSet, data, CheckLimits(compressedSizeMax=12)
+        )
+        self.assertRaises(
+            CorruptCompressionError, checkSet, data, CheckLimits(compressedSizeMax=13)
+        )
 
     def test_bombsInsideOneAnother(self) -> None:
         """Bombs inside one another allocate little more than the limit before they are refused."""
@@ -561,12 +673,23 @@ class LimitTests(SynchronousTestCase):
 
     def test_sizeFieldsAllocateNothing(self) -> None:
         """Entries that announce up to 2 GiB, outside and inside wrappers, allocate less than 64 KiB."""
-        announced = [struct.pack(">i", size) + HELLO_1[4:] for size in (2**31 - 1, 2**30, 2**24, 100_000)]
-        sets = list(chain.from_iterable((bad, HELLO_1 + bad, wrap(GZIP, bad), wrap(SNAPPY, HELLO_1 + bad)) for bad in announced))
+        announced = [
+            struct.pack(">i", size) + HELLO_1[4:] for size in (2**31 - 1, 2**30, 2**24, 100_000)
+        ]
+        sets = list(
+            chain.from_iterable(
+                (bad, HELLO_1 + bad, wrap(GZIP, bad), wrap(SNAPPY, HELLO_1 + bad))
+                for bad in announced
+            )
+        )
         tracemalloc.start()
         try:
             for data in sets:
-                for reading in (lambda data=data: checkSet(data, LIMITS), lambda data=data: checkPlain([data], 100), MessageSet(data).payloads):
+                for reading in (
+                    lambda data=data: checkSet(data, LIMITS),
+                    lambda data=data: checkPlain([data], 100),
+                    MessageSet(data).payloads,
+                ):
                     try:
                         list(reading())
                     except FormatError:
@@ -599,7 +722,9 @@ class MessageSetTests(SynchronousTestCase):
     def test_sizeInBytes(self) -> None:
         """The size is the sum of the entries, 0 for none (BaseMessageSet.testSizeInBytes)."""
         self.assertEqual(MessageSet(b"").sizeInBytes, 0)
-        self.assertEqual(MessageSet(encodeSet(THREE)).sizeInBytes, sum(10 + len(each) for each in THREE))
+        self.assertEqual(
+            MessageSet(encodeSet(THREE)).sizeInBytes, sum(10 + len(each) for each in THREE)
+        )
 
     def test_dataAreTheBytes(self) -> None:
         """The bytes are those that came, to be written elsewhere as they are (BaseMessageSet.testWriteTo)."""
@@ -611,7 +736,9 @@ class MessageSetTests(SynchronousTestCase):
         data = encodeSet(THREE)
         for size in range(4, 13):
             self.assertRaises(InvalidMessageSizeError, list, MessageSet(data[:size]))
-            self.assertRaises(InvalidMessageSizeError, getattr, MessageSet(data[:size]), "validSize")
+            self.assertRaises(
+                InvalidMessageSizeError, getattr, MessageSet(data[:size]), "validSize"
+            )
 
     def test_validBytes(self) -> None:
         """Two trailing bytes of garbage do not change the valid size; of an empty set it is 0 (ByteBufferMessageSetTest.testValidBytes)."""
@@ -627,9 +754,13 @@ class MessageSetTests(SynchronousTestCase):
     def test_equals(self) -> None:
         """Sets of equal messages are equal, compressed or not, wherever they were fetched (ByteBufferMessageSetTest.testEquals)."""
         for codec in (NONE, GZIP, SNAPPY):
-            self.assertEqual(MessageSet(encodeSet(THREE, codec)), MessageSet(encodeSet(THREE, codec)))
+            self.assertEqual(
+                MessageSet(encodeSet(THREE, codec)), MessageSet(encodeSet(THREE, codec))
+            )
             self.assertEqual(MessageSet(encodeSet(THREE, codec)), MessageSet(encodeSet(THREE), 500))
-            self.assertNotEqual(MessageSet(encodeSet(THREE, codec)), MessageSet(encodeSet(THREE[:2], codec)))
+            self.assertNotEqual(
+                MessageSet(encodeSet(THREE, codec)), MessageSet(encodeSet(THREE[:2], codec))
+            )
         self.assertNotEqual(MessageSet(encodeSet(THREE)), MessageSet(encodeSet(THREE, magic=0)))
         self.assertEqual(MessageSet(HELLO_1), MessageSet(HELLO_1 + HELLO_1[:6]))
 
@@ -646,7 +777,12 @@ class MessageSetTests(SynchronousTestCase):
         """
         empty = encodeMessage(compress(GZIP, b""), codec=GZIP)
         plain, packed = encodeSet(THREE), encodeSet(THREE, GZIP)
-        for data, count in ((plain, 1), (packed, 1), (empty + plain + empty + packed, 2), (packed + encodeSet([]) + plain, 2)):
+        for data, count in (
+            (plain, 1),
+            (packed, 1),
+            (empty + plain + empty + packed, 2),
+            (packed + encodeSet([]) + plain, 2),
+        ):
             messages = MessageSet(data)
             deep = deepOf(messages)
             self.assertEqual([payload for payload, _ in deep], THREE * count)
@@ -654,12 +790,18 @@ class MessageSetTests(SynchronousTestCase):
             self.assertEqual(messages.nextOffset, len(data))
             offsets = {offset for _, offset in deep}
             unfilled = {len(empty), len(empty + plain + empty)}
-            self.assertEqual({each.nextOffset for each in messages.shallow()} - offsets - unfilled, set())
+            self.assertEqual(
+                {each.nextOffset for each in messages.shallow()} - offsets - unfilled, set()
+            )
 
     def test_lazy(self) -> None:
         """Nothing is decoded before it is asked for: a bad third entry is met when the third is taken, by each way of reading."""
         data = HELLO_1 + HELLO_1 + changed(HELLO_1, 14, b"0")
-        for iterator in (iter(MessageSet(data)), MessageSet(data).payloads(), MessageSet(data).shallow()):
+        for iterator in (
+            iter(MessageSet(data)),
+            MessageSet(data).payloads(),
+            MessageSet(data).shallow(),
+        ):
             next(iterator)
             next(iterator)
             self.assertRaises(InvalidChecksumError, next, iterator)
@@ -667,7 +809,9 @@ class MessageSetTests(SynchronousTestCase):
     def test_repr(self) -> None:
         """A log line shows size and offset, and the error if there is one."""
         self.assertEqual(repr(MessageSet(HELLO_1, 30)), "<MessageSet 15 bytes at 30>")
-        self.assertEqual(repr(MessageSet(b"", 30, RemoteError("no"))), "<MessageSet 0 bytes at 30, no>")
+        self.assertEqual(
+            repr(MessageSet(b"", 30, RemoteError("no"))), "<MessageSet 0 bytes at 30, no>"
+        )
 
     def test_error(self) -> None:
         """The error that a set stands for is the one that is raised, and is there to look at."""
@@ -684,7 +828,9 @@ class MessageSetTests(SynchronousTestCase):
                 data = before + empty * count
                 self.assertEqual(list(MessageSet(data).payloads()), deepOf(MessageSet(data)))
                 self.assertEqual(len(deepOf(MessageSet(data))), count + bool(before))
-            self.assertRaises(InvalidChecksumError, list, MessageSet(before + empty[:-1] + b"\x01").payloads())
+            self.assertRaises(
+                InvalidChecksumError, list, MessageSet(before + empty[:-1] + b"\x01").payloads()
+            )
 
 
 class CompressionScenarioTests(SynchronousTestCase):
@@ -692,11 +838,15 @@ class CompressionScenarioTests(SynchronousTestCase):
 
     def test_gzip(self) -> None:
         """Three messages in a gzip wrapper come back (CompressionUtilTest.testSimpleCompressDecompress)."""
-        self.assertEqual([payload for payload, _ in MessageSet(encodeSet(THREE, GZIP)).payloads()], THREE)
+        self.assertEqual(
+            [payload for payload, _ in MessageSet(encodeSet(THREE, GZIP)).payloads()], THREE
+        )
 
     def test_snappy(self) -> None:
         """Three messages in a snappy wrapper come back (CompressionUtilTest.testSnappyCompressDecompressExplicit)."""
-        self.assertEqual([payload for payload, _ in MessageSet(encodeSet(THREE, SNAPPY)).payloads()], THREE)
+        self.assertEqual(
+            [payload for payload, _ in MessageSet(encodeSet(THREE, SNAPPY)).payloads()], THREE
+        )
 
     def test_nestedAndPlain(self) -> None:
         """A compressed and a plain message inside a compressed one flatten to all three (CompressionUtilTest.testComplexCompressDecompress)."""
@@ -716,7 +866,9 @@ class CompressionScenarioTests(SynchronousTestCase):
         self.assertEqual(data, (bytes.fromhex("00000069005e0e5d8f") + b"x" * 100) * 100)
         self.assertEqual(checkSet(data, LIMITS), Checked(10900, 100))
         messages = list(MessageSet(data))
-        self.assertEqual({each.message for each in messages}, {Message(b"x" * 100, 0, 0, 0x5E0E5D8F)})
+        self.assertEqual(
+            {each.message for each in messages}, {Message(b"x" * 100, 0, 0, 0x5E0E5D8F)}
+        )
         self.assertEqual([each.nextOffset for each in messages], list(range(109, 10901, 109)))
 
     def test_sizeOverwritten(self) -> None:
@@ -735,8 +887,12 @@ class GoldenTests(SynchronousTestCase):
         data = golden.segment()
         entries = list(judge.entries(data))
         self.assertEqual(entries[-1].end, len(data))
-        expected = [(seen.payload, seen.magic, seen.attributes, seen.checksum, seen.end) for seen in entries]
-        self.assertEqual([(*each.message, each.nextOffset) for each in MessageSet(data).shallow()], expected)
+        expected = [
+            (seen.payload, seen.magic, seen.attributes, seen.checksum, seen.end) for seen in entries
+        ]
+        self.assertEqual(
+            [(*each.message, each.nextOffset) for each in MessageSet(data).shallow()], expected
+        )
         self.assertEqual(deepOf(MessageSet(data)), list(judge.deep(data, 1 << 30, 100)))
 
     def test_everyRecordedSet(self) -> None:
@@ -753,7 +909,11 @@ class GoldenTests(SynchronousTestCase):
             if "fetch" not in case["name"] or "mid_message" in case["name"]:
                 continue
             for body in golden.frames(bytes.fromhex(case["response"])):
-                sets = [part[2:] for part in golden.frames(body[2:])] if case["name"].startswith("multifetch") else [body[2:]]
+                sets = (
+                    [part[2:] for part in golden.frames(body[2:])]
+                    if case["name"].startswith("multifetch")
+                    else [body[2:]]
+                )
                 for data in sets:
                     try:
                         entries = list(judge.entries(data))
@@ -762,7 +922,10 @@ class GoldenTests(SynchronousTestCase):
                         self.assertRaises(InvalidMessageSizeError, list, MessageSet(data))
                         continue
                     count += len(entries)
-                    self.assertEqual([each.message.checksum for each in MessageSet(data).shallow()], [judge.crc32(each.payload) for each in entries])
+                    self.assertEqual(
+                        [each.message.checksum for each in MessageSet(data).shallow()],
+                        [judge.crc32(each.payload) for each in entries],
+                    )
         self.assertGreater(count, 25)
 
     def test_clients(self) -> None:

@@ -47,8 +47,15 @@ def messages(data: bytes, base: int) -> tuple[list[tuple[bytes, int]], str]:
 class StretchTests(SynchronousTestCase):
     """Reading columns."""
 
-    @given(PIECES, st.integers(0, 2**62), st.integers(0, 40), st.none() | st.tuples(st.integers(0, 200), st.integers(1, 255)))
-    def test_likeMessageSet(self, pieces: list[bytes], base: int, cut: int, flip: tuple[int, int] | None) -> None:
+    @given(
+        PIECES,
+        st.integers(0, 2**62),
+        st.integers(0, 40),
+        st.none() | st.tuples(st.integers(0, 200), st.integers(1, 255)),
+    )
+    def test_likeMessageSet(
+        self, pieces: list[bytes], base: int, cut: int, flip: tuple[int, int] | None
+    ) -> None:
         """The same payloads, next offsets and errors as from L{MessageSet}, for sets that are whole, cut or broken."""
         data = bytearray(b"".join(pieces))
         if cut:
@@ -69,7 +76,10 @@ class StretchTests(SynchronousTestCase):
         start, end = 100 + len(plain), 100 + len(plain) + len(wrapper)
         self.assertEqual(
             list(stretches(plain + wrapper, 100)),
-            [Stretch([b"a", b"bc"], [100, 111], [111, 123], 123), Stretch([b"x", b"y", b"z"], [start] * 3, [start, start, end], end)],
+            [
+                Stretch([b"a", b"bc"], [100, 111], [111, 123], 123),
+                Stretch([b"x", b"y", b"z"], [start] * 3, [start, start, end], end),
+            ],
         )
 
     def test_emptyWrapper(self) -> None:
@@ -89,7 +99,9 @@ class StretchTests(SynchronousTestCase):
         """A first entry that is not whole is an error, as everywhere; a later one is left for the next fetch."""
         entry = encodeMessage(b"payload")
         self.assertRaises(InvalidMessageSizeError, list, stretches(entry[:-1], 0))
-        self.assertEqual([stretch.behind for stretch in stretches(entry + entry[:-1], 0)], [len(entry)])
+        self.assertEqual(
+            [stretch.behind for stretch in stretches(entry + entry[:-1], 0)], [len(entry)]
+        )
 
 
 class WholeSizeTests(SynchronousTestCase):

@@ -50,9 +50,13 @@ def fuzz(arguments: list[str]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.atheris_decoders", description="Fuzz the decoders with atheris.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.atheris_decoders", description="Fuzz the decoders with atheris."
+    )
     parser.add_argument("--seconds", type=int, default=3600, help="how long (%(default)s)")
-    parser.add_argument("--seed", type=int, default=20110612, help="libFuzzer's seed, not 0 (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=20110612, help="libFuzzer's seed, not 0 (%(default)s)"
+    )
     options = parser.parse_args()
 
     from tests.fuzz.golden import samples
@@ -65,7 +69,9 @@ def main() -> int:
         sampleCount = 0
         for which, name in enumerate(PROMISES):
             for number, sample in enumerate(samples(name)):
-                (corpus / f"{which}-{number:03}").write_bytes(bytes([which]) + sample[: INPUT_SIZE_MAX - 1])
+                (corpus / f"{which}-{number:03}").write_bytes(
+                    bytes([which]) + sample[: INPUT_SIZE_MAX - 1]
+                )
                 sampleCount += 1
         counters = Path(folder, "counters")
         counters.write_bytes(bytes(8 * len(PROMISES)))
@@ -83,7 +89,14 @@ def main() -> int:
         environment = {**os.environ, "PYTHONHASHSEED": "0", COUNTERS_VARIABLE: str(counters)}
         command = [sys.executable, "-m", "tests.fuzz.atheris_decoders", "--child", *arguments]
         last = ""
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
+        with subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as child:
             assert child.stdout is not None
             for line in child.stdout:
                 if re.match(r"#\d", line):
@@ -99,12 +112,16 @@ def main() -> int:
         for which, name in enumerate(PROMISES):
             say(f"  {name}: {values[which]}")
         coverage = re.search(r"cov: (\d+) ft: (\d+)", last)
-        say(f"edges and features reached: {coverage.group(1) if coverage else '?'}, {coverage.group(2) if coverage else '?'}")
+        say(
+            f"edges and features reached: {coverage.group(1) if coverage else '?'}, {coverage.group(2) if coverage else '?'}"
+        )
         say(f"inputs kept: {len(list(corpus.iterdir()))}")
         broken = sorted(Path(folder).glob("broken-*"))
         for path in broken:
             data = path.read_bytes()
-            say(f"BROKEN {path.name}: {list(PROMISES)[data[0] % len(PROMISES)] if data else 'empty'} {data[1:].hex()}")
+            say(
+                f"BROKEN {path.name}: {list(PROMISES)[data[0] % len(PROMISES)] if data else 'empty'} {data[1:].hex()}"
+            )
         say(f"status of libFuzzer: {child.returncode}; promises broken: {len(broken)}")
         return 1 if broken or child.returncode else 0
 

@@ -21,7 +21,10 @@ def cases() -> list[dict[str, Any]]:
 def requests() -> list[tuple[str, bytes]]:
     """Name and bytes of each recorded request, those of the clients among them; some are several frames, some are bad."""
     found = [(case["name"], bytes.fromhex(case["request"])) for case in cases()]
-    return found + [(path.name, bytes.fromhex(path.read_text(encoding="ascii"))) for path in sorted((FOLDER / "clients").glob("*.hex"))]
+    return found + [
+        (path.name, bytes.fromhex(path.read_text(encoding="ascii")))
+        for path in sorted((FOLDER / "clients").glob("*.hex"))
+    ]
 
 
 def responses() -> list[tuple[str, bytes]]:
@@ -38,7 +41,11 @@ def frames(stream: bytes) -> list[bytes]:
     """The bodies of the whole frames of a stream."""
     found = []
     at = 0
-    while 0 < (size := int.from_bytes(stream[at : at + 4], "big", signed=True)) <= len(stream) - at - 4:
+    while (
+        0
+        < (size := int.from_bytes(stream[at : at + 4], "big", signed=True))
+        <= len(stream) - at - 4
+    ):
         found.append(stream[at + 4 : at + 4 + size])
         at += 4 + size
     return found
@@ -65,12 +72,19 @@ def setsIn(body: bytes) -> list[bytes]:
 
 def messageSets() -> list[bytes]:
     """The message sets of the recorded requests, and the segment; some are bad."""
-    return [segment()] + [data for _, stream in requests() for body in frames(stream) for data in setsIn(body)]
+    return [segment()] + [
+        data for _, stream in requests() for body in frames(stream) for data in setsIn(body)
+    ]
 
 
 def wrapperPayloads() -> list[bytes]:
     """The compressed payloads in L{messageSets}."""
-    return [entry.payload for data in messageSets() for entry in judge.recoverable(data) if entry.codec in (1, 2)]
+    return [
+        entry.payload
+        for data in messageSets()
+        for entry in judge.recoverable(data)
+        if entry.codec in (1, 2)
+    ]
 
 
 def samples(promise: str) -> list[bytes]:
@@ -87,5 +101,8 @@ def samples(promise: str) -> list[bytes]:
         return [bytes([codec]) + payload for payload in wrapperPayloads() for codec in (1, 2)]
     if promise == "compression":
         return [b"\x04" + payload for payload in wrapperPayloads()]
-    made = [b"\xff\x00\x05\x80\x00hello\x00\x03\xff\x01\x00\x01\xff\x00", b"\xff\x00\x20\xff\x02\x00\x01\xff\x00abcdefgh"]
+    made = [
+        b"\xff\x00\x05\x80\x00hello\x00\x03\xff\x01\x00\x01\xff\x00",
+        b"\xff\x00\x20\xff\x02\x00\x01\xff\x00abcdefgh",
+    ]
     return [b"\x00" + data for data in messageSets()] + made

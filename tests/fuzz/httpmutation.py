@@ -13,9 +13,33 @@ from urllib.parse import quote_from_bytes
 from tests.fuzz.mutation import ODD_NUMBERS, Mutator
 
 SIZE_MAX = 65_536
-PATHS = ("/", "/console.css", "/console.js", "/chart.js", "/icon.svg", "/metrics", "/api/state", "/api/groups")
+PATHS = (
+    "/",
+    "/console.css",
+    "/console.js",
+    "/chart.js",
+    "/icon.svg",
+    "/metrics",
+    "/api/state",
+    "/api/groups",
+)
 MESSAGES = "/api/messages?topic=probe&broker=0&partition=0"
-METHODS = ("GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "PRI", "get", "")
+METHODS = (
+    "GET",
+    "GET",
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "OPTIONS",
+    "TRACE",
+    "CONNECT",
+    "PATCH",
+    "PRI",
+    "get",
+    "",
+)
 HEADERS = (
     b"Host: localhost", b"Host: 127.0.0.1:8067", b"Host: [::1]", b"Host: evil.example", b"Accept: */*", b"Accept-Encoding: gzip, deflate, br",
     b"Connection: keep-alive", b"Connection: close", b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"Upgrade: websocket",
@@ -37,8 +61,13 @@ _QUERY_NAMES = ("topic", "broker", "partition", "offset", "count", "nonsense")
 def samples() -> list[bytes]:
     """What is asked for when nobody means harm."""
     found = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n" for path in PATHS]
-    found += [f"GET {MESSAGES}&offset={offset}&count={count} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" for offset, count in ((0, 1), (22, 5), ("last", 100))]
-    found += [f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in ("/", "/api/state", MESSAGES)]
+    found += [
+        f"GET {MESSAGES}&offset={offset}&count={count} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        for offset, count in ((0, 1), (22, 5), ("last", 100))
+    ]
+    found += [
+        f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in ("/", "/api/state", MESSAGES)
+    ]
     found.append("GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
     found.append("POST /api/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello")
     return [text.encode("ascii") for text in found]
@@ -73,7 +102,9 @@ class HttpMutator:
         random = self._random
         pieces = _JOINT.split(data)
         for _ in range(random.choice((1, 1, 2, 3))):
-            pieces[random.randrange(len(pieces))] = random.choice(WORDS) * random.choice((1, 1, 1, 2, 5000))
+            pieces[random.randrange(len(pieces))] = random.choice(WORDS) * random.choice(
+                (1, 1, 1, 2, 5000)
+            )
         return b"".join(pieces)
 
     def _query(self) -> bytes:
@@ -81,16 +112,35 @@ class HttpMutator:
         random = self._random
         values = {"topic": b"probe", "broker": b"0", "partition": b"0", "offset": b"0"}
         for _ in range(random.choice((1, 1, 2, 3))):
-            value = random.choice((b"%d" % (random.choice(ODD_NUMBERS) * random.choice((1, -1))), random.choice(WORDS), random.randbytes(random.randrange(9))))
+            value = random.choice(
+                (
+                    b"%d" % (random.choice(ODD_NUMBERS) * random.choice((1, -1))),
+                    random.choice(WORDS),
+                    random.randbytes(random.randrange(9)),
+                )
+            )
             values[random.choice(_QUERY_NAMES)] = value
-        quoted = b"&".join(name.encode("ascii") + b"=" + quote_from_bytes(value).encode("ascii") for name, value in values.items())
+        quoted = b"&".join(
+            name.encode("ascii") + b"=" + quote_from_bytes(value).encode("ascii")
+            for name, value in values.items()
+        )
         return b"/api/messages?" + quoted
 
     def _request(self, path: bytes) -> bytes:
         """For a path, with odd headers, and sometimes with a body that no header tells of."""
         random = self._random
-        lines = [random.choice(METHODS).encode("ascii") + b" " + path + b" HTTP/1." + random.choice((b"1", b"1", b"1", b"0", b"7"))]
+        lines = [
+            random.choice(METHODS).encode("ascii")
+            + b" "
+            + path
+            + b" HTTP/1."
+            + random.choice((b"1", b"1", b"1", b"0", b"7"))
+        ]
         lines += random.choices(HEADERS, k=random.choice((0, 1, 2, 3, 8, 600)))
         if random.random() < 0.7:
             lines.insert(random.randrange(1, len(lines) + 1), b"Host: localhost")
-        return b"\r\n".join(lines) + b"\r\n\r\n" + (random.choice(WORDS) if random.random() < 0.2 else b"")
+        return (
+            b"\r\n".join(lines)
+            + b"\r\n\r\n"
+            + (random.choice(WORDS) if random.random() < 0.2 else b"")
+        )

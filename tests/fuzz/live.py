@@ -37,7 +37,9 @@ def observer(kinds: Counter[str], tell: Callable[[str], None]) -> ILogObserver:
         level = event.get("log_level", LogLevel.info)
         failure = event.get("log_failure")
         if level >= LogLevel.error or failure is not None or event.get("isError"):
-            tell(f"LOGGED {level.name} {json.dumps(formatEvent(event) + (failure.getTraceback() if failure is not None else ''))}")
+            tell(
+                f"LOGGED {level.name} {json.dumps(formatEvent(event) + (failure.getTraceback() if failure is not None else ''))}"
+            )
         elif level >= LogLevel.warn:
             kinds[str(event.get("log_format"))] += 1
 
@@ -47,19 +49,25 @@ def observer(kinds: Counter[str], tell: Callable[[str], None]) -> ILogObserver:
 def main(directory: str, *changes: str) -> None:
     """Run until the input ends."""
     kinds: Counter[str] = Counter()
-    globalLogBeginner.beginLoggingTo([observer(kinds, say)], redirectStandardIO=False, discardBuffer=True)
+    globalLogBeginner.beginLoggingTo(
+        [observer(kinds, say)], redirectStandardIO=False, discardBuffer=True
+    )
     broker = LocalBroker(reactor, dict(change.split("=", 1) for change in changes), directory)
 
     class UntilEnd(Protocol):
         def connectionLost(self, reason: Any = None) -> None:
-            broker.stop().addErrback(lambda failure: say(f"LOGGED critical {json.dumps(failure.getTraceback())}")).addBoth(stop)
+            broker.stop().addErrback(
+                lambda failure: say(f"LOGGED critical {json.dumps(failure.getTraceback())}")
+            ).addBoth(stop)
 
     def stop(_: object) -> None:
         reactor.stop()
 
     def started(_: object) -> None:
         console = broker.broker.console
-        say(f"PORTS {json.dumps([port.getHost().port for port in (*broker.broker.service.ports, *([console.port] if console else []))])}")
+        say(
+            f"PORTS {json.dumps([port.getHost().port for port in (*broker.broker.service.ports, *([console.port] if console else []))])}"
+        )
         stdio.StandardIO(UntilEnd())
 
     def failed(failure: Any) -> None:

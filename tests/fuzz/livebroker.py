@@ -58,7 +58,9 @@ class LiveBroker:
     def memory(self, name: str) -> int:
         """Bytes, by the name in C{/proc/PID/status}: C{VmRSS} or C{VmHWM}."""
         try:
-            for line in Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii").splitlines():
+            for line in (
+                Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii").splitlines()
+            ):
                 if line.startswith(name + ":"):
                     return int(line.split()[1]) << 10
         except FileNotFoundError:

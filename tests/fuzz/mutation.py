@@ -16,7 +16,32 @@ from zlib import crc32
 from pylogbroker.formats.compression import GZIP, SNAPPY, compress, decompress
 from tests.fuzz import golden, judge
 
-ODD_NUMBERS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 126, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 1 << 20, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
+ODD_NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    9,
+    10,
+    126,
+    127,
+    128,
+    255,
+    256,
+    32767,
+    32768,
+    65535,
+    65536,
+    1 << 20,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**63 - 1,
+)
 SIZE_MAX = 16384
 OPENED_SIZE_MAX = 1 << 16
 
@@ -69,7 +94,9 @@ class Mutator:
             data[at] = random.randrange(256)
         elif kind in (2, 3):
             size = random.choice((1, 2, 4, 4, 8))
-            number = random.choice(ODD_NUMBERS) * random.choice((1, 1, 1, -1)) + random.choice((0, 0, 0, -1, 1))
+            number = random.choice(ODD_NUMBERS) * random.choice((1, 1, 1, -1)) + random.choice(
+                (0, 0, 0, -1, 1)
+            )
             data[at : at + size] = (number % (1 << 8 * size)).to_bytes(size, "big")
         elif kind == 4:
             del data[at : at + random.randrange(1, 9)]
@@ -87,7 +114,11 @@ class Mutator:
 
     def _insideMessage(self, stream: bytes) -> bytes:
         """A PRODUCE request one of whose messages is changed, and everything around it put right."""
-        bodies = [body for body in golden.frames(stream) if body[:2] == b"\x00\x00" and int.from_bytes(body[2:4], "big") + 12 <= len(body)]
+        bodies = [
+            body
+            for body in golden.frames(stream)
+            if body[:2] == b"\x00\x00" and int.from_bytes(body[2:4], "big") + 12 <= len(body)
+        ]
         if not bodies:
             return self._framed(self.garble(stream[4:]))
         body = self._random.choice(bodies)
@@ -103,14 +134,19 @@ class Mutator:
         random = self._random
         chosen = random.choice(entries)
         payload = chosen.payload
-        attributes = random.choice((chosen.attributes, chosen.attributes, chosen.attributes, random.randrange(256)))
+        attributes = random.choice(
+            (chosen.attributes, chosen.attributes, chosen.attributes, random.randrange(256))
+        )
         if chosen.codec in (GZIP, SNAPPY) and random.random() < 0.7:
             try:
                 inner = decompress(chosen.codec, payload, OPENED_SIZE_MAX)
             except Exception:
                 payload = self.garble(payload)
             else:
-                payload = compress(chosen.codec, self.insideSet(inner) if random.random() < 0.6 else self.garble(inner))
+                payload = compress(
+                    chosen.codec,
+                    self.insideSet(inner) if random.random() < 0.6 else self.garble(inner),
+                )
         else:
             payload = self.garble(payload)
         head = b"\x00" if chosen.magic == 0 else bytes((1, attributes))

@@ -31,7 +31,13 @@ SEED = 20110612
 Progress = Callable[[Figures], None]
 
 
-def run(count: int, seed: int, secondsMax: float = float("inf"), progress: Progress | None = None, kind: str = "plain") -> Figures:
+def run(
+    count: int,
+    seed: int,
+    secondsMax: float = float("inf"),
+    progress: Progress | None = None,
+    kind: str = "plain",
+) -> Figures:
     """
     A whole run, with a broker of its own.
 
@@ -63,7 +69,13 @@ def run(count: int, seed: int, secondsMax: float = float("inf"), progress: Progr
     return figures
 
 
-def _throw(port: PlainPort, broker: LiveBroker, sender: Sender, hasTime: Callable[[], bool], progress: Progress | None) -> None:
+def _throw(
+    port: PlainPort,
+    broker: LiveBroker,
+    sender: Sender,
+    hasTime: Callable[[], bool],
+    progress: Progress | None,
+) -> None:
     """Send all, while somebody watches."""
     figures = sender.figures
     figures.rssSizeAtStart = broker.memory("VmRSS")
@@ -82,7 +94,9 @@ def _throw(port: PlainPort, broker: LiveBroker, sender: Sender, hasTime: Callabl
         sender.run(goOn)
         figures.socketCountAtEnd = broker.settledSocketCount(figures.socketCountAtStart)
         if figures.socketCountAtEnd > figures.socketCountAtStart:
-            figures.faults.append(f"{figures.socketCountAtEnd} sockets are open, and there were {figures.socketCountAtStart}")
+            figures.faults.append(
+                f"{figures.socketCountAtEnd} sockets are open, and there were {figures.socketCountAtStart}"
+            )
     except Exception as error:
         figures.faults.append(f"the sender: {error!r}")
     watcher.finish()
@@ -90,11 +104,18 @@ def _throw(port: PlainPort, broker: LiveBroker, sender: Sender, hasTime: Callabl
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.mutations", description="Throw mutations of requests at a port of a live broker.")
-    parser.add_argument("--port", choices=list(PORTS), default="plain", help="which port (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.mutations",
+        description="Throw mutations of requests at a port of a live broker.",
+    )
+    parser.add_argument(
+        "--port", choices=list(PORTS), default="plain", help="which port (%(default)s)"
+    )
     parser.add_argument("--count", type=int, default=10_000_000, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="of the mutations (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop early after so many"
+    )
     options = parser.parse_args()
     opening({"port": options.port, "seed": str(options.seed), "count": str(options.count)})
     last = [0]
@@ -103,7 +124,9 @@ def main() -> int:
         step = max(options.count // 20, 1)
         if figures.triedCount // step > last[0]:
             last[0] = figures.triedCount // step
-            say(f"{figures.triedCount} tried, {figures.connectionCount} connections, {figures.watchCount} rounds of the watcher")
+            say(
+                f"{figures.triedCount} tried, {figures.connectionCount} connections, {figures.watchCount} rounds of the watcher"
+            )
 
     figures = run(options.count, options.seed, options.seconds, progress, options.port)
     for line in describe(figures):

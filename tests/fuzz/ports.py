@@ -28,7 +28,13 @@ from typing import Any
 
 from pylogbroker.formats.messageset import encodeMessage
 from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from tests.fuzz import golden
 from tests.fuzz.asking import RECEIVE_SIZE, Caller, connect
 from tests.fuzz.figures import Figures
@@ -37,7 +43,16 @@ from tests.fuzz.livebroker import LiveBroker
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.sending import IAnswers
 from tests.fuzz.tlsmutation import TlsMutator
-from tests.fuzz.watching import PROBE_COUNT, PROBE_SIZE, PROBE_TOPIC, PROBES, WATCHED_TOPIC, LogWatcher, PageWatcher, Watcher
+from tests.fuzz.watching import (
+    PROBE_COUNT,
+    PROBE_SIZE,
+    PROBE_TOPIC,
+    PROBES,
+    WATCHED_TOPIC,
+    LogWatcher,
+    PageWatcher,
+    Watcher,
+)
 from tests.integration.certificates import Authority
 
 SECRET_TOPIC = "secret"
@@ -57,7 +72,9 @@ PROPERTIES = {
     "log.default.flush.scheduler.interval.ms": "200",
     "log.file.size": "65536",
     "log.retention.size": "262144",
-    "topic.log.retention.size": ",".join(f"{topic}:1000000000" for topic in (PROBE_TOPIC, WATCHED_TOPIC, SECRET_TOPIC)),
+    "topic.log.retention.size": ",".join(
+        f"{topic}:1000000000" for topic in (PROBE_TOPIC, WATCHED_TOPIC, SECRET_TOPIC)
+    ),
     "topic.log.file.size": f"{WATCHED_TOPIC}:100000000",
     "log.cleanup.interval.mins": "1",
 }
@@ -129,7 +146,10 @@ class PlainPort:
     def __init__(self, folder: str) -> None:
         """@param folder: for what the broker must find beside its data."""
         self.folder = folder
-        self.probes = [encodeFetch(PROBE_TOPIC, 0, index * PROBE_SIZE, PROBE_SIZE) for index in range(PROBE_COUNT)]
+        self.probes = [
+            encodeFetch(PROBE_TOPIC, 0, index * PROBE_SIZE, PROBE_SIZE)
+            for index in range(PROBE_COUNT)
+        ]
         self.broker: Any = None
 
     def properties(self) -> dict[str, str]:
@@ -200,7 +220,11 @@ class AllowedPort(PlainPort):
             f"watcher both *\nmutator both {topics}\nmutator fetch {PROBE_TOPIC}\n- both {topics}\n- fetch {PROBE_TOPIC}\n", encoding="ascii"
         )  # fmt: skip
         secure = f"tls:0:privateKey={self._authority.issue('broker')}:clientCAs={self._authority.ca}:interface=127.0.0.1"
-        return {**super().properties(), "listeners": f"tcp:0:interface=127.0.0.1|{secure}", "allow.file": str(rules)}
+        return {
+            **super().properties(),
+            "listeners": f"tcp:0:interface=127.0.0.1|{secure}",
+            "allow.file": str(rules),
+        }
 
     def context(self, name: str) -> ssl.SSLContext:
         """A client's, with a certificate of that name."""
@@ -226,24 +250,35 @@ class AllowedPort(PlainPort):
             encodeProduce(WATCHED_TOPIC, 0, message),
             encodeProduce("never", -1, message),
             encodeProduce(PROBE_TOPIC, 0, message),
-            encodeMultiProduce([("t1", 0, message), (SECRET_TOPIC, 0, message), ("never", 1, message)]),
+            encodeMultiProduce(
+                [("t1", 0, message), (SECRET_TOPIC, 0, message), ("never", 1, message)]
+            ),
             encodeFetch(SECRET_TOPIC, 0, 0, 1 << 16),
             encodeFetch(WATCHED_TOPIC, 0, 0, 1 << 16),
-            encodeMultiFetch([("t1", 0, 0, 1000), (SECRET_TOPIC, 0, 0, 1 << 16), (PROBE_TOPIC, 0, 0, 1000)]),
+            encodeMultiFetch(
+                [("t1", 0, 0, 1000), (SECRET_TOPIC, 0, 0, 1 << 16), (PROBE_TOPIC, 0, 0, 1000)]
+            ),
             encodeOffsets(SECRET_TOPIC, 0, -1, 10),
             encodeOffsets("never", 0, -2, 10),
         ]
-        return Mutator(seed, [*recorded, *itertools.islice(itertools.cycle(forbidden), len(recorded))])
+        return Mutator(
+            seed, [*recorded, *itertools.islice(itertools.cycle(forbidden), len(recorded))]
+        )
 
     def mayBeThere(self, topic: str) -> bool:
         return topic in (PROBE_TOPIC, SECRET_TOPIC, WATCHED_TOPIC) or self._isOpen(topic)
 
     def mayGrow(self, topic: str) -> bool:
-        return topic == WATCHED_TOPIC or self._isOpen(topic)  # and what is in the watched one, its watcher reads back
+        return topic == WATCHED_TOPIC or self._isOpen(
+            topic
+        )  # and what is in the watched one, its watcher reads back
 
     @staticmethod
     def _isOpen(topic: str) -> bool:
-        return any(topic.startswith(rule[:-1]) if rule.endswith("*") else topic == rule for rule in OPEN_TOPICS)
+        return any(
+            topic.startswith(rule[:-1]) if rule.endswith("*") else topic == rule
+            for rule in OPEN_TOPICS
+        )
 
 
 class TlsPort(AllowedPort):
@@ -349,7 +384,13 @@ class HttpPort(PlainPort):
         return [] if found == 1 else [f"{found} requests to produce, and not 1"]
 
 
-PORTS = {"plain": PlainPort, "allowed": AllowedPort, "tls": TlsPort, "handshake": HandshakePort, "http": HttpPort}
+PORTS = {
+    "plain": PlainPort,
+    "allowed": AllowedPort,
+    "tls": TlsPort,
+    "handshake": HandshakePort,
+    "http": HttpPort,
+}
 
 
 def segments(directory: str) -> dict[tuple[str, str], str]:
@@ -357,7 +398,9 @@ def segments(directory: str) -> dict[tuple[str, str], str]:
     found = {}
     for path in Path(directory).glob("*-*/*.kafka"):
         topic = path.parent.name.rpartition("-")[0]
-        found[topic, str(path.relative_to(directory))] = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[topic, str(path.relative_to(directory))] = hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
     return found
 
 
@@ -365,7 +408,11 @@ def changes(port: PlainPort, before: dict[tuple[str, str], str], directory: str)
     """What has changed in a directory and may not have: a sentence each."""
     after = segments(directory)
     topics = sorted({path.name.rpartition("-")[0] for path in Path(directory).glob("*-*")})
-    found = [f"there is a topic {topic!r}, which may not be" for topic in topics if not port.mayBeThere(topic)]
+    found = [
+        f"there is a topic {topic!r}, which may not be"
+        for topic in topics
+        if not port.mayBeThere(topic)
+    ]
     for key in sorted({*before, *after}):
         if not port.mayGrow(key[0]) and before.get(key) != after.get(key):
             found.append(f"{key[1]} is not what it was")

@@ -25,7 +25,14 @@ from pylogbroker.errors import (
 )
 from pylogbroker.formats import format2011
 from pylogbroker.formats.compression import GZIP, SNAPPY, compress, decompress
-from pylogbroker.formats.messageset import MessageSet, checkPlain, checkSet, encodeMessage, encodeSet, wrap
+from pylogbroker.formats.messageset import (
+    MessageSet,
+    checkPlain,
+    checkSet,
+    encodeMessage,
+    encodeSet,
+    wrap,
+)
 from pylogbroker.interfaces import Checked, CheckLimits
 from pylogbroker.wire.framing import FrameDecoder
 from pylogbroker.wire.requests import (
@@ -42,7 +49,13 @@ from pylogbroker.wire.requests import (
     encodeOffsets,
     encodeProduce,
 )
-from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets, fetchHeader, multiFetchHeader
+from pylogbroker.wire.responses import (
+    decodeFetch,
+    decodeMultiFetch,
+    decodeOffsets,
+    fetchHeader,
+    multiFetchHeader,
+)
 from pylogbroker.wire.responses import encodeOffsets as encodeOffsetsResponse
 from tests.fuzz import judge
 
@@ -67,9 +80,13 @@ def demand(holds: bool, *what: object) -> None:
 def encode(request: Request) -> bytes:
     """A request as a frame again; of a run of PRODUCE requests, all of them."""
     if isinstance(request, Produce):
-        return b"".join(encodeProduce(request.topic, request.partition, data) for data in request.sets)
+        return b"".join(
+            encodeProduce(request.topic, request.partition, data) for data in request.sets
+        )
     if isinstance(request, MultiProduce):
-        return encodeMultiProduce((each.topic, each.partition, each.sets[0]) for each in request.produces)
+        return encodeMultiProduce(
+            (each.topic, each.partition, each.sets[0]) for each in request.produces
+        )
     if isinstance(request, Fetch):
         return encodeFetch(*request)
     if isinstance(request, MultiFetch):
@@ -87,7 +104,9 @@ def single(requests: Iterable[Request]) -> Iterator[Request]:
             yield request
 
 
-def readWhole(stream: bytes, frameSizeMax: int = FRAME_SIZE_MAX) -> tuple[list[Request], type[WireError] | None]:
+def readWhole(
+    stream: bytes, frameSizeMax: int = FRAME_SIZE_MAX
+) -> tuple[list[Request], type[WireError] | None]:
     """The requests of a stream and the error that ends it, by slicing it into frames; the plainest way to read one."""
     requests: list[Request] = []
     at = 0
@@ -105,7 +124,9 @@ def readWhole(stream: bytes, frameSizeMax: int = FRAME_SIZE_MAX) -> tuple[list[R
     return requests, None
 
 
-def readPieces(pieces: Iterable[bytes], patient: bool = False, frameSizeMax: int = FRAME_SIZE_MAX) -> tuple[list[Request], type[WireError] | None]:
+def readPieces(
+    pieces: Iterable[bytes], patient: bool = False, frameSizeMax: int = FRAME_SIZE_MAX
+) -> tuple[list[Request], type[WireError] | None]:
     """
     The same by a L{RequestDecoder} that is fed pieces.
 
@@ -122,7 +143,10 @@ def readPieces(pieces: Iterable[bytes], patient: bool = False, frameSizeMax: int
                 continue
             while (request := decoder.takeRequest()) is not None:
                 requests.append(request)
-            demand(decoder.missing >= 0 and decoder.heldSize <= fed, "what is held is more than what came")
+            demand(
+                decoder.missing >= 0 and decoder.heldSize <= fed,
+                "what is held is more than what came",
+            )
         while patient and (request := decoder.takeRequest()) is not None:
             requests.append(request)
     except WireError as error:
@@ -160,16 +184,27 @@ def requestBody(data: bytes) -> None:
     try:
         request = decodeRequest(data)
     except WireError as error:
-        demand(len(data) < 2 or isinstance(error, UnknownRequestError) == (not 0 <= int.from_bytes(data[:2], "big", signed=True) <= 4), error)
+        demand(
+            len(data) < 2
+            or isinstance(error, UnknownRequestError)
+            == (not 0 <= int.from_bytes(data[:2], "big", signed=True) <= 4),
+            error,
+        )
         return
     roundTrip(request)
     if b"\xef\xbf\xbd" not in encode(request):
-        demand(data.startswith(encode(request)[4:]), "what was decoded is not what was there", request)
+        demand(
+            data.startswith(encode(request)[4:]), "what was decoded is not what was there", request
+        )
 
 
 def responseBody(data: bytes) -> None:
     """A response's body is a L{WireError} for each reader of it, or encodes to what was there."""
-    for decode, encodeAgain in ((decodeFetch, _encodeFetchResponse), (decodeMultiFetch, _encodeMultiFetchResponse), (decodeOffsets, _encodeOffsetsResponse)):
+    for decode, encodeAgain in (
+        (decodeFetch, _encodeFetchResponse),
+        (decodeMultiFetch, _encodeMultiFetchResponse),
+        (decodeOffsets, _encodeOffsetsResponse),
+    ):
         try:
             found: Any = decode(data)
         except WireError:
@@ -189,7 +224,9 @@ def _encodeFetchResponse(found: tuple[int, bytes]) -> bytes:
 
 
 def _encodeMultiFetchResponse(found: list[tuple[int, bytes]]) -> bytes:
-    return multiFetchHeader([len(data) for _, data in found]) + b"".join(fetchHeader(code, len(data)) + data for code, data in found)
+    return multiFetchHeader([len(data) for _, data in found]) + b"".join(
+        fetchHeader(code, len(data)) + data for code, data in found
+    )
 
 
 def _encodeOffsetsResponse(found: tuple[int, list[int]]) -> bytes:
@@ -213,9 +250,13 @@ def upToError(things: Iterator[Any]) -> tuple[list[Any], type[Exception] | None]
     return found, None
 
 
-def alike(mine: tuple[list[Any], type[Exception] | None], judged: tuple[list[Any], type[Exception] | None]) -> bool:
+def alike(
+    mine: tuple[list[Any], type[Exception] | None], judged: tuple[list[Any], type[Exception] | None]
+) -> bool:
     """Whether two such readings agree, with the licence of L{UNOPENED}."""
-    return mine[0] == judged[0] and (mine[1] == judged[1] or (mine[1] in UNOPENED and judged[1] in UNOPENED))
+    return mine[0] == judged[0] and (
+        mine[1] == judged[1] or (mine[1] in UNOPENED and judged[1] in UNOPENED)
+    )
 
 
 def messageSet(data: bytes) -> None:
@@ -223,12 +264,27 @@ def messageSet(data: bytes) -> None:
     base = 1000
     messages = MessageSet(data, base, limits=LIMITS)
     top = upToError(judge.entries(data))
-    shallow = [(seen.payload, seen.magic, seen.attributes, seen.checksum, base + seen.end) for seen in top[0]]
-    demand(upToError((*each.message, each.nextOffset) for each in messages.shallow()) == (shallow, top[1]), "shallow")
+    shallow = [
+        (seen.payload, seen.magic, seen.attributes, seen.checksum, base + seen.end)
+        for seen in top[0]
+    ]
+    demand(
+        upToError((*each.message, each.nextOffset) for each in messages.shallow())
+        == (shallow, top[1]),
+        "shallow",
+    )
     found, error = upToError(judge.deep(data, LIMITS.decompressedSizeMax, LIMITS.depthMax))
     expected = [(payload, base + end) for payload, end in found], error
-    demand(alike(upToError(messages.payloads()), expected), "payloads", upToError(messages.payloads()), expected)
-    demand(alike(upToError((each.message.payload, each.nextOffset) for each in messages), expected), "iteration")
+    demand(
+        alike(upToError(messages.payloads()), expected),
+        "payloads",
+        upToError(messages.payloads()),
+        expected,
+    )
+    demand(
+        alike(upToError((each.message.payload, each.nextOffset) for each in messages), expected),
+        "iteration",
+    )
     try:
         validSize = messages.validSize
     except FormatError as failure:
@@ -245,23 +301,36 @@ def messageCheck(data: bytes) -> None:
     except FormatError as error:
         checked = type(error)
     try:
-        judged = judge.count(data, LIMITS.payloadSizeMax, LIMITS.decompressedSizeMax, LIMITS.depthMax)
-        expected: Checked | type[FormatError] = MessageTooLargeError if judged is None else Checked(*judged)
+        judged = judge.count(
+            data, LIMITS.payloadSizeMax, LIMITS.decompressedSizeMax, LIMITS.depthMax
+        )
+        expected: Checked | type[FormatError] = (
+            MessageTooLargeError if judged is None else Checked(*judged)
+        )
     except judge.RefusedError as refused:
         expected = refused.error
     demand(checked == expected or (checked in UNOPENED and expected in UNOPENED), checked, expected)
     done, count = checkPlain([data], LIMITS.payloadSizeMax)
     if done:
-        demand(done == 1 and checked == Checked(len(data), count), "accepted the short way alone", checked)
+        demand(
+            done == 1 and checked == Checked(len(data), count),
+            "accepted the short way alone",
+            checked,
+        )
     else:
         demand(count == 0, "messages of no set", count)
-    demand(checkPlain([data, data], LIMITS.payloadSizeMax) == (2 * done, 2 * count), "a set depends on its neighbour")
+    demand(
+        checkPlain([data, data], LIMITS.payloadSizeMax) == (2 * done, 2 * count),
+        "a set depends on its neighbour",
+    )
 
 
 def wrapped(data: bytes) -> None:
     """The same for a set with a wrapper whose payload is whatever was given, and plain messages around it."""
     codec = data[0] % 4 if data else 0
-    messageSet(encodeMessage(b"before") + encodeMessage(data[1:], codec=codec) + encodeMessage(b"after", 0))
+    messageSet(
+        encodeMessage(b"before") + encodeMessage(data[1:], codec=codec) + encodeMessage(b"after", 0)
+    )
 
 
 def repaired(data: bytes) -> bytes:
@@ -305,7 +374,12 @@ def compression(data: bytes) -> None:
                 opened = decompress(codec, foreign, sizeMax)
             except UNOPENED as error:
                 try:
-                    demand(len(judged(foreign)) > sizeMax and isinstance(error, DecompressionLimitError), "refused what is good", error)
+                    demand(
+                        len(judged(foreign)) > sizeMax
+                        and isinstance(error, DecompressionLimitError),
+                        "refused what is good",
+                        error,
+                    )
                 except judge.RefusedError:
                     pass
                 continue
@@ -330,18 +404,36 @@ def compression(data: bytes) -> None:
 def scan(data: bytes) -> None:
     """A walk over a segment finds what the judge would recover, by steps and in one go, with windows of every size; it never raises."""
     start = 0
-    windowSize = SCAN_WINDOW_SIZES[data[0] % len(SCAN_WINDOW_SIZES)] if data else SCAN_WINDOW_SIZES[0]
+    windowSize = (
+        SCAN_WINDOW_SIZES[data[0] % len(SCAN_WINDOW_SIZES)] if data else SCAN_WINDOW_SIZES[0]
+    )
     data = data[1:] if data and data[0] < 128 else repaired(data[1:])
     kept = judge.recoverable(data)
     before, format2011.SCAN_WINDOW_SIZE = format2011.SCAN_WINDOW_SIZE, windowSize
     try:
         for end in (len(data), len(data) + 5):  # the second: a file that has become shorter
-            scans = [format2011.Format2011().scan(lambda position, size: data[position : position + size], 5000, start, end) for _ in range(2)]
-            expected = [(seen.start, seen.end - seen.start, 5000 + seen.start, 5000 + seen.end) for seen in kept]
+            scans = [
+                format2011.Format2011().scan(
+                    lambda position, size: data[position : position + size], 5000, start, end
+                )
+                for _ in range(2)
+            ]
+            expected = [
+                (seen.start, seen.end - seen.start, 5000 + seen.start, 5000 + seen.end)
+                for seen in kept
+            ]
             demand([tuple(entry) for entry in scans[0]] == expected, "steps")
             behind = kept[-1].end if kept else 0
-            demand(scans[1].skipToEnd() == scans[0].position == behind, "in one go", scans[1].position, behind)
-            demand((scans[0].reason is None) == (scans[1].reason is None) == (behind == end), scans[0].reason)
+            demand(
+                scans[1].skipToEnd() == scans[0].position == behind,
+                "in one go",
+                scans[1].position,
+                behind,
+            )
+            demand(
+                (scans[0].reason is None) == (scans[1].reason is None) == (behind == end),
+                scans[0].reason,
+            )
     finally:
         format2011.SCAN_WINDOW_SIZE = before
 
@@ -353,10 +445,23 @@ def plainSet(data: bytes) -> None:
         for codec in (0, GZIP, SNAPPY):
             encoded = encodeSet(payloads, codec, magic)
             limits = CheckLimits()
-            demand([payload for payload, _ in MessageSet(encoded).payloads()] == payloads, codec, magic)
+            demand(
+                [payload for payload, _ in MessageSet(encoded).payloads()] == payloads, codec, magic
+            )
             demand(checkSet(encoded, limits) == Checked(len(encoded), len(payloads)), codec, magic)
 
 
 PROMISES: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (requestStream, requestBody, responseBody, messageSet, wrapped, nested, compression, scan, plainSet)
+    each.__name__: each
+    for each in (
+        requestStream,
+        requestBody,
+        responseBody,
+        messageSet,
+        wrapped,
+        nested,
+        compression,
+        scan,
+        plainSet,
+    )
 }

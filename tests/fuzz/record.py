@@ -29,7 +29,11 @@ def opening(options: Mapping[str, str], *packages: str) -> None:
 
     @param packages: names, beside those that are always named.
     """
-    found = {**options, "Python": platform.python_version(), "system": f"{platform.system()} {platform.release()} {platform.machine()}"}
+    found = {
+        **options,
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
     for name in (*packages, *PACKAGES):
         try:
             found[name] = importlib.metadata.version(name)
@@ -45,7 +49,9 @@ def revision() -> str:
     """The commit that is checked out, and whether what is tried differs from it."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     changed = git("status", "--porcelain", "--", "pylogbroker", "tests/fuzz")
     return f"{git('rev-parse', '--short', 'HEAD')}{' and changes' if changed else ''}"

@@ -82,12 +82,17 @@ class Lane:
 
     def _open(self) -> None:
         sender, target = self._sender, self._sender.target
-        while len(self.batch) < max(len(target.probes), 1) and (mutation := next(sender.mutations, None)) is not None:
+        while (
+            len(self.batch) < max(len(target.probes), 1)
+            and (mutation := next(sender.mutations, None)) is not None
+        ):
             self.batch.append(mutation)
         if not self.batch:
             return
         probes = target.probes or [b""]
-        self._out = memoryview(b"".join(mutation + probe for mutation, probe in zip(self.batch, probes, strict=False)))
+        self._out = memoryview(
+            b"".join(mutation + probe for mutation, probe in zip(self.batch, probes, strict=False))
+        )
         self._answers = target.newAnswers()
         self._socket = target.open()
         self._socket.setblocking(False)
@@ -164,11 +169,18 @@ class Lane:
         quiet = now - self._lastNews
         figures = self._sender.figures
         hasTurned = figures.watchCount - self._watchCountAtNews >= QUIET_WATCH_COUNT
-        if not self._sender.target.hasHalfClose and not self._out and quiet > QUIET_SECONDS and hasTurned:
+        if (
+            not self._sender.target.hasHalfClose
+            and not self._out
+            and quiet > QUIET_SECONDS
+            and hasTurned
+        ):
             figures.quietCount += 1
             self._over()
         elif quiet > ANSWER_SECONDS_MAX and (hasTurned or figures.faults):
-            raise AssertionError(f"no answer, and no end, for {ANSWER_SECONDS_MAX} s to {[mutation.hex() for mutation in self.batch]}")
+            raise AssertionError(
+                f"no answer, and no end, for {ANSWER_SECONDS_MAX} s to {[mutation.hex() for mutation in self.batch]}"
+            )
 
 
 class Sender:

@@ -23,7 +23,11 @@ class PromiseTests(SynchronousTestCase):
         """All samples of a promise as they are, then so many mutations of them."""
         samples = golden.samples(name)
         mutator = Mutator(SEED + crc32(name.encode("ascii")), samples)
-        inputs = [*samples, b"", *(mutator.garble(samples[number % len(samples)]) for number in range(COUNT))]
+        inputs = [
+            *samples,
+            b"",
+            *(mutator.garble(samples[number % len(samples)]) for number in range(COUNT)),
+        ]
         for data in inputs:
             try:
                 PROMISES[name](data)
@@ -83,7 +87,11 @@ class MutatorTests(SynchronousTestCase):
 
     def test_mutationsReachDeep(self) -> None:
         """Among the mutations of a message set with a wrapper are many with right checksums outside, and both good and bad messages inside."""
-        wrapper = next(data for data in golden.messageSets() if any(entry.codec for entry in judge.recoverable(data)))
+        wrapper = next(
+            data
+            for data in golden.messageSets()
+            if any(entry.codec for entry in judge.recoverable(data))
+        )
         mutator = Mutator(SEED)
         good = bad = 0
         for _ in range(200):
@@ -104,4 +112,6 @@ class DemandTests(SynchronousTestCase):
     def test_demandRaises(self) -> None:
         """What does not hold is an AssertionError that says what."""
         demand(True, "fine")
-        self.assertEqual(self.assertRaises(AssertionError, demand, False, "this", 5).args, ("this", 5))
+        self.assertEqual(
+            self.assertRaises(AssertionError, demand, False, "this", 5).args, ("this", 5)
+        )

@@ -29,7 +29,13 @@ class ObserverTests(SynchronousTestCase):
         observe = observer(kinds, lines.append)
         observe({"log_level": LogLevel.error, "log_format": "one\ntwo"})
         observe({"log_level": LogLevel.critical, "log_format": "worse"})
-        observe({"log_level": LogLevel.warn, "log_format": "with", "log_failure": Failure(ValueError("why"))})
+        observe(
+            {
+                "log_level": LogLevel.warn,
+                "log_format": "with",
+                "log_failure": Failure(ValueError("why")),
+            }
+        )
         observe({"log_format": "old", "isError": 1})
         self.assertEqual(lines[:2], ['LOGGED error "one\\ntwo"', 'LOGGED critical "worse"'])
         self.assertIn("ValueError: why", lines[2])
@@ -92,18 +98,38 @@ class RunTests(SynchronousTestCase):
         (folder / "never-1").mkdir()
         self.assertEqual(
             ports.changes(port, before, str(folder)),
-            ["there is a topic 'never', which may not be", "probe-0/00000000000000000000.kafka is not what it was"],
+            [
+                "there is a topic 'never', which may not be",
+                "probe-0/00000000000000000000.kafka is not what it was",
+            ],
         )
 
     def test_requestsAreCounted(self) -> None:
         """Where nothing may get through, the broker's counters tell of what did."""
-        self.assertEqual(ports.HttpPort("").requestFaults(Figures(broker={"produceCount": 2})), ["2 requests to produce, and not 1"])
-        self.assertEqual(ports.HandshakePort("").requestFaults(Figures(watchCount=5, broker={"produceCount": 7})), [])
-        self.assertEqual(len(ports.HandshakePort("").requestFaults(Figures(watchCount=5, broker={"produceCount": 8}))), 1)
+        self.assertEqual(
+            ports.HttpPort("").requestFaults(Figures(broker={"produceCount": 2})),
+            ["2 requests to produce, and not 1"],
+        )
+        self.assertEqual(
+            ports.HandshakePort("").requestFaults(
+                Figures(watchCount=5, broker={"produceCount": 7})
+            ),
+            [],
+        )
+        self.assertEqual(
+            len(
+                ports.HandshakePort("").requestFaults(
+                    Figures(watchCount=5, broker={"produceCount": 8})
+                )
+            ),
+            1,
+        )
 
     def test_faultsAreSaid(self) -> None:
         """The figures close with the number of faults, and the faults themselves."""
-        self.assertEqual(list(describe(Figures(faults=["this", "that"])))[-3:], ["faults: 2", "  this", "  that"])
+        self.assertEqual(
+            list(describe(Figures(faults=["this", "that"])))[-3:], ["faults: 2", "  this", "  that"]
+        )
         self.assertEqual(list(describe(Figures()))[-1], "faults: 0")
 
 
@@ -112,7 +138,10 @@ class PageAnswersTests(SynchronousTestCase):
 
     def test_anyPieces(self) -> None:
         """A probe's answer is found however the stream is cut, and once."""
-        stream = b'HTTP/1.1 400 Bad Request\r\n\r\n{"error":"there is no broker 7000003, or nobody"}HTTP/1.1 200 OK\r\n' + b"x" * 200
+        stream = (
+            b'HTTP/1.1 400 Bad Request\r\n\r\n{"error":"there is no broker 7000003, or nobody"}HTTP/1.1 200 OK\r\n'
+            + b"x" * 200
+        )
         for size in (1, 7, 40, 1000):
             answers = ports.PageAnswers()
             for at in range(0, len(stream), size):

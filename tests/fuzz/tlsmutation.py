@@ -65,7 +65,11 @@ class TlsMutator:
         elif way < 0.65:
             data = self._inside(random.choice(self._hellos))
         elif way < 0.80:
-            data = random.choice((b"", random.choice(self._hellos))) + self._inside(random.choice(RECORDS)) + random.choice(RECORDS)
+            data = (
+                random.choice((b"", random.choice(self._hellos)))
+                + self._inside(random.choice(RECORDS))
+                + random.choice(RECORDS)
+            )
         elif way < 0.90:
             data = random.choice(self._others)
         else:

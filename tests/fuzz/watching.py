@@ -48,15 +48,21 @@ class Watcher(threading.Thread):
                 began = time.monotonic()
                 self.round(self._figures.watchCount)
                 self._figures.watchCount += 1
-                self._figures.watchSecondsMax = max(self._figures.watchSecondsMax, time.monotonic() - began)
+                self._figures.watchSecondsMax = max(
+                    self._figures.watchSecondsMax, time.monotonic() - began
+                )
                 rss = self._broker.memory("VmRSS")
                 if rss > RSS_SIZE_MAX:
-                    raise AssertionError(f"the broker has {rss >> 20} MiB in round {self._figures.watchCount}")
+                    raise AssertionError(
+                        f"the broker has {rss >> 20} MiB in round {self._figures.watchCount}"
+                    )
                 if self._ended.wait(self.pauseSeconds):
                     break
             self.last()
         except Exception as error:
-            self._figures.faults.append(f"the watcher, in round {self._figures.watchCount}: {error!r}")
+            self._figures.faults.append(
+                f"the watcher, in round {self._figures.watchCount}: {error!r}"
+            )
         finally:
             self.close()
 
@@ -92,11 +98,22 @@ class LogWatcher(Watcher):
     def round(self, number: int) -> None:
         which, other = number % PROBE_COUNT, (7 * number + 1) % PROBE_COUNT
         data = encodeMessage(b"%08d" % number)
-        answer = self._caller.ask(encodeProduce(WATCHED_TOPIC, 0, data) + encodeFetch(PROBE_TOPIC, 0, which * PROBE_SIZE, PROBE_SIZE))
+        answer = self._caller.ask(
+            encodeProduce(WATCHED_TOPIC, 0, data)
+            + encodeFetch(PROBE_TOPIC, 0, which * PROBE_SIZE, PROBE_SIZE)
+        )
         self.expect(decodeFetch(answer), (0, PROBES[which]))
         answer = self._caller.ask(encodeOffsets("unknown-" + WATCHED_TOPIC, 1, -1, 10))
         self.expect(decodeOffsets(answer), (0, [0]))
-        answer = self._caller.ask(encodeMultiFetch([(PROBE_TOPIC, 0, other * PROBE_SIZE, PROBE_SIZE), (PROBE_TOPIC, 2, 0, 10), (PROBE_TOPIC, 0, -5, 10)]))
+        answer = self._caller.ask(
+            encodeMultiFetch(
+                [
+                    (PROBE_TOPIC, 0, other * PROBE_SIZE, PROBE_SIZE),
+                    (PROBE_TOPIC, 2, 0, 10),
+                    (PROBE_TOPIC, 0, -5, 10),
+                ]
+            )
+        )
         self.expect(decodeMultiFetch(answer), [(0, PROBES[other]), (3, b""), (1, b"")])
 
     def last(self) -> None:
@@ -106,7 +123,9 @@ class LogWatcher(Watcher):
         found: list[bytes] = []
         offset = 0
         while offset < count * size:
-            code, data = decodeFetch(self._caller.ask(encodeFetch(WATCHED_TOPIC, 0, offset, READ_BACK_SIZE)))
+            code, data = decodeFetch(
+                self._caller.ask(encodeFetch(WATCHED_TOPIC, 0, offset, READ_BACK_SIZE))
+            )
             messages = list(MessageSet(data, offset).payloads())
             self.expect((code, bool(messages)), (0, True))
             found += [payload for payload, _ in messages]
@@ -140,10 +159,19 @@ class PageWatcher(Watcher):
     def round(self, number: int) -> None:
         which = number % PROBE_COUNT
         self.expect(self._get("/console.js"), self._script)
-        self.expect(b"\npylogbroker_messages_in_total %d\n" % PROBE_COUNT in self._get("/metrics"), True)
+        self.expect(
+            b"\npylogbroker_messages_in_total %d\n" % PROBE_COUNT in self._get("/metrics"), True
+        )
         state = json.loads(self._get("/api/state"))
-        self.expect([(topic["name"], topic["partitions"][0]["end"]) for topic in state["topics"]], [(PROBE_TOPIC, PROBE_COUNT * PROBE_SIZE)])
-        rows = json.loads(self._get(f"/api/messages?broker=0&topic={PROBE_TOPIC}&partition=0&count=1&offset={which * PROBE_SIZE}"))["messages"]
+        self.expect(
+            [(topic["name"], topic["partitions"][0]["end"]) for topic in state["topics"]],
+            [(PROBE_TOPIC, PROBE_COUNT * PROBE_SIZE)],
+        )
+        rows = json.loads(
+            self._get(
+                f"/api/messages?broker=0&topic={PROBE_TOPIC}&partition=0&count=1&offset={which * PROBE_SIZE}"
+            )
+        )["messages"]
         self.expect([base64.b64decode(row["payload"]) for row in rows], [b"probe %06d" % which])
 
     def close(self) -> None:

@@ -36,7 +36,11 @@ COVERAGE_FLOOR = 95.0
 CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "mypy": ["-m", "mypy"],
-    "import contracts": ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"],
+    "import contracts": [
+        "-c",
+        "from importlinter.cli import lint_imports_command; lint_imports_command()",
+        "--no-cache",
+    ],
 }
 
 
@@ -78,7 +82,9 @@ def testNames() -> list[str]:
     return names
 
 
-def runTrial(names: list[str], jobCount: int, prefix: list[str], folder: Path, environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+def runTrial(
+    names: list[str], jobCount: int, prefix: list[str], folder: Path, environment: dict[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """
     Run trial.
 
@@ -90,12 +96,24 @@ def runTrial(names: list[str], jobCount: int, prefix: list[str], folder: Path, e
     report.unlink(missing_ok=True)
     plugin = str(ROOT / "tests" / "gate" / "plugin")
     environment = {**environment, REPORT_VARIABLE: str(report), "PYTHONPATH": plugin}
-    arguments = [sys.executable, *prefix, "--reporter=record", f"--temp-directory={folder / 'trial'}"]
+    arguments = [
+        sys.executable,
+        *prefix,
+        "--reporter=record",
+        f"--temp-directory={folder / 'trial'}",
+    ]
     if jobCount > 1:
         arguments.append(f"--jobs={jobCount}")
     faults = []
     try:
-        status = subprocess.run([*arguments, *names], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, timeout=TRIAL_SECONDS_MAX, check=False).returncode
+        status = subprocess.run(
+            [*arguments, *names],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=TRIAL_SECONDS_MAX,
+            check=False,
+        ).returncode
     except subprocess.TimeoutExpired:
         status = -1
         faults.append(f"trial took more than {TRIAL_SECONDS_MAX} s")
@@ -114,7 +132,14 @@ def coverageFaults(environment: dict[str, str]) -> list[str]:
     coverage = [sys.executable, "-m", "coverage"]
     subprocess.run([*coverage, "combine", "--quiet"], cwd=ROOT, env=environment, check=False)
     subprocess.run([*coverage, "report"], cwd=ROOT, env=environment, check=False)
-    out = subprocess.run([*coverage, "json", "--quiet", "-o", "/dev/stdout"], cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    out = subprocess.run(
+        [*coverage, "json", "--quiet", "-o", "/dev/stdout"],
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if out.returncode:
         return [f"no coverage: {out.stdout}{out.stderr}"]
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -135,10 +160,23 @@ def coverageFaults(environment: dict[str, str]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests/run", description="Install what the tests need and pass them.")
-    parser.add_argument("--checks", action="store_true", help="also ruff, mypy, import contracts and coverage, as the gate does")
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes to run the tests in (%(default)s)")
-    parser.add_argument("names", nargs="*", help="modules, classes or methods, as for trial; all without any")
+    parser = argparse.ArgumentParser(
+        prog="tests/run", description="Install what the tests need and pass them."
+    )
+    parser.add_argument(
+        "--checks",
+        action="store_true",
+        help="also ruff, mypy, import contracts and coverage, as the gate does",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=min(2, os.cpu_count() or 1),
+        help="processes to run the tests in (%(default)s)",
+    )
+    parser.add_argument(
+        "names", nargs="*", help="modules, classes or methods, as for trial; all without any"
+    )
     options = parser.parse_args()
     tally = Tally()
     environment = dict(os.environ)
@@ -146,7 +184,9 @@ def main() -> int:
     if options.checks:
         for name, arguments in CHECKS.items():
             announce(name)
-            status = subprocess.run([sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode
+            status = subprocess.run(
+                [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, check=False
+            ).returncode
             tally.check(name, [f"status {status}"] if status else [])
 
     with tempfile.TemporaryDirectory(prefix="pylogbroker-tests-") as name:
@@ -156,18 +196,24 @@ def main() -> int:
             environment["COVERAGE_FILE"] = str(folder / "coverage")
             prefix = ["-m", "coverage", "run", *prefix]
         announce("tests")
-        outcomes, faults = runTrial(options.names or testNames(), options.jobs, prefix, folder, environment)
+        outcomes, faults = runTrial(
+            options.names or testNames(), options.jobs, prefix, folder, environment
+        )
         if options.checks:
             announce("coverage")
             tally.check("coverage", coverageFaults(environment))
         if not options.names and any((ROOT / "tests" / "benchmarks").glob("test_*.py")):
             announce("benchmarks, the short form")
-            more, moreFaults = runTrial([BENCHMARKS], 1, ["-m", "twisted.trial"], folder, dict(os.environ))
+            more, moreFaults = runTrial(
+                [BENCHMARKS], 1, ["-m", "twisted.trial"], folder, dict(os.environ)
+            )
             outcomes.update(more)
             faults += moreFaults
 
     tally.passedCount += sum(outcome == PASSED for outcome in outcomes.values())
-    tally.faults += [f"{outcome}: {testId}" for testId, outcome in outcomes.items() if outcome != PASSED]
+    tally.faults += [
+        f"{outcome}: {testId}" for testId, outcome in outcomes.items() if outcome != PASSED
+    ]
     tally.faults += faults
     if not options.names:
         announce("features")

@@ -43,7 +43,9 @@ def readFeatures(text: str) -> list[Feature]:
         if len(cells) != 3 or set(cells[0]) <= set("-: ") or cells[0] in ("#", "test"):
             continue
         name, sentence, tests = cells
-        features.append(Feature(name, sentence, tuple(_TEST_ID.findall(tests)), tests.startswith(VOID)))
+        features.append(
+            Feature(name, sentence, tuple(_TEST_ID.findall(tests)), tests.startswith(VOID))
+        )
     return features
 
 

@@ -21,14 +21,27 @@ class PageTests(SynchronousTestCase):
 
     def test_everyRow(self) -> None:
         """Every row of the checklist that is covered is there, once."""
-        self.assertEqual(sorted(int(feature.name) for feature in self.features if feature.name.isdigit()), sorted(ROWS))
+        self.assertEqual(
+            sorted(int(feature.name) for feature in self.features if feature.name.isdigit()),
+            sorted(ROWS),
+        )
         names = [feature.name for feature in self.features]
         self.assertEqual(len(names), len(set(names)))
 
     def test_onlyRow91IsVoid(self) -> None:
         """Every row has a test but the one for Java."""
-        self.assertEqual([feature.name for feature in self.features if feature.name.isdigit() and feature.isVoid], ["91"])
-        self.assertEqual([feature.name for feature in self.features if not feature.isVoid and not feature.tests], [])
+        self.assertEqual(
+            [
+                feature.name
+                for feature in self.features
+                if feature.name.isdigit() and feature.isVoid
+            ],
+            ["91"],
+        )
+        self.assertEqual(
+            [feature.name for feature in self.features if not feature.isVoid and not feature.tests],
+            [],
+        )
 
     def test_everyTestExists(self) -> None:
         """Every test that is named can be found, and is one."""

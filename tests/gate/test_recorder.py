@@ -15,7 +15,7 @@ from tests.gate.recorder import REPORT_VARIABLE, readReport
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-SAMPLE = '''
+SAMPLE = """
 from twisted.trial.unittest import SkipTest, TestCase
 
 class Tests(TestCase):
@@ -42,7 +42,7 @@ class Tests(TestCase):
     def test_passesUnexpectedly(self):
         pass
     test_passesUnexpectedly.todo = "later"
-'''
+"""
 
 
 class RecorderTests(SynchronousTestCase):
@@ -68,7 +68,15 @@ class RecorderTests(SynchronousTestCase):
         path = os.pathsep.join((str(ROOT / "tests" / "gate" / "plugin"), str(ROOT), str(folder)))
         environment = {**os.environ, "PYTHONPATH": path, REPORT_VARIABLE: str(folder / "report")}
         subprocess.run(
-            [sys.executable, "-m", "twisted.trial", "--reporter=record", *arguments, "test_sample", "test_broken"],
+            [
+                sys.executable,
+                "-m",
+                "twisted.trial",
+                "--reporter=record",
+                *arguments,
+                "test_sample",
+                "test_broken",
+            ],
             cwd=folder,
             env=environment,
             capture_output=True,

@@ -90,16 +90,26 @@ class BrokerProcess:
         changes = dict(self._changes)
         if config is None:
             config = f"{self.directory}.properties"
-            Path(config).write_text("".join(f"{key}={value}\n" for key, value in {**DEFAULTS, **changes}.items()), encoding="utf-8")
+            Path(config).write_text(
+                "".join(f"{key}={value}\n" for key, value in {**DEFAULTS, **changes}.items()),
+                encoding="utf-8",
+            )
             changes = {}
         else:
             changes = {"port": "0", "listen.interface": "127.0.0.1", **changes}
         sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        self._spawn(["pylogbroker", "--config", config, *sets, *self._options], os.path.dirname(self.directory))
+        self._spawn(
+            ["pylogbroker", "--config", config, *sets, *self._options],
+            os.path.dirname(self.directory),
+        )
 
     def _spawn(self, words: Sequence[str], folder: str) -> None:
         """Start C{twistd} with these words, and read what it says."""
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        }
         self.lines = []
         self._ended = False
         self._process = subprocess.Popen(
@@ -145,7 +155,9 @@ class BrokerProcess:
             status = self._process.wait(secondsMax)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"the broker has not ended within {secondsMax} s\n{self.log}") from None
+            raise AssertionError(
+                f"the broker has not ended within {secondsMax} s\n{self.log}"
+            ) from None
         self._over()
         return status
 
@@ -174,7 +186,9 @@ class BrokerProcess:
             self._ended = True
             self._news.notify_all()
 
-    def waitForLine(self, pattern: re.Pattern[str] | str, secondsMax: float = 15.0, start: int = 0) -> re.Match[str]:
+    def waitForLine(
+        self, pattern: re.Pattern[str] | str, secondsMax: float = 15.0, start: int = 0
+    ) -> re.Match[str]:
         """
         The first line that matches, which may have come already.
 
@@ -196,7 +210,9 @@ class BrokerProcess:
         with self._news:
             self._news.wait_for(look, secondsMax)
         if not found:
-            raise AssertionError(f"the broker {'has ended' if self._ended else 'goes on'} without saying {pattern!r}; it said:\n{self.log}")
+            raise AssertionError(
+                f"the broker {'has ended' if self._ended else 'goes on'} without saying {pattern!r}; it said:\n{self.log}"
+            )
         return found[0]
 
     # -- its system's view of it
@@ -256,7 +272,9 @@ def twistd() -> list[str]:
     return [sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
 
 
-def until(condition: Callable[[], bool], what: str, secondsMax: float = 15.0, intervalMs: int = 5) -> None:
+def until(
+    condition: Callable[[], bool], what: str, secondsMax: float = 15.0, intervalMs: int = 5
+) -> None:
     """
     Look again and again, up to a deadline.
 

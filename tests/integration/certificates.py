@@ -33,7 +33,9 @@ class Authority:
         with open(self.ca, "wb") as file:
             file.write(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def _sign(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, isAuthority: bool) -> x509.Certificate:
+    def _sign(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, isAuthority: bool
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder().subject_name(name).issuer_name(self._name).public_key(key.public_key()).serial_number(x509.random_serial_number())
@@ -48,11 +50,17 @@ class Authority:
     def issue(self, *names: str) -> str:
         """A key and its certificate for common names, in one file. Returns its path."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names]), key, False)
-        path = os.path.join(self.folder, f"{'-'.join(names) or 'nameless'}.key.pem".replace(" ", "_"))
+        certificate = self._sign(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names]), key, False
+        )
+        path = os.path.join(
+            self.folder, f"{'-'.join(names) or 'nameless'}.key.pem".replace(" ", "_")
+        )
         form = serialization.PrivateFormat.PKCS8
         with open(path, "wb") as file:
-            file.write(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+            file.write(
+                key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+            )
             file.write(certificate.public_bytes(serialization.Encoding.PEM))
         return path
 

@@ -37,7 +37,17 @@ from pylogbroker.cluster.assignment import assign
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import BrokerPartition
 from tests.integration.brokerprocess import ROOT, BrokerProcess
-from tests.integration.chaosjudge import ZOOKEEPER, Bounds, Delivery, Entry, Fault, Sent, judgeGroup, judgeLogs, some
+from tests.integration.chaosjudge import (
+    ZOOKEEPER,
+    Bounds,
+    Delivery,
+    Entry,
+    Fault,
+    Sent,
+    judgeGroup,
+    judgeLogs,
+    some,
+)
 from tests.integration.chaosmember import TOPIC
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
 from tests.integration.rawclient import RawClient
@@ -55,7 +65,10 @@ SETTLE_SECONDS = (SESSION_MS + TICK_MS + 3 * BACKOFF_MS) / 1000
 STOP_SECONDS = SESSION_MS / 1000 + 1.5
 """How long a process is stopped: longer than its session lasts."""
 
-BOUNDS = Bounds(commitSeconds=COMMIT_MS / 1000 + 2 * SESSION_MS / 1000, noticeSeconds=(2 * SESSION_MS + TICK_MS) / 1000)
+BOUNDS = Bounds(
+    commitSeconds=COMMIT_MS / 1000 + 2 * SESSION_MS / 1000,
+    noticeSeconds=(2 * SESSION_MS + TICK_MS) / 1000,
+)
 SHARED, SINGLE = "shared", "single"
 MEMBER_COUNT_MAX = 5
 DRAIN_SECONDS_MAX = 90.0
@@ -151,8 +164,14 @@ class Member:
         self.isStopped = False
         self.record = folder / f"{name}.record"
         self.log = folder / f"{name}.log"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_PROCESS")}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("COVERAGE_PROCESS")
+        }
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+        )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.chaosmember", json.dumps({**options, "name": name, "record": str(self.record)})],
@@ -197,7 +216,13 @@ class ChaosTrial:
     @ivar figures: what it was made of; also when it fails.
     """
 
-    def __init__(self, folder: str, seed: int, seconds: float, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        seed: int,
+        seconds: float,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         """
         @param folder: empty; everything is in it.
         @param seconds: how long faults come.
@@ -241,7 +266,9 @@ class ChaosTrial:
             self._judge()
         finally:
             self._clear()
-            self.figures = self.figures._replace(seconds=monotonic() - begun, faults=dict(sorted(self._counts.items())))
+            self.figures = self.figures._replace(
+                seconds=monotonic() - begun, faults=dict(sorted(self._counts.items()))
+            )
         if self._broken:
             raise BrokenError("\n".join(self._broken))
 
@@ -253,24 +280,47 @@ class ChaosTrial:
         client.close()
         for number in range(BROKER_COUNT):
             port = steadyPort()
-            changes = {**BROKER_PROPERTIES, "brokerid": str(number), "port": str(port), "zk.connect": self._zookeeper.servers + CHROOT}
+            changes = {
+                **BROKER_PROPERTIES,
+                "brokerid": str(number),
+                "port": str(port),
+                "zk.connect": self._zookeeper.servers + CHROOT,
+            }
             broker = BrokerProcess(str(self._folder / f"broker{number}"), changes)
             broker.port = port
             self._brokers.append(broker)
             self._proxies.append(CuttingProxy(port))
         for broker in self._brokers:
             broker.launch()
-        self._ports = {broker.port: proxy.port for broker, proxy in zip(self._brokers, self._proxies, strict=True)}
+        self._ports = {
+            broker.port: proxy.port
+            for broker, proxy in zip(self._brokers, self._proxies, strict=True)
+        }
         for broker in self._brokers:
             broker.waitForLine(" serves ", START_SECONDS)
         for number, properties in enumerate(PRODUCERS):
-            session = {"zk.connect": self._zookeeper.servers + CHROOT, "zk.sessiontimeout.ms": str(SESSION_MS)}
-            options = {"program": "producer", "seed": self._random.random(), "properties": {**session, **properties}}
+            session = {
+                "zk.connect": self._zookeeper.servers + CHROOT,
+                "zk.sessiontimeout.ms": str(SESSION_MS),
+            }
+            options = {
+                "program": "producer",
+                "seed": self._random.random(),
+                "properties": {**session, **properties},
+            }
             self._producers.append(self._member(f"p{number}", options))
         for group in (SHARED,) * 3 + (SINGLE,):
             self._join(group)
-        self._until(lambda: all(any(member.lines("ok")) for member in self._producers), "something of each producer is confirmed", START_SECONDS)
-        self._until(lambda: all(any(member.lines("joined")) for member in self._members), "all members have joined", START_SECONDS)
+        self._until(
+            lambda: all(any(member.lines("ok")) for member in self._producers),
+            "something of each producer is confirmed",
+            START_SECONDS,
+        )
+        self._until(
+            lambda: all(any(member.lines("joined")) for member in self._members),
+            "all members have joined",
+            START_SECONDS,
+        )
 
     def _member(self, name: str, options: dict[str, Any], group: str = "") -> Member:
         """Every other one reaches the brokers by way of the proxies, and the others see refused connections."""
@@ -279,8 +329,14 @@ class ChaosTrial:
         return Member(self._folder, name, {**options, "ports": ports}, group)
 
     def _join(self, group: str) -> Member:
-        properties = {**GROUP_PROPERTIES, "zk.connect": self._zookeeper.servers + CHROOT, "groupid": group}
-        member = self._member(f"c{len(self._members)}", {"program": "consumer", "properties": properties}, group)
+        properties = {
+            **GROUP_PROPERTIES,
+            "zk.connect": self._zookeeper.servers + CHROOT,
+            "groupid": group,
+        }
+        member = self._member(
+            f"c{len(self._members)}", {"program": "consumer", "properties": properties}, group
+        )
         self._members.append(member)
         return member
 
@@ -345,7 +401,11 @@ class ChaosTrial:
         self._tell(f"{what or kind} {target}")
 
     def _here(self, group: str) -> list[Member]:
-        return [each for each in self._members if each.group == group and each.isHere and not each.isStopped]
+        return [
+            each
+            for each in self._members
+            if each.group == group and each.isHere and not each.isStopped
+        ]
 
     def _newcomer(self) -> None:
         if len(self._here(SHARED)) < MEMBER_COUNT_MAX:
@@ -369,7 +429,10 @@ class ChaosTrial:
         member.kill()
         self._note("kill", member.name, begin, "kill member")
         if member.group == SINGLE or len(self._here(SHARED)) < 2:
-            self._later(self._random.uniform(0.2, 2), lambda: self._note("join", self._join(member.group).name, monotonic()))
+            self._later(
+                self._random.uniform(0.2, 2),
+                lambda: self._note("join", self._join(member.group).name, monotonic()),
+            )
 
     def _stopMember(self) -> None:
         members = self._here(SHARED) + self._here(SINGLE)
@@ -390,7 +453,11 @@ class ChaosTrial:
 
     def _expire(self) -> None:
         """End somebody's session, from outside."""
-        found = [each for each in self._here(SHARED) + self._here(SINGLE) + self._producers if any(each.lines("session"))]
+        found = [
+            each
+            for each in self._here(SHARED) + self._here(SINGLE) + self._producers
+            if any(each.lines("session"))
+        ]
         if not found:
             self._again(self._expire)
             return
@@ -435,7 +502,11 @@ class ChaosTrial:
     def _look(self, number: int, launch: int, begin: float) -> None:
         """The fault is over when the broker serves, or is killed anew."""
         broker = self._brokers[number]
-        if self._launches[number] == launch and broker.isRunning and not any(" serves " in line for line in broker.lines):
+        if (
+            self._launches[number] == launch
+            and broker.isRunning
+            and not any(" serves " in line for line in broker.lines)
+        ):
             self._later(0.05, lambda: self._look(number, launch, begin))
         else:
             self._note("broker", f"broker{number}", begin, "kill broker")
@@ -453,7 +524,9 @@ class ChaosTrial:
             return
         broker = self._brokers[number]
         if not broker.isRunning:
-            raise BrokenError(f"broker {number} has ended by itself:\n" + "\n".join(broker.lines[-20:]))
+            raise BrokenError(
+                f"broker {number} has ended by itself:\n" + "\n".join(broker.lines[-20:])
+            )
         begin = monotonic()
         self._isBrokerBusy[number] = True
         os.kill(broker.pid, signal.SIGSTOP)
@@ -514,12 +587,22 @@ class ChaosTrial:
 
     def _expected(self) -> dict[str, dict[str, str]]:
         """The same, as 0.7's arithmetic says."""
-        partitions = [BrokerPartition(broker, index) for broker in range(BROKER_COUNT) for index in range(PARTITION_COUNT)]
+        partitions = [
+            BrokerPartition(broker, index)
+            for broker in range(BROKER_COUNT)
+            for index in range(PARTITION_COUNT)
+        ]
         found = {}
         for group in (SHARED, SINGLE):
-            ids = [list(member.lines("joining"))[-1][2] for member in self._here(group) if any(member.lines("joining"))]
+            ids = [
+                list(member.lines("joining"))[-1][2]
+                for member in self._here(group)
+                if any(member.lines("joining"))
+            ]
             share = assign(partitions, dict.fromkeys(ids, 1))
-            found[group] = {str(partition): thread for thread, places in share.items() for partition in places}
+            found[group] = {
+                str(partition): thread for thread, places in share.items() for partition in places
+            }
         return found
 
     def _believed(self) -> dict[str, list[str]]:
@@ -530,12 +613,17 @@ class ChaosTrial:
             for member in self._here(group):
                 owned = list(member.lines("owned"))
                 if owned and owned[-1][2] == "owning":
-                    found[group] += [place.rpartition("/")[2] for place in owned[-1][3].split(",") if place]
+                    found[group] += [
+                        place.rpartition("/")[2] for place in owned[-1][3].split(",") if place
+                    ]
         return found
 
     def _isStable(self, client: Any) -> bool:
         owners = self._owners(client)
-        return owners == self._expected() and all(sorted(believed) == sorted(owners[group]) for group, believed in self._believed().items())
+        return owners == self._expected() and all(
+            sorted(believed) == sorted(owners[group])
+            for group, believed in self._believed().items()
+        )
 
     def _settle(self, lastFault: float) -> None:
         """Watch until the time is over within which the groups must be stable."""
@@ -570,7 +658,9 @@ class ChaosTrial:
             member.signal(signal.SIGTERM)
         for member in self._producers:
             if member.end(END_SECONDS_MAX) != 0:
-                self._broken.append(f"{member.name} has not ended well: {member.log.read_text()[-2000:]}")
+                self._broken.append(
+                    f"{member.name} has not ended well: {member.log.read_text()[-2000:]}"
+                )
         self._readLogs()
         ends = {place: entries[-1].nextOffset for place, entries in self._logs.items() if entries}
         seen: dict[str, dict[str, int]] = {}
@@ -579,7 +669,9 @@ class ChaosTrial:
             for group in (SHARED, SINGLE):
                 seen[group] = {}
                 for delivery in self._deliveries(group):
-                    seen[group][delivery.place] = max(delivery.nextOffset, seen[group].get(delivery.place, 0))
+                    seen[group][delivery.place] = max(
+                        delivery.nextOffset, seen[group].get(delivery.place, 0)
+                    )
             return all(found == ends for found in seen.values())
 
         try:
@@ -591,7 +683,9 @@ class ChaosTrial:
         client.stop()
         client.close()
         if owners != self._settled:
-            self._broken.append(f"the groups were not left alone, and did not stay: {self._settled} became {owners}")
+            self._broken.append(
+                f"the groups were not left alone, and did not stay: {self._settled} became {owners}"
+            )
 
     def _readLogs(self) -> None:
         for number, broker in enumerate(self._brokers):
@@ -601,7 +695,11 @@ class ChaosTrial:
                     segments = (directory / f"{TOPIC}-{index}").glob("*.kafka")
                     size = sum(path.stat().st_size for path in segments)
                     try:
-                        self._until(partial(self._isFlushed, client, index, size), f"broker{number} has flushed {TOPIC}-{index}", 10)
+                        self._until(
+                            partial(self._isFlushed, client, index, size),
+                            f"broker{number} has flushed {TOPIC}-{index}",
+                            10,
+                        )
                         data = client.readAll(TOPIC, index)
                     except (AssertionError, OSError) as error:
                         raise BrokenError(f"broker{number}: {error}") from error
@@ -618,7 +716,12 @@ class ChaosTrial:
         for outer in MessageSet(data).shallow():
             inside = MessageSet(data[start : outer.nextOffset], start)
             found += [
-                Entry(each.message.payload.decode().rpartition(".")[0], each.nextOffset, outer.nextOffset if outer.message.codec else 0) for each in inside
+                Entry(
+                    each.message.payload.decode().rpartition(".")[0],
+                    each.nextOffset,
+                    outer.nextOffset if outer.message.codec else 0,
+                )
+                for each in inside
             ]
             start = outer.nextOffset
         return found
@@ -638,16 +741,22 @@ class ChaosTrial:
         for member in self._members:
             status = member.end(END_SECONDS_MAX)
             if status not in (0, -signal.SIGKILL):
-                self._broken.append(f"{member.name} has not ended well ({status}): {member.log.read_text()[-2000:]}")
+                self._broken.append(
+                    f"{member.name} has not ended well ({status}): {member.log.read_text()[-2000:]}"
+                )
         client = self._client()
         for group in (SHARED, SINGLE):
             stored = {}
             path = f"{CHROOT}/consumers/{group}/offsets/{TOPIC}"
             for place in client.get_children(path):
                 stored[f"{TOPIC}/{place}"] = int(client.get(f"{path}/{place}")[0])
-            ends = {place: entries[-1].nextOffset for place, entries in self._logs.items() if entries}
+            ends = {
+                place: entries[-1].nextOffset for place, entries in self._logs.items() if entries
+            }
             if {place: offset for place, offset in stored.items() if place in ends} != ends:
-                self._broken.append(f"the positions of {group} are {stored}, the logs end at {ends}")
+                self._broken.append(
+                    f"the positions of {group} are {stored}, the logs end at {ends}"
+                )
         if left := [place for owners in self._owners(client).values() for place in owners]:
             self._broken.append(f"all members have left, and these have owners: {left}")
         client.stop()
@@ -659,7 +768,11 @@ class ChaosTrial:
             status = broker.stop()
             if status:
                 self._broken.append(f"broker{number} has ended with {status}")
-            found = {f"{topic}/{number}-{index}": data for (topic, index), data in readDirectory(Path(broker.directory)).items() if topic == TOPIC}
+            found = {
+                f"{topic}/{number}-{index}": data
+                for (topic, index), data in readDirectory(Path(broker.directory)).items()
+                if topic == TOPIC
+            }
             for place, data in found.items():
                 if self._entries(data) != self._logs[place]:
                     self._broken.append(f"{place}: the files do not hold what was fetched")
@@ -667,11 +780,25 @@ class ChaosTrial:
     # -- the books
 
     def _judge(self) -> None:
-        producers = {member.name: self._sentBy(member, properties) for member, properties in zip(self._producers, PRODUCERS, strict=True)}
+        producers = {
+            member.name: self._sentBy(member, properties)
+            for member, properties in zip(self._producers, PRODUCERS, strict=True)
+        }
         self._broken += judgeLogs(producers, self._logs, self._faults, BOUNDS.noticeSeconds)
-        outcomes = Counter(outcome for sent in producers.values() for outcome in sent.outcomes.values())
-        copies = Counter(".".join(entry.value.split(".")[:2]) for entries in self._logs.values() for entry in entries)
-        unknown = [f"{name}.{number}" for name, sent in producers.items() for number, outcome in sent.outcomes.items() if outcome == "unknown"]
+        outcomes = Counter(
+            outcome for sent in producers.values() for outcome in sent.outcomes.values()
+        )
+        copies = Counter(
+            ".".join(entry.value.split(".")[:2])
+            for entries in self._logs.values()
+            for entry in entries
+        )
+        unknown = [
+            f"{name}.{number}"
+            for name, sent in producers.items()
+            for number, outcome in sent.outcomes.items()
+            if outcome == "unknown"
+        ]
         duplicates: Counter[str] = Counter()
         delivered = 0
         for group in (SHARED, SINGLE):
@@ -681,10 +808,15 @@ class ChaosTrial:
             self._broken += [f"{group}: {each}" for each in result.faults]
             duplicates.update(result.duplicates)
         for member in [*self._producers, *self._members]:
-            self._broken += some(f"{member.name} has met trouble", (" ".join(words[2:]) for words in member.lines("trouble")))
+            self._broken += some(
+                f"{member.name} has met trouble",
+                (" ".join(words[2:]) for words in member.lines("trouble")),
+            )
         for path in sorted(self._folder.glob("*.log")):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            self._broken += some(f"{path.name}: nobody foresaw", (line for line in lines if _UNFORESEEN.search(line)))
+            self._broken += some(
+                f"{path.name}: nobody foresaw", (line for line in lines if _UNFORESEEN.search(line))
+            )
         self.figures = self.figures._replace(
             sentCount=sum(len(sent.numbers) for sent in producers.values()),
             okCount=outcomes["ok"],
@@ -715,10 +847,17 @@ class ChaosTrial:
         if not counters:
             self._broken.append(f"{member.name} has no last word")
         tally = Counter(outcomes.values())
-        counted = {word: counters.get(f"{name}Count") for word, name in (("ok", "written"), ("failed", "failed"), ("unknown", "unknown"))}
+        counted = {
+            word: counters.get(f"{name}Count")
+            for word, name in (("ok", "written"), ("failed", "failed"), ("unknown", "unknown"))
+        }
         if counted != {word: tally[word] for word in counted}:
-            self._broken.append(f"{member.name}: its counters say {counted}, its callers were told {dict(tally)}")
-        return Sent(numbers, outcomes, counters.get("repeatedCount", 0), "num.retries" in properties, times)
+            self._broken.append(
+                f"{member.name}: its counters say {counted}, its callers were told {dict(tally)}"
+            )
+        return Sent(
+            numbers, outcomes, counters.get("repeatedCount", 0), "num.retries" in properties, times
+        )
 
     def _clear(self) -> None:
         for member in [*self._producers, *self._members]:
@@ -730,5 +869,8 @@ class ChaosTrial:
         for proxy in self._proxies:
             proxy.close()
         self._zookeeper.stop()
-        records = [f"{fault.begin:.3f} {fault.end:.3f} {fault.kind} {fault.target}\n" for fault in self._faults]
+        records = [
+            f"{fault.begin:.3f} {fault.end:.3f} {fault.kind} {fault.target}\n"
+            for fault in self._faults
+        ]
         (self._folder / "faults").write_text("".join(records), encoding="utf-8")

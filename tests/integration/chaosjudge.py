@@ -106,7 +106,9 @@ def some(kind: str, found: Iterable[object]) -> list[str]:
     found = list(found)
     if not found:
         return []
-    return [f"{kind}: {len(found)}: {', '.join(map(str, found[:FAULT_COUNT_MAX]))}{' …' if len(found) > FAULT_COUNT_MAX else ''}"]
+    return [
+        f"{kind}: {len(found)}: {', '.join(map(str, found[:FAULT_COUNT_MAX]))}{' …' if len(found) > FAULT_COUNT_MAX else ''}"
+    ]
 
 
 def _movedNumbers(sent: Sent, faults: Iterable[Fault], noticeSeconds: float) -> set[int]:
@@ -115,11 +117,24 @@ def _movedNumbers(sent: Sent, faults: Iterable[Fault], noticeSeconds: float) -> 
     meanwhile, later messages are there already.
     """
     spans = [(fault.begin, fault.end + noticeSeconds) for fault in faults if fault.kind == "broker"]
-    waits = {number: times for number, times in sent.times.items() if times[1] - times[0] > WAIT_SECONDS_MIN}
-    return {number for number, (begin, end) in waits.items() if any(begin < spanEnd and spanBegin < end for spanBegin, spanEnd in spans)}
+    waits = {
+        number: times
+        for number, times in sent.times.items()
+        if times[1] - times[0] > WAIT_SECONDS_MIN
+    }
+    return {
+        number
+        for number, (begin, end) in waits.items()
+        if any(begin < spanEnd and spanBegin < end for spanBegin, spanEnd in spans)
+    }
 
 
-def judgeLogs(producers: Mapping[str, Sent], logs: Logs, disturbances: Sequence[Fault] = (), noticeSeconds: float = 0) -> list[str]:
+def judgeLogs(
+    producers: Mapping[str, Sent],
+    logs: Logs,
+    disturbances: Sequence[Fault] = (),
+    noticeSeconds: float = 0,
+) -> list[str]:
     """
     Sent = in the logs + reported failed or unknown; twice only by a reported retry; a key's confirmed messages in order where nothing was tried again, but for
     those that waited while a broker came or went.
@@ -137,16 +152,36 @@ def judgeLogs(producers: Mapping[str, Sent], logs: Logs, disturbances: Sequence[
         ids = {number: f"{name}.{number}" for number in sent.numbers}
         known.update(ids.values())
         told = {each: sent.outcomes.get(number) for number, each in ids.items()}
-        faults += some("sent, and nothing was ever said of it", (each for each, outcome in told.items() if outcome is None))
-        faults += some("confirmed, and in no log", (each for each, outcome in told.items() if outcome == "ok" and not copies[each]))
-        faults += some("reported failed, and in a log", (each for each, outcome in told.items() if outcome == "failed" and copies[each]))
+        faults += some(
+            "sent, and nothing was ever said of it",
+            (each for each, outcome in told.items() if outcome is None),
+        )
+        faults += some(
+            "confirmed, and in no log",
+            (each for each, outcome in told.items() if outcome == "ok" and not copies[each]),
+        )
+        faults += some(
+            "reported failed, and in a log",
+            (each for each, outcome in told.items() if outcome == "failed" and copies[each]),
+        )
         extra = [each for each in ids.values() if copies[each] > 1]
         if sum(copies[each] - 1 for each in extra) > sent.repeatedCount:
-            faults += some(f"more often in the logs than {name}'s {sent.repeatedCount} reported retries explain", extra)
+            faults += some(
+                f"more often in the logs than {name}'s {sent.repeatedCount} reported retries explain",
+                extra,
+            )
         if not sent.isRetrying:
-            moved = {ids[number] for number in _movedNumbers(sent, disturbances, noticeSeconds) if number in ids}
-            confirmed = {each for each, outcome in told.items() if outcome == "ok" and each not in moved}
-            faults += some("a key's confirmed messages out of order", _disordered(name, confirmed, logs))
+            moved = {
+                ids[number]
+                for number in _movedNumbers(sent, disturbances, noticeSeconds)
+                if number in ids
+            }
+            confirmed = {
+                each for each, outcome in told.items() if outcome == "ok" and each not in moved
+            }
+            faults += some(
+                "a key's confirmed messages out of order", _disordered(name, confirmed, logs)
+            )
     faults += some("in a log, and never sent", sorted(copies.keys() - known))
     return faults
 
@@ -160,15 +195,23 @@ def _disordered(name: str, confirmed: Collection[str], logs: Logs) -> Iterable[s
         last: dict[str, int] = {}
         for entry in entries:
             producer, number, key = entry.value.split(".")
-            if producer == name and key != "0" and f"{name}.{number}" in confirmed:  # 0 stands for no key
+            if (
+                producer == name and key != "0" and f"{name}.{number}" in confirmed
+            ):  # 0 stands for no key
                 if last.get(key, -1) >= int(number):
                     yield f"{name}.{number} behind {last[key]} in {place}"
                 last[key] = int(number)
 
 
-def judgeGroup(logs: Logs, deliveries: Sequence[Delivery], faults: Sequence[Fault], bounds: Bounds) -> Group:
+def judgeGroup(
+    logs: Logs, deliveries: Sequence[Delivery], faults: Sequence[Fault], bounds: Bounds
+) -> Group:
     """Everything was delivered, in order; twice only with an excuse."""
-    indices = {(place, entry.nextOffset, entry.value): index for place, entries in logs.items() for index, entry in enumerate(entries)}
+    indices = {
+        (place, entry.nextOffset, entry.value): index
+        for place, entries in logs.items()
+        for index, entry in enumerate(entries)
+    }
     got: dict[str, dict[int, list[Delivery]]] = {place: {} for place in logs}
     strangers = []
     for delivery in sorted(deliveries):
@@ -179,7 +222,10 @@ def judgeGroup(logs: Logs, deliveries: Sequence[Delivery], faults: Sequence[Faul
             got[delivery.place].setdefault(index, []).append(delivery)
     found = some("delivered, and in no log", strangers)
     # A message in a wrapper has the wrapper's beginning as its next offset, unless it is the last.
-    ends = {(each.member, each.place, each.nextOffset): each.seconds for each in sorted(deliveries, reverse=True)}
+    ends = {
+        (each.member, each.place, each.nextOffset): each.seconds
+        for each in sorted(deliveries, reverse=True)
+    }
     duplicates: Counter[str] = Counter()
     missing, unexcused, disordered = [], [], []
     for place, entries in logs.items():
@@ -195,24 +241,39 @@ def judgeGroup(logs: Logs, deliveries: Sequence[Delivery], faults: Sequence[Faul
             for position, again in enumerate(times[1:], 1):
                 excuse = excuseOf(times[:position], again, faults, bounds)
                 if excuse is None and entry.wrapperEnd:
-                    cameToEnd = [ends.get((each.member, place, entry.wrapperEnd), again.seconds) for each in times[:position]]
+                    cameToEnd = [
+                        ends.get((each.member, place, entry.wrapperEnd), again.seconds)
+                        for each in times[:position]
+                    ]
                     excuse = "compressed set" if max(cameToEnd) >= again.seconds else None
                 duplicates[excuse or "none"] += 1
                 if excuse is None:
                     first = times[position - 1]
-                    unexcused.append(f"{entry.value} in {place}: {first.member} at {first.seconds:.3f}, {again.member} at {again.seconds:.3f}")
+                    unexcused.append(
+                        f"{entry.value} in {place}: {first.member} at {first.seconds:.3f}, {again.member} at {again.seconds:.3f}"
+                    )
     found += some("in a log, and not delivered", missing)
     found += some("delivered after what stands behind it", disordered)
     found += some("delivered again without a reason", unexcused)
     return Group(found, dict(duplicates))
 
 
-def excuseOf(before: Sequence[Delivery], again: Delivery, faults: Iterable[Fault], bounds: Bounds) -> str | None:
+def excuseOf(
+    before: Sequence[Delivery], again: Delivery, faults: Iterable[Fault], bounds: Bounds
+) -> str | None:
     """The kind of fault by which a message came again, if there is one."""
     for first in before:
         for fault in faults:
-            if fault.kind not in EXCUSING or fault.target not in (first.member, again.member, ZOOKEEPER):
+            if fault.kind not in EXCUSING or fault.target not in (
+                first.member,
+                again.member,
+                ZOOKEEPER,
+            ):
                 continue
-            if first.seconds <= fault.end + bounds.noticeSeconds and first.seconds >= fault.begin - bounds.commitSeconds and again.seconds >= fault.begin:
+            if (
+                first.seconds <= fault.end + bounds.noticeSeconds
+                and first.seconds >= fault.begin - bounds.commitSeconds
+                and again.seconds >= fault.begin
+            ):
                 return fault.kind
     return None

@@ -54,14 +54,23 @@ class Record:
 
     def write(self, word: str, *others: object) -> None:
         """One line, in the file when this returns."""
-        os.write(self._descriptor, " ".join([word, str(monotonic_ns()), *map(str, others)]).encode() + b"\n")
+        os.write(
+            self._descriptor,
+            " ".join([word, str(monotonic_ns()), *map(str, others)]).encode() + b"\n",
+        )
 
 
 class ProxiedConnections(Connections):
     """Reaches brokers by way of the test's proxies."""
 
     def __init__(self, reactor: Any, ports: dict[int, int]) -> None:
-        super().__init__(reactor, connectTimeoutMs=CONNECT_MS, limits=ConnectionLimits(waitingCountMax=100_000, waitingSizeMax=1 << 30, stallMs=10_000))
+        super().__init__(
+            reactor,
+            connectTimeoutMs=CONNECT_MS,
+            limits=ConnectionLimits(
+                waitingCountMax=100_000, waitingSizeMax=1 << 30, stallMs=10_000
+            ),
+        )
         self._ports = ports
 
     def _proxied(self, endpoint: str) -> str:
@@ -73,7 +82,9 @@ class ProxiedConnections(Connections):
 
     def forget(self, endpoint: str) -> Deferred[None]:
         """Also of one that is proxied already, from C{close}."""
-        return super().forget(self._proxied(endpoint) if int(endpoint.rpartition(":")[2]) in self._ports else endpoint)
+        return super().forget(
+            self._proxied(endpoint) if int(endpoint.rpartition(":")[2]) in self._ports else endpoint
+        )
 
 
 class SessionRecord:
@@ -85,22 +96,30 @@ class SessionRecord:
 
     def look(self, zookeeper: ZookeeperClient) -> None:
         """Of a client that may not have a session yet."""
-        clientId = zookeeper._kazoo.client_id if zookeeper.session_id else None  # which nobody but a test wants to know
+        clientId = (
+            zookeeper._kazoo.client_id if zookeeper.session_id else None
+        )  # which nobody but a test wants to know
         if clientId is not None and clientId != self._last:
             self._last = clientId
             self._record.write("session", clientId[0], clientId[1].hex())
 
 
-async def publish(reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]) -> None:
+async def publish(
+    reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]
+) -> None:
     """Publish numbered messages until it is C{over}."""
     settings = {
         "producer.type": "async", "confirm": "true", "batch.size": "20", "queue.time": "50", "queue.size": "2000",
         "socket.timeout.ms": "10000", "close.timeout.ms": "30000", "reconnect.interval": "300", **options["properties"],
     }  # fmt: skip
     random = Random(options["seed"])
-    zookeeper = ZookeeperClient(reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"]))
+    zookeeper = ZookeeperClient(
+        reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"])
+    )
     await zookeeper.connect()
-    connections = ProxiedConnections(reactor, {int(port): to for port, to in options["ports"].items()})
+    connections = ProxiedConnections(
+        reactor, {int(port): to for port, to in options["ports"].items()}
+    )
     producer = Producer(reactor, settings, zookeeper=zookeeper, connections=connections)
     await producer.start()
     sessions = SessionRecord(record)
@@ -117,13 +136,23 @@ async def publish(reactor: Any, options: dict[str, Any], record: Record, over: D
         for _message in range(random.randrange(1, 9)):
             await producer.whenReady()
             key = random.randrange(KEY_COUNT)
-            padding = "x" * (random.randrange(20_000) if random.random() < 0.01 else random.randrange(200))
+            padding = "x" * (
+                random.randrange(20_000) if random.random() < 0.01 else random.randrange(200)
+            )
             record.write("sent", number)
             unsettled.add(number)
-            sending = producer.send(TOPIC, f"{options['name']}.{number}.{key}.{padding}".encode(), key=f"key {key}" if key else None)
+            sending = producer.send(
+                TOPIC,
+                f"{options['name']}.{number}.{key}.{padding}".encode(),
+                key=f"key {key}" if key else None,
+            )
             sending.addCallbacks(
                 lambda _none, number=number: settled("ok", number),
-                lambda failure, number=number: settled("unknown" if failure.check(UnknownOutcomeError) else "failed", number, failure.getErrorMessage()),
+                lambda failure, number=number: settled(
+                    "unknown" if failure.check(UnknownOutcomeError) else "failed",
+                    number,
+                    failure.getErrorMessage(),
+                ),
             )
             number += 1
     try:
@@ -134,14 +163,21 @@ async def publish(reactor: Any, options: dict[str, Any], record: Record, over: D
     record.write("end", json.dumps({**asdict(producer.counters), "unsettledCount": len(unsettled)}))
 
 
-async def consume(reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]) -> None:
+async def consume(
+    reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]
+) -> None:
     """Be a member of a group until it is C{over}."""
     ports = {int(port): to for port, to in options["ports"].items()}
 
     def endpointFor(broker: BrokerRegistration) -> str:
         return f"{broker.host}:{ports[broker.port]}"
 
-    settings = {"socket.timeout.ms": "10000", "fetcher.backoff.ms": "50", "fetch.size": "65536", **options["properties"]}
+    settings = {
+        "socket.timeout.ms": "10000",
+        "fetcher.backoff.ms": "50",
+        "fetch.size": "65536",
+        **options["properties"],
+    }
     sessions = SessionRecord(record)
     current: list[ConsumerConnector] = []
 
@@ -150,12 +186,16 @@ async def consume(reactor: Any, options: dict[str, Any], record: Record, over: D
 
     over.addCallback(end)
     while not over.called:
-        zookeeper = ZookeeperClient(reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"]))
+        zookeeper = ZookeeperClient(
+            reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"])
+        )
         consumer = ConsumerConnector(reactor, settings, zookeeper, endpointFor=endpointFor)
         current[:] = [consumer]
         last = ""
 
-        def look(consumer: ConsumerConnector = consumer, zookeeper: ZookeeperClient = zookeeper) -> None:
+        def look(
+            consumer: ConsumerConnector = consumer, zookeeper: ZookeeperClient = zookeeper
+        ) -> None:
             nonlocal last
             sessions.look(zookeeper)
             now = f"{'owning' if consumer.isOwning else 'changing'} {','.join(f'{each.topic}/{each.partition}' for each in sorted(consumer.owned))}"
@@ -170,7 +210,9 @@ async def consume(reactor: Any, options: dict[str, Any], record: Record, over: D
             await zookeeper.connect()
             await consumer.connect()
             record.write("joining", consumer.consumerId)
-            streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({TOPIC: 1})
+            streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams(
+                {TOPIC: 1}
+            )
             record.write("joined")
             await drain(streams[TOPIC][0], record)
         except PylogbrokerError as error:
@@ -190,13 +232,22 @@ async def drain(stream: MessageStream, record: Record) -> None:
     while True:
         try:
             async for message in stream:
-                record.write("got", f"{message.topic}/{message.partition}", message.nextOffset, message.value.decode().rpartition(".")[0])
+                record.write(
+                    "got",
+                    f"{message.topic}/{message.partition}",
+                    message.nextOffset,
+                    message.value.decode().rpartition(".")[0],
+                )
             return
         except PylogbrokerError as error:
             record.write("trouble", type(error).__name__, error)
 
 
-async def run(reactor: Any, program: Callable[[Any, dict[str, Any], Record, Deferred[None]], Awaitable[None]], options: dict[str, Any]) -> None:
+async def run(
+    reactor: Any,
+    program: Callable[[Any, dict[str, Any], Record, Deferred[None]], Awaitable[None]],
+    options: dict[str, Any],
+) -> None:
     """Run a program until C{SIGTERM}."""
     over: Deferred[None] = Deferred()
 

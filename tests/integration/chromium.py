@@ -34,9 +34,16 @@ class Chromium:
         driver = shutil.which("chromedriver")
         program = next(filter(None, map(shutil.which, PROGRAMS)), None)
         if driver is None or program is None:
-            raise AssertionError("chromium and chromedriver are missing: apt-get install chromium chromium-driver")
+            raise AssertionError(
+                "chromium and chromedriver are missing: apt-get install chromium chromium-driver"
+            )
         self._driver = subprocess.Popen(
-            [driver, "--port=0"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            [driver, "--port=0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
         self._session = ""
         try:
@@ -47,8 +54,16 @@ class Chromium:
                 "--no-first-run", f"--user-data-dir={self._profile}", f"--window-size={width},{height}",
             ]  # fmt: skip
             options = {"binary": program, "args": arguments}
-            capabilities = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
-            self._session = "/session/" + self._ask("POST", "/session", {"capabilities": capabilities})["sessionId"]
+            capabilities = {
+                "alwaysMatch": {
+                    "goog:chromeOptions": options,
+                    "goog:loggingPrefs": {"browser": "ALL"},
+                }
+            }
+            self._session = (
+                "/session/"
+                + self._ask("POST", "/session", {"capabilities": capabilities})["sessionId"]
+            )
         except BaseException:
             self.close()
             raise
@@ -58,7 +73,9 @@ class Chromium:
         for line in self._driver.stdout:
             found = _STARTED.search(line)
             if found:
-                threading.Thread(target=self._driver.stdout.read, daemon=True).start()  # or it would block once the pipe is full
+                threading.Thread(
+                    target=self._driver.stdout.read, daemon=True
+                ).start()  # or it would block once the pipe is full
                 return int(found[1])
         raise AssertionError("chromedriver has ended")
 
@@ -66,7 +83,9 @@ class Chromium:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             data = None if method == "GET" or method == "DELETE" else json.dumps(body or {})
-            connection.request(method, self._session + path, data, {"Content-Type": "application/json"})
+            connection.request(
+                method, self._session + path, data, {"Content-Type": "application/json"}
+            )
             answer = json.loads(connection.getresponse().read())["value"]
         finally:
             connection.close()
@@ -83,19 +102,27 @@ class Chromium:
 
     def text(self, selector: str) -> str:
         """What a person reads there; C{""} when there is no such thing."""
-        return str(self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+        return str(
+            self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        )
 
     def click(self, selector: str) -> None:
         """As a person does: it must be in sight."""
-        found = self._ask("POST", "/element", {"using": "css selector", "value": selector})[_ELEMENT]
+        found = self._ask("POST", "/element", {"using": "css selector", "value": selector})[
+            _ELEMENT
+        ]
         self._ask("POST", f"/element/{found}/click")
 
     def type(self, selector: str, text: str) -> None:
-        found = self._ask("POST", "/element", {"using": "css selector", "value": selector})[_ELEMENT]
+        found = self._ask("POST", "/element", {"using": "css selector", "value": selector})[
+            _ELEMENT
+        ]
         self._ask("POST", f"/element/{found}/clear")
         self._ask("POST", f"/element/{found}/value", {"text": text})
 
-    def waitFor(self, what: str, look: Callable[[], Any], secondsMax: float = WAIT_SECONDS_MAX) -> Any:
+    def waitFor(
+        self, what: str, look: Callable[[], Any], secondsMax: float = WAIT_SECONDS_MAX
+    ) -> Any:
         """
         Look again and again until there is something true.
 
@@ -104,23 +131,42 @@ class Chromium:
         deadline = time.monotonic() + secondsMax
         while not (found := look()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"{what}: not within {secondsMax} s\n{self.text('body')}\n{self.errors()}")
+                raise AssertionError(
+                    f"{what}: not within {secondsMax} s\n{self.text('body')}\n{self.errors()}"
+                )
             threading.Event().wait(0.1)
         return found
 
     def errors(self) -> list[str]:
         """What the page has complained of: errors of scripts, what its policy has forbidden."""
-        return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"}) if entry["level"] in ("SEVERE", "WARNING")]
+        return [
+            entry["message"]
+            for entry in self._ask("POST", "/se/log", {"type": "browser"})
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
 
     def resize(self, width: int, height: int) -> None:
         self._ask("POST", "/window/rect", {"width": width, "height": height})
 
     def emulate(self, width: int, height: int, dark: bool = False, scale: float = 1) -> None:
         """A screen of any size, which windows cannot be, and its colours."""
-        metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
-        self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
+        metrics = {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": scale,
+            "mobile": width < 600,
+        }
+        self._ask(
+            "POST",
+            "/goog/cdp/execute",
+            {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics},
+        )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
+        self._ask(
+            "POST",
+            "/goog/cdp/execute",
+            {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}},
+        )
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._ask("GET", "/screenshot")))

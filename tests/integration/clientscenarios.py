@@ -50,10 +50,14 @@ class ClientScenarios(BrokerCase):
         producer.send("t", 0, [b"test-message"])
         producer.confirm("t", 0)
         found = consumer.fetch("t", 0, 0, SIZE_MAX)
-        self.assertEqual([(message.payload, offset) for message, offset in found], [(b"test-message", 22)])
+        self.assertEqual(
+            [(message.payload, offset) for message, offset in found], [(b"test-message", 22)]
+        )
         self.assertEqual((found.validSize, found.nextOffset), (22, 22))
         for offset in (-1, 23):
-            self.assertRaises(RemoteOffsetOutOfRangeError, list, consumer.fetch("t", 0, offset, SIZE_MAX))
+            self.assertRaises(
+                RemoteOffsetOutOfRangeError, list, consumer.fetch("t", 0, offset, SIZE_MAX)
+            )
 
     @inThread
     def test_multiFetch(self) -> None:
@@ -66,8 +70,13 @@ class ClientScenarios(BrokerCase):
                 producer.send(topic, 0, [f"a_{topic}".encode(), f"b_{topic}".encode()], codec=codec)
             producer.confirm(topics[0], 0)
             found = consumer.multifetch([(topic, 0, 0, SIZE_MAX) for topic in topics])
-            self.assertEqual([payloadsOf(one) for one in found], [[f"a_{topic}".encode(), f"b_{topic}".encode()] for topic in topics])
-            wrongOffset, wrongPartition, right = consumer.multifetch([(topics[0], 0, -1, 99), (topics[0], -1, 0, 99), (topics[0], 0, 0, SIZE_MAX)])
+            self.assertEqual(
+                [payloadsOf(one) for one in found],
+                [[f"a_{topic}".encode(), f"b_{topic}".encode()] for topic in topics],
+            )
+            wrongOffset, wrongPartition, right = consumer.multifetch(
+                [(topics[0], 0, -1, 99), (topics[0], -1, 0, 99), (topics[0], 0, 0, SIZE_MAX)]
+            )
             self.assertRaises(RemoteOffsetOutOfRangeError, list, wrongOffset)
             self.assertRaises(RemotePartitionError, list, wrongPartition)
             self.assertEqual(len(list(right)), 2)
@@ -78,12 +87,17 @@ class ClientScenarios(BrokerCase):
         self.serve()
         producer, consumer = self.producer(), self.consumer()
         for codec in (NONE, GZIP, SNAPPY):
-            parts = [(f"{name}{codec}", 0, [f"a_{name}".encode(), f"b_{name}".encode()]) for name in ("test1-", "test2-", "test3-")]
+            parts = [
+                (f"{name}{codec}", 0, [f"a_{name}".encode(), f"b_{name}".encode()])
+                for name in ("test1-", "test2-", "test3-")
+            ]
             for times in (1, 2):
                 producer.multiSend(parts, codec=codec)
                 producer.confirm(parts[0][0], 0)
                 for topic, partition, payloads in parts:
-                    self.assertEqual(payloadsOf(consumer.fetch(topic, partition, 0, SIZE_MAX)), payloads * times)
+                    self.assertEqual(
+                        payloadsOf(consumer.fetch(topic, partition, 0, SIZE_MAX)), payloads * times
+                    )
 
     @inThread
     def test_missingTopic(self) -> None:
@@ -102,7 +116,10 @@ class ClientScenarios(BrokerCase):
         for number in range(40):
             producer.send("t", [b"%d" % number])
         producer.confirm("t", 0)
-        found = [payloadsOf(one) for one in consumer.multifetch([("t", partition, 0, SIZE_MAX) for partition in (0, 1)])]
+        found = [
+            payloadsOf(one)
+            for one in consumer.multifetch([("t", partition, 0, SIZE_MAX) for partition in (0, 1)])
+        ]
         self.assertEqual(sorted(int(payload) for payload in found[0] + found[1]), list(range(40)))
         self.assertRaises(AssertionError, self.assertEqual, [], found[0])
 
@@ -184,7 +201,13 @@ class ClientScenarios(BrokerCase):
         for number in range(300):
             producer.send("t", 0, [b"%05d" % number + b"x" * 2000])
         producer.close()
-        self.assertEqual([int(payload[:5]) for payload in payloadsOf(self.consumer().fetch("t", 0, 0, SIZE_MAX))], list(range(300)))
+        self.assertEqual(
+            [
+                int(payload[:5])
+                for payload in payloadsOf(self.consumer().fetch("t", 0, 0, SIZE_MAX))
+            ],
+            list(range(300)),
+        )
 
     @inThread
     def test_corruptLog(self) -> None:
@@ -223,7 +246,11 @@ class ClientScenarios(BrokerCase):
         self.serve()
         producer = self.producer(payloadSizeMax=100)
         self.assertRaises(MessageTooLargeError, producer.send, "test", 0, [b"x" * 101])
-        self.assertRaises(MessageTooLargeError, producer.multiSend, [("test", 0, [b"fits"]), ("test", 0, [b"x" * 101])])
+        self.assertRaises(
+            MessageTooLargeError,
+            producer.multiSend,
+            [("test", 0, [b"fits"]), ("test", 0, [b"x" * 101])],
+        )
         producer.send("test", 0, [b"x" * 100])
         self.assertEqual(producer.confirm("test", 0), 110)
 
@@ -233,7 +260,14 @@ class ClientScenarios(BrokerCase):
         self.serve()
         producer = self.producer(payloadSizeMax=100)
         noise = Random(7)
-        self.assertRaises(MessageTooLargeError, producer.send, "test", 0, [noise.randbytes(20) for _ in range(10)], codec=GZIP)
+        self.assertRaises(
+            MessageTooLargeError,
+            producer.send,
+            "test",
+            0,
+            [noise.randbytes(20) for _ in range(10)],
+            codec=GZIP,
+        )
         large = [b"x" * 200] * 3
         self.assertLess(len(encodeSet(large, codec=GZIP)), 100)
         producer.send("test", 0, large, codec=GZIP)

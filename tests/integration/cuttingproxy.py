@@ -108,7 +108,9 @@ class CuttingProxy:
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
                     self._sockets |= {client, broker}
-                back = threading.Thread(target=self._pump, args=(broker, client, ANSWER), daemon=True)
+                back = threading.Thread(
+                    target=self._pump, args=(broker, client, ANSWER), daemon=True
+                )
                 back.start()
                 self._pump(client, broker, REQUEST)
                 back.join()

@@ -36,7 +36,9 @@ LOCK_SECONDS_MAX = 20.0
 def openDatabase(path: str) -> sqlite3.Connection:
     """With a row for each partition: what was added up, and how many numbers that were."""
     connection = sqlite3.connect(path, timeout=LOCK_SECONDS_MAX)
-    connection.execute('CREATE TABLE IF NOT EXISTS sums ("partition" INTEGER PRIMARY KEY, total INTEGER NOT NULL, count INTEGER NOT NULL)')
+    connection.execute(
+        'CREATE TABLE IF NOT EXISTS sums ("partition" INTEGER PRIMARY KEY, total INTEGER NOT NULL, count INTEGER NOT NULL)'
+    )
     connection.commit()
     return connection
 
@@ -105,4 +107,6 @@ async def main(reactor: Any, path: str, servers: str, count: str) -> None:
 
 
 if __name__ == "__main__":
-    react(lambda reactor, *arguments: Deferred.fromCoroutine(main(reactor, *arguments)), sys.argv[1:])
+    react(
+        lambda reactor, *arguments: Deferred.fromCoroutine(main(reactor, *arguments)), sys.argv[1:]
+    )

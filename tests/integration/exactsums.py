@@ -55,11 +55,21 @@ class ExactSumTrial:
         self._database = f"{directory}/sums.sqlite"
         self._servers = servers
         self.broker = BrokerProcess(
-            f"{directory}/logs", {"num.partitions": str(PARTITION_COUNT), "enable.zookeeper": "true", "zk.connect": servers, "hostname": "127.0.0.1"}
+            f"{directory}/logs",
+            {
+                "num.partitions": str(PARTITION_COUNT),
+                "enable.zookeeper": "true",
+                "zk.connect": servers,
+                "hostname": "127.0.0.1",
+            },
         )
-        self.killCount = self.hitCount = self.sharedCount = self.conflictCount = self.numberCount = 0
+        self.killCount = self.hitCount = self.sharedCount = self.conflictCount = (
+            self.numberCount
+        ) = 0
         # By offset, and how many messages of the set there are done: total and count.
-        self._prefixes: list[dict[tuple[int, int], tuple[int, int]]] = [{(0, 0): (0, 0)} for _partition in range(PARTITION_COUNT)]
+        self._prefixes: list[dict[tuple[int, int], tuple[int, int]]] = [
+            {(0, 0): (0, 0)} for _partition in range(PARTITION_COUNT)
+        ]
         self._ends = [0] * PARTITION_COUNT
 
     def run(self, killCount: int) -> None:
@@ -84,11 +94,17 @@ class ExactSumTrial:
         client = self.broker.client()
         for _set in range(NUMBERS_PER_LIFE // SET_COUNT):
             partition = self._random.randrange(PARTITION_COUNT)
-            numbers = [self._random.randrange(-1_000_000, 1_000_000) for _number in range(SET_COUNT)]
-            data = encodeSet([b"%d" % number for number in numbers], self._random.choice((NONE, GZIP, SNAPPY)))
+            numbers = [
+                self._random.randrange(-1_000_000, 1_000_000) for _number in range(SET_COUNT)
+            ]
+            data = encodeSet(
+                [b"%d" % number for number in numbers], self._random.choice((NONE, GZIP, SNAPPY))
+            )
             start = self._ends[partition]
             total, count = self._prefixes[partition][start, 0]
-            for (_payload, offset), number in zip(MessageSet(data, start).counted(), numbers, strict=True):
+            for (_payload, offset), number in zip(
+                MessageSet(data, start).counted(), numbers, strict=True
+            ):
                 total, count = total + number, count + 1
                 self._prefixes[partition][int(offset), doneCountOf(offset)] = total, count
             self._ends[partition] = start + len(data)
@@ -97,9 +113,27 @@ class ExactSumTrial:
         client.close()
 
     def _launch(self) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-        command = [sys.executable, "-m", "tests.integration.exactsumapp", self._database, self._servers, str(self.numberCount)]
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "tests.integration.exactsumapp",
+            self._database,
+            self._servers,
+            str(self.numberCount),
+        ]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def _liveAndDie(self) -> None:
         before = self._count()
@@ -107,7 +141,11 @@ class ExactSumTrial:
         if self._random.random() < SHARED_PART:
             processes.append(self._begun())
             self.sharedCount += 1
-        time.sleep(self._random.uniform(0, LIFE_SECONDS_MAX if len(processes) == 1 else SHARED_LIFE_SECONDS_MAX))
+        time.sleep(
+            self._random.uniform(
+                0, LIFE_SECONDS_MAX if len(processes) == 1 else SHARED_LIFE_SECONDS_MAX
+            )
+        )
         self._random.shuffle(processes)
         for process in processes:
             process.send_signal(signal.SIGKILL)
@@ -133,7 +171,9 @@ class ExactSumTrial:
             output, _errors = process.communicate(timeout=WAIT_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise InexactError(f"it did not come to an end: {self._count()} of {self.numberCount} numbers: {process.communicate()[0]}") from None
+            raise InexactError(
+                f"it did not come to an end: {self._count()} of {self.numberCount} numbers: {process.communicate()[0]}"
+            ) from None
         self.conflictCount += output.count("conflict\n")
         return output
 
@@ -153,14 +193,23 @@ class ExactSumTrial:
 
     def _check(self, isAll: bool = False) -> None:
         connection = sqlite3.connect(self._database)
-        sums = {partition: (total, count) for partition, total, count in connection.execute("SELECT * FROM sums")}
-        rows = connection.execute('SELECT "partition", offset, done FROM pylogbroker_offsets WHERE "group" = ?', (GROUP,))
+        sums = {
+            partition: (total, count)
+            for partition, total, count in connection.execute("SELECT * FROM sums")
+        }
+        rows = connection.execute(
+            'SELECT "partition", offset, done FROM pylogbroker_offsets WHERE "group" = ?', (GROUP,)
+        )
         positions = {partition: (offset, done) for partition, offset, done in rows}
         connection.close()
         for partition in range(PARTITION_COUNT):
             position = positions.get(partition, (0, 0))
             wanted = self._prefixes[partition].get(position)
             if sums.get(partition, (0, 0)) != wanted:
-                raise InexactError(f"partition {partition} at {position}: {sums.get(partition)} were added up, {wanted} would be right")
+                raise InexactError(
+                    f"partition {partition} at {position}: {sums.get(partition)} were added up, {wanted} would be right"
+                )
             if isAll and position != (self._ends[partition], 0):
-                raise InexactError(f"partition {partition} ends at {self._ends[partition]}, the application at {position}")
+                raise InexactError(
+                    f"partition {partition} ends at {self._ends[partition]}, the application at {position}"
+                )

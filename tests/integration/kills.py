@@ -19,7 +19,9 @@ from pylogbroker.wire.requests import encodeMultiProduce, encodeProduce
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.rawclient import ClosedByBrokerError, RawClient
 
-PARTITIONS = tuple(TopicPartition(*each) for each in (("orders", 0), ("orders", 1), ("clicks", 0), ("clicks", 1)))
+PARTITIONS = tuple(
+    TopicPartition(*each) for each in (("orders", 0), ("orders", 1), ("clicks", 0), ("clicks", 1))
+)
 PROPERTIES = {
     "num.partitions": "2",
     "log.file.size": "8000",
@@ -135,17 +137,23 @@ class KillTrial:
             self.broker.kill()
 
     def _count(self, **changes: int) -> None:
-        self.figures = self.figures._replace(**{name: getattr(self.figures, name) + change for name, change in changes.items()})
+        self.figures = self.figures._replace(
+            **{name: getattr(self.figures, name) + change for name, change in changes.items()}
+        )
 
     # -- one round
 
     def _round(self) -> None:
         self._over.clear()
         sizesBefore = self._sizes()
-        acting = [threading.Thread(target=self._act, args=(act,)) for act in (self._produce, self._watch)]
+        acting = [
+            threading.Thread(target=self._act, args=(act,)) for act in (self._produce, self._watch)
+        ]
         for thread in acting:
             thread.start()
-        self._over.wait(self.random.uniform(0.02, 0.5))  # the random moment; it is set only when something went wrong
+        self._over.wait(
+            self.random.uniform(0.02, 0.5)
+        )  # the random moment; it is set only when something went wrong
         self.broker.kill()
         self._over.set()
         for thread in acting:
@@ -153,7 +161,9 @@ class KillTrial:
         if self._errors:
             raise self._errors[0]
         sent, seen = (now - before for now, before in zip(self._sizes(), sizesBefore, strict=True))
-        self._count(roundCount=1, sentSize=sent, seenSize=seen, rolledCount=self.broker.log.count("Rolled "))
+        self._count(
+            roundCount=1, sentSize=sent, seenSize=seen, rolledCount=self.broker.log.count("Rolled ")
+        )
         while self.random.random() < 0.2:
             self.broker.launch()
             self._pause(self.random.uniform(0.05, 0.6))
@@ -165,7 +175,9 @@ class KillTrial:
     def _sizes(self) -> tuple[int, int]:
         """Bytes sent and bytes seen."""
         partitions = self.partitions.values()
-        return sum(len(partition.sent) for partition in partitions), sum(len(partition.seen) for partition in partitions)
+        return sum(len(partition.sent) for partition in partitions), sum(
+            len(partition.seen) for partition in partitions
+        )
 
     @staticmethod
     def _pause(seconds: float) -> None:
@@ -181,19 +193,30 @@ class KillTrial:
 
     def _produce(self) -> None:
         random = Random(self.random.random())
-        starts = {topicPartition: len(partition.sent) for topicPartition, partition in self.partitions.items()}
+        starts = {
+            topicPartition: len(partition.sent)
+            for topicPartition, partition in self.partitions.items()
+        }
         try:
             with self.broker.client(5) as client:
                 while not self._over.is_set():
                     open_ = [
                         (topicPartition, partition)
                         for topicPartition, partition in self.partitions.items()
-                        if len(partition.sent) < starts[topicPartition] + SENT_SIZE_MAX and len(partition.sent) < len(partition.seen) + AHEAD_SIZE_MAX
+                        if len(partition.sent) < starts[topicPartition] + SENT_SIZE_MAX
+                        and len(partition.sent) < len(partition.seen) + AHEAD_SIZE_MAX
                     ]
                     if not open_:
                         self._over.wait(0.001)
                     elif random.random() < 0.2:
-                        client.send(encodeMultiProduce([(*topicPartition, partition.batch(random)) for topicPartition, partition in open_]))
+                        client.send(
+                            encodeMultiProduce(
+                                [
+                                    (*topicPartition, partition.batch(random))
+                                    for topicPartition, partition in open_
+                                ]
+                            )
+                        )
                     else:
                         topicPartition, partition = random.choice(open_)
                         client.send(encodeProduce(*topicPartition, partition.batch(random)))
@@ -210,11 +233,18 @@ class KillTrial:
             pass
 
     def _watchOnce(self, client: RawClient) -> bool:
-        fetches = [(*topicPartition, len(partition.seen), 50_000) for topicPartition, partition in self.partitions.items()]
+        fetches = [
+            (*topicPartition, len(partition.seen), 50_000)
+            for topicPartition, partition in self.partitions.items()
+        ]
         anything = False
-        for (topic, number, offset, _size), (code, data) in zip(fetches, client.multiFetch(fetches), strict=True):
+        for (topic, number, offset, _size), (code, data) in zip(
+            fetches, client.multiFetch(fetches), strict=True
+        ):
             if code:
-                raise LostError(f"code {code} for a fetch of {topic}-{number} at {offset}, which was visible")
+                raise LostError(
+                    f"code {code} for a fetch of {topic}-{number} at {offset}, which was visible"
+                )
             self.partitions[TopicPartition(topic, number)].seen += data
             anything = anything or bool(data)
         return anything
@@ -227,7 +257,9 @@ class KillTrial:
                 try:
                     self._check(partition, client.readAll(*topicPartition, sizeMax=1 << 20))
                 except LostError as error:
-                    raise LostError(f"{topicPartition}, round {self.figures.roundCount}: {error}\n{self.broker.log}") from None
+                    raise LostError(
+                        f"{topicPartition}, round {self.figures.roundCount}: {error}\n{self.broker.log}"
+                    ) from None
 
     def _check(self, partition: Partition, found: bytes) -> None:
         if len(found) < len(partition.seen):
@@ -241,13 +273,18 @@ class KillTrial:
             pass
         if tail.nextOffset != len(found):
             raise LostError(f"the entry at {tail.nextOffset} is cut")
-        self._count(lostSize=len(partition.sent) - len(found), unseenSize=len(found) - len(partition.seen))
+        self._count(
+            lostSize=len(partition.sent) - len(found), unseenSize=len(found) - len(partition.seen)
+        )
         partition.goOn(found)
 
     def _checkNumbers(self) -> None:
         """Each message is there once, and in order."""
         for topicPartition, partition in self.partitions.items():
-            numbers = [int(payload.split()[0]) for payload, _next in MessageSet(bytes(partition.sent)).payloads()]
+            numbers = [
+                int(payload.split()[0])
+                for payload, _next in MessageSet(bytes(partition.sent)).payloads()
+            ]
             if numbers != list(range(len(numbers))):
                 raise LostError(f"{topicPartition}: the numbers have gaps")
             self._count(messageCount=len(numbers))

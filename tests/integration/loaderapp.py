@@ -50,8 +50,18 @@ def main(folder: str, zookeeper: str) -> None:
     for line in sys.stdin:
         transform = flaky if line.strip() == "flaky" else None
         try:
-            result = load(spark, f"{folder}/table", zookeeper=zookeeper, subscribe=TOPIC, minPartitions="6", transform=transform)
-            said: dict[str, Any] = {"rowCount": 0 if result.manifest is None else result.manifest.rowCount, "notes": list(result.notes)}
+            result = load(
+                spark,
+                f"{folder}/table",
+                zookeeper=zookeeper,
+                subscribe=TOPIC,
+                minPartitions="6",
+                transform=transform,
+            )
+            said: dict[str, Any] = {
+                "rowCount": 0 if result.manifest is None else result.manifest.rowCount,
+                "notes": list(result.notes),
+            }
         except PylogbrokerError as error:
             said = {"error": type(error).__name__, "text": str(error)}
         sys.stdout.write(json.dumps(said) + "\n")

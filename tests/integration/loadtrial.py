@@ -81,7 +81,9 @@ class Loader:
     def ready(self) -> Loader:
         """Wait until it is."""
         if self._line() != "ready\n":
-            raise LoadTrialError(f"a loader did not start: status {self._process.wait()}\n{self._said()}")
+            raise LoadTrialError(
+                f"a loader did not start: status {self._process.wait()}\n{self._said()}"
+            )
         return self
 
     def _said(self) -> str:
@@ -102,7 +104,9 @@ class Loader:
         """What came of it."""
         line = self._line()
         if not line:
-            raise LoadTrialError(f"a loader has died: status {self._process.wait()}\n{self._said()}")
+            raise LoadTrialError(
+                f"a loader has died: status {self._process.wait()}\n{self._said()}"
+            )
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -123,7 +127,9 @@ class LoadTrial:
     @ivar figures: so far.
     """
 
-    def __init__(self, folder: str, cluster: SparkCluster, seed: int, report: Callable[[str], object] = len) -> None:
+    def __init__(
+        self, folder: str, cluster: SparkCluster, seed: int, report: Callable[[str], object] = len
+    ) -> None:
         """
         @param folder: for the table, and for Spark; it is there.
         @param cluster: two brokers of two partitions.
@@ -159,7 +165,9 @@ class LoadTrial:
                 self._loaders.pop().kill(True)
 
     def _count(self, **changes: int) -> None:
-        self.figures = self.figures._replace(**{name: getattr(self.figures, name) + change for name, change in changes.items()})
+        self.figures = self.figures._replace(
+            **{name: getattr(self.figures, name) + change for name, change in changes.items()}
+        )
 
     def _loader(self) -> Loader:
         loader = Loader(self._folder, self._cluster.zookeeper)
@@ -176,13 +184,20 @@ class LoadTrial:
 
     def _publish(self, count: int) -> None:
         for index, place in enumerate(PLACES):
-            payloads = [self._payload(number) for number in range(self._number, self._number + count // len(PLACES))]
+            payloads = [
+                self._payload(number)
+                for number in range(self._number, self._number + count // len(PLACES))
+            ]
             self._number += len(payloads)
             self._cluster.write(TOPIC, place, payloads, codec=(self._number + index) % 3)
 
     def _payload(self, number: int) -> bytes:
         data = b"%d " % number + b"." * self._random.randrange(100)
-        return data if number % 3 else encodeEnvelope(BASE_MS + number % 7 * 3_600_000, b"web%d" % (number % 5), data)
+        return (
+            data
+            if number % 3
+            else encodeEnvelope(BASE_MS + number % 7 * 3_600_000, b"web%d" % (number % 5), data)
+        )
 
     def _whole(self, loader: Loader, messageCount: int) -> float:
         """A load that nobody disturbs; returns how long it takes a loader that has just started, as all that are killed have."""
@@ -204,10 +219,15 @@ class LoadTrial:
         staged = os.listdir(self.table.at(STAGING))
         isCommitted = self._last().number > before
         self._count(
-            killCount=1, committedCount=isCommitted, unpublishedCount=isCommitted and bool(staged), stagedCount=bool(staged) and not isCommitted
+            killCount=1,
+            committedCount=isCommitted,
+            unpublishedCount=isCommitted and bool(staged),
+            stagedCount=bool(staged) and not isCommitted,
         )
         self._compare(dict(self._last().positions))
-        self._report(f"{self.figures.killCount} kills, {self._last().number} runs, {sum(self._last().positions.values()):,} bytes of log")
+        self._report(
+            f"{self.figures.killCount} kills, {self._last().number} runs, {sum(self._last().positions.values()):,} bytes of log"
+        )
 
     def _failing(self, loader: Loader, messageCount: int) -> None:
         """Half of the tasks fail once."""
@@ -216,7 +236,9 @@ class LoadTrial:
         said = loader.said()
         if not said.get("rowCount"):
             raise LoadTrialError(f"a load with tasks that fail once said {said}")
-        self._count(failedCount=len(Path(self._folder, FAILED).read_text(encoding="ascii").splitlines()))
+        self._count(
+            failedCount=len(Path(self._folder, FAILED).read_text(encoding="ascii").splitlines())
+        )
         self._compare(self._published())
 
     def _two(self, loader: Loader, messageCount: int) -> None:
@@ -226,7 +248,9 @@ class LoadTrial:
         for each in (loader, other):
             each.begin()
         outcomes = [each.said() for each in (loader, other)]
-        if max(said.get("rowCount", 0) for said in outcomes) != messageCount // len(PLACES) * len(PLACES):
+        if max(said.get("rowCount", 0) for said in outcomes) != messageCount // len(PLACES) * len(
+            PLACES
+        ):
             raise LoadTrialError(f"two loaders at once said {outcomes}")
         self._count(refusedCount=sum(said.get("error") == "TableBusyError" for said in outcomes))
 
@@ -237,13 +261,17 @@ class LoadTrial:
         ends = {}
         for place in PLACES:
             with SimpleConsumer("127.0.0.1", self._cluster.brokers[place.broker].port) as consumer:
-                [ends[Place(TOPIC, place)]] = consumer.getOffsetsBefore(TOPIC, place.partition, -1, 1)
+                [ends[Place(TOPIC, place)]] = consumer.getOffsetsBefore(
+                    TOPIC, place.partition, -1, 1
+                )
         return ends
 
     def _compare(self, ends: dict[Place, int]) -> None:
         """The table has exactly what the topic has up to there."""
         if dict(self._last().positions) != ends:
-            raise LoadTrialError(f"the table ends at {dict(self._last().positions)}, and not at {ends}")
+            raise LoadTrialError(
+                f"the table ends at {dict(self._last().positions)}, and not at {ends}"
+            )
         wanted = self._stored(ends)
         found = self._loaded()
         if found != wanted:
@@ -256,10 +284,14 @@ class LoadTrial:
         """What the brokers have, up to there: partition, next offset and payload."""
         found: Counter[tuple[BrokerPartition, int, bytes]] = Counter()
         for place, end in ends.items():
-            with SimpleConsumer("127.0.0.1", self._cluster.brokers[place.partition.broker].port) as consumer:
+            with SimpleConsumer(
+                "127.0.0.1", self._cluster.brokers[place.partition.broker].port
+            ) as consumer:
                 begin = 0
                 while begin < end:
-                    for payload, behind in consumer.fetch(TOPIC, place.partition.partition, begin, min(FETCH_SIZE, end - begin)).payloads():
+                    for payload, behind in consumer.fetch(
+                        TOPIC, place.partition.partition, begin, min(FETCH_SIZE, end - begin)
+                    ).payloads():
                         found[place.partition, behind, payload] += 1
                         begin = behind
         return found
@@ -268,7 +300,11 @@ class LoadTrial:
         """What the table has."""
         found: Counter[tuple[BrokerPartition, int, bytes]] = Counter()
         for path in self.table.files():
-            rows = parquet.ParquetFile(path).read(columns=["broker", "partition", "nextOffset", "value"])
-            for broker, partition, nextOffset, value in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            rows = parquet.ParquetFile(path).read(
+                columns=["broker", "partition", "nextOffset", "value"]
+            )
+            for broker, partition, nextOffset, value in zip(
+                *(column.to_pylist() for column in rows.columns), strict=True
+            ):
                 found[BrokerPartition(broker, partition), nextOffset, value] += 1
         return found

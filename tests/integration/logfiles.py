@@ -69,10 +69,29 @@ def generatedFile(seed: int) -> LogFile:
     lines = []
     for number in range(LINE_COUNT):
         head = f"Jun {number // 600 + 10:2} {number // 60 % 24:02}:{number % 60:02}:{random.randrange(60):02} host{random.randrange(9)} "
-        words = random.choices(("session", "opened", "for", "user", "root", "error", "in", "state", "failed", "password", "port"), k=random.randrange(1, 20))
+        words = random.choices(
+            (
+                "session",
+                "opened",
+                "for",
+                "user",
+                "root",
+                "error",
+                "in",
+                "state",
+                "failed",
+                "password",
+                "port",
+            ),
+            k=random.randrange(1, 20),
+        )
         body = f"daemon[{random.randrange(32768)}]: {' '.join(words)} {random.randrange(1 << 30):x}"
         lines.append((head + body).encode() + random.choice((b"", b"\r")))
     lines[random.randrange(LINE_COUNT)] = b""
     lines[random.randrange(LINE_COUNT)] = b"\xff\xfe caf\xe9 \x00"
     lines[random.randrange(LINE_COUNT)] = b"long " * 10_000
-    return LogFile(f"generated_{seed}.log", "generated", b"\n".join(lines) + random.choice((b"", b"\n", b"\r\n")))
+    return LogFile(
+        f"generated_{seed}.log",
+        "generated",
+        b"\n".join(lines) + random.choice((b"", b"\n", b"\r\n")),
+    )

@@ -24,7 +24,13 @@ from pylogbroker.testing.worker import LeadWorker
 
 DIRECTORY = "/data/logs"
 ROUND_COUNT_MAX = 10_000
-BASE = {"brokerid": "0", "port": "0", "listen.interface": "127.0.0.1", "enable.zookeeper": "false", "log.dir": DIRECTORY}
+BASE = {
+    "brokerid": "0",
+    "port": "0",
+    "listen.interface": "127.0.0.1",
+    "enable.zookeeper": "false",
+    "log.dir": DIRECTORY,
+}
 
 
 class MemoryBroker:
@@ -35,7 +41,13 @@ class MemoryBroker:
     @ivar workers: the one for flushes, and the one for cold reads.
     """
 
-    def __init__(self, fileSystem: PowerCutFileSystem, properties: Mapping[str, str], seconds: float, random: Random) -> None:
+    def __init__(
+        self,
+        fileSystem: PowerCutFileSystem,
+        properties: Mapping[str, str],
+        seconds: float,
+        random: Random,
+    ) -> None:
         """
         Start. It serves when this returns.
 
@@ -48,7 +60,9 @@ class MemoryBroker:
         fileSystem.clock = lambda: int(self.reactor.seconds() * 1000)
         self.workers: list[LeadWorker] = []
         settings = BrokerSettings.fromProperties({**BASE, **properties}, lambda _warning: None)
-        self.service = BrokerService(self.reactor, settings, fileSystem=fileSystem, random=random, worker=self._worker)
+        self.service = BrokerService(
+            self.reactor, settings, fileSystem=fileSystem, random=random, worker=self._worker
+        )
         self.service.privilegedStartService()
         self.service.startService()
 
@@ -69,7 +83,10 @@ class MemoryBroker:
     def failures(self) -> list[StorageError]:
         """Why partitions are out of service."""
         directory = self.service.directory
-        return [*directory.failures.values(), *(log.failure for log in directory.logs.values() if log.failure is not None)]
+        return [
+            *directory.failures.values(),
+            *(log.failure for log in directory.logs.values() if log.failure is not None),
+        ]
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""

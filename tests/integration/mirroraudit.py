@@ -114,7 +114,9 @@ class MirrorAudit:
                     found.setdefault((path, window), []).append(entry)
         (path, window), entries = max(found.items(), key=lambda item: len(item[1]))
         if len(entries) <= CUT_COUNT:
-            raise AuditError(f"no window is good for a hole: {len(entries)} messages are the most of {len(calm)} windows of {len(there)}")
+            raise AuditError(
+                f"no window is good for a hole: {len(entries)} messages are the most of {len(calm)} windows of {len(there)}"
+            )
         return path, window, entries
 
     def _plant(self, path: Path, data: bytes) -> None:
@@ -127,7 +129,12 @@ class MirrorAudit:
         trial, found = self._trial, {}
         for side, broker in (("source", trial.source), ("target", trial.target)):
             there = Counter(map(windowOf, trial.stored(broker)))
-            found.update({(side, window): (self._sent[window], there[window]) for window in {*self._sent, *there}})
+            found.update(
+                {
+                    (side, window): (self._sent[window], there[window])
+                    for window in {*self._sent, *there}
+                }
+            )
         return found
 
     # -- what the audit says
@@ -142,35 +149,65 @@ class MirrorAudit:
         if {place: counts[:2] for place, counts in verdict.windows.items()} != truth:
             raise AuditError(f"the audit says {verdict.windows}, the truth is {truth}")
         if verdict.missing != list(holes) or verdict.code != (MISSING_CODE if holes else 0):
-            raise AuditError(f"the audit says that {verdict.missing} is missing, with status {verdict.code}; the truth is {holes}")
+            raise AuditError(
+                f"the audit says that {verdict.missing} is missing, with status {verdict.code}; the truth is {holes}"
+            )
         named = {place[:2]: place[2] for place in holes}
         for place, (expected, seen, status) in verdict.windows.items():
             right = named.get(place, "more" if seen > expected else "complete")
             if status != right:
-                raise AuditError(f"the audit says that {place} is {status}: {seen} of {expected}, and it is {right}")
+                raise AuditError(
+                    f"the audit says that {place} is {status}: {seen} of {expected}, and it is {right}"
+                )
         twiceCount = self._trial.figures.twiceCount
         if verdict.moreCount != twiceCount:
-            raise AuditError(f"the audit says that {verdict.moreCount} messages are there beyond those that were sent: {twiceCount} are there twice")
+            raise AuditError(
+                f"the audit says that {verdict.moreCount} messages are there beyond those that were sent: {twiceCount} are there twice"
+            )
         return verdict
 
     def _audit(self) -> Verdict:
         """The command, once."""
-        command = [sys.executable, "-m", "pylogbroker", "audit", "--json", "--set", f"audit.window.ms={WINDOW_MS}", "--set", "grace.ms=0"]
+        command = [
+            sys.executable,
+            "-m",
+            "pylogbroker",
+            "audit",
+            "--json",
+            "--set",
+            f"audit.window.ms={WINDOW_MS}",
+            "--set",
+            "grace.ms=0",
+        ]
         for side in SIDES:
             command += ["--tier", f"{side}={self._trial.connects[side]}"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        )
         try:
             found: Any = json.loads(done.stdout)
         except ValueError as error:
-            raise AuditError(f"the audit ended with {done.returncode}: {done.stdout}{done.stderr}") from error
+            raise AuditError(
+                f"the audit ended with {done.returncode}: {done.stdout}{done.stderr}"
+            ) from error
         if not found["isCertain"]:
             raise AuditError(f"the audit is not certain: {found['notes']}")
         lines: list[dict[str, Any]] = found["windows"]
         holes = [line for line in lines if line["missingCount"]]
         return Verdict(
             done.returncode,
-            {(line["tier"], line["startMs"]): (line["expectedCount"], line["seenCount"], line["status"]) for line in lines},
-            [(line["tier"], line["startMs"], line["status"], line["missingCount"]) for line in holes],
+            {
+                (line["tier"], line["startMs"]): (
+                    line["expectedCount"],
+                    line["seenCount"],
+                    line["status"],
+                )
+                for line in lines
+            },
+            [
+                (line["tier"], line["startMs"], line["status"], line["missingCount"])
+                for line in holes
+            ],
             sum(line["moreCount"] for line in lines if line["status"] == "more"),
         )
 

@@ -14,7 +14,9 @@ START_SECONDS_MAX = 30.0
 
 def writeProperties(path: str, properties: Mapping[str, str]) -> str:
     """A property file; returns its path."""
-    Path(path).write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
+    Path(path).write_text(
+        "".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8"
+    )
     return path
 
 
@@ -23,7 +25,13 @@ class MirrorProcess(BrokerProcess):
     A mirror. Its port, if it was told to C{--listen}, is that of its figures.
     """
 
-    def __init__(self, directory: str, consumers: Sequence[Mapping[str, str]], producer: Mapping[str, str], *arguments: str) -> None:
+    def __init__(
+        self,
+        directory: str,
+        consumers: Sequence[Mapping[str, str]],
+        producer: Mapping[str, str],
+        *arguments: str,
+    ) -> None:
         """
         @param directory: for its property files.
         @param arguments: more of the command line.
@@ -32,8 +40,16 @@ class MirrorProcess(BrokerProcess):
         Path(directory).mkdir(exist_ok=True)
         words: list[str] = []
         for index, properties in enumerate(consumers):
-            words += ["--consumer", writeProperties(f"{directory}/consumer{index}.properties", properties)]
-        self._arguments = [*words, "--producer", writeProperties(f"{directory}/producer.properties", producer), *arguments]
+            words += [
+                "--consumer",
+                writeProperties(f"{directory}/consumer{index}.properties", properties),
+            ]
+        self._arguments = [
+            *words,
+            "--producer",
+            writeProperties(f"{directory}/producer.properties", producer),
+            *arguments,
+        ]
 
     def start(self) -> MirrorProcess:
         """Returns itself, when it is a member of its sources' groups."""
@@ -49,5 +65,7 @@ class MirrorProcess(BrokerProcess):
 
     def cpuTicks(self) -> int:
         """What it has used of the processors."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        )
         return int(fields[11]) + int(fields[12])

@@ -89,7 +89,13 @@ class MirrorTrial:
     """
 
     def __init__(
-        self, directory: str, zookeeper: ZookeeperProcess, name: str, seed: int, producer: Mapping[str, str] | None = None, *arguments: str
+        self,
+        directory: str,
+        zookeeper: ZookeeperProcess,
+        name: str,
+        seed: int,
+        producer: Mapping[str, str] | None = None,
+        *arguments: str,
     ) -> None:
         """
         @param name: of the chroots.
@@ -104,16 +110,29 @@ class MirrorTrial:
         self.roots = {side: f"/{name}-{side}" for side in ("source", "target")}
         for root in self.roots.values():
             self.client.ensure_path(root)
-        self.connects = connects = {side: zookeeper.servers + root for side, root in self.roots.items()}
-        self.source = BrokerProcess(f"{directory}/source", {**BROKER, "zk.connect": connects["source"]})
-        self.target = HangingBroker(f"{directory}/target", {**BROKER, "zk.connect": connects["target"]})
+        self.connects = connects = {
+            side: zookeeper.servers + root for side, root in self.roots.items()
+        }
+        self.source = BrokerProcess(
+            f"{directory}/source", {**BROKER, "zk.connect": connects["source"]}
+        )
+        self.target = HangingBroker(
+            f"{directory}/target", {**BROKER, "zk.connect": connects["target"]}
+        )
         session = {"zk.sessiontimeout.ms": SESSION_MS, "zk.connectiontimeout.ms": "10000"}
         self.consumerProperties = {
             **session, "zk.connect": connects["source"], "groupid": GROUP, "autocommit.interval.ms": "500", "rebalance.backoff.ms": "300",
             "fetcher.backoff.ms": "50", "fetch.size": "262144",
         }  # fmt: skip
         self.producerProperties = {**session, "zk.connect": connects["target"], **(producer or {})}
-        self.mirror = MirrorProcess(f"{directory}/mirror", [self.consumerProperties], self.producerProperties, "--whitelist", TOPIC, *arguments)
+        self.mirror = MirrorProcess(
+            f"{directory}/mirror",
+            [self.consumerProperties],
+            self.producerProperties,
+            "--whitelist",
+            TOPIC,
+            *arguments,
+        )
         self._directory = directory
         self._producer: NumberProducer | None = None
 
@@ -129,9 +148,18 @@ class MirrorTrial:
         self.random.shuffle(events)
         disturbedCount = int(messageCount * (1 - CALM_PART))
         # Equal parts, an event somewhere in the middle of each.
-        moments = [int(disturbedCount * (index + self.random.uniform(0.3, 0.8)) / len(events)) for index in range(len(events))]
-        audited = {"zk.connect": self.connects["source"], "audit.window.ms": str(WINDOW_MS), "audit.interval.ms": "500"}
-        producer = self._producer = NumberProducer(TOPIC, messageCount, MESSAGE_SIZE, audited, f"{self._directory}/producer.log")
+        moments = [
+            int(disturbedCount * (index + self.random.uniform(0.3, 0.8)) / len(events))
+            for index in range(len(events))
+        ]
+        audited = {
+            "zk.connect": self.connects["source"],
+            "audit.window.ms": str(WINDOW_MS),
+            "audit.interval.ms": "500",
+        }
+        producer = self._producer = NumberProducer(
+            TOPIC, messageCount, MESSAGE_SIZE, audited, f"{self._directory}/producer.log"
+        )
         try:
             self.source.start()
             self.target.start()
@@ -174,7 +202,9 @@ class MirrorTrial:
         return self._numbers(self.target)
 
     def _count(self, **changes: int) -> None:
-        self.figures = self.figures._replace(**{name: getattr(self.figures, name) + change for name, change in changes.items()})
+        self.figures = self.figures._replace(
+            **{name: getattr(self.figures, name) + change for name, change in changes.items()}
+        )
 
     # -- waiting
 
@@ -190,7 +220,9 @@ class MirrorTrial:
         def reached() -> bool:
             if not self.mirror.isRunning:
                 raise MirrorError(f"the mirror has ended\n{self.mirror.log}")
-            targetCount = sum(self._ends(self.target)) // (MESSAGE_SIZE + 10) - sum(self.expected.values())
+            targetCount = sum(self._ends(self.target)) // (MESSAGE_SIZE + 10) - sum(
+                self.expected.values()
+            )
             producer.allow(min(targetCount + AHEAD_COUNT_MAX, allowedCount))
             return targetCount >= count
 
@@ -208,7 +240,11 @@ class MirrorTrial:
         self._settle()
         places = self._places()
         committed = [self._committed(partition) for partition in range(PARTITION_COUNT)]
-        again = {number for number in self._numbers(self.target) if places[number][1] >= committed[places[number][0]]}
+        again = {
+            number
+            for number in self._numbers(self.target)
+            if places[number][1] >= committed[places[number][0]]
+        }
         self.expected.update(again)
         self._count(killCount=1, killedCount=len(again))
         self.mirror.start()
@@ -227,7 +263,11 @@ class MirrorTrial:
 
     def _committed(self, partition: int) -> int:
         try:
-            return int(self.client.get(f"{self.roots['source']}/consumers/{GROUP}/offsets/{TOPIC}/0-{partition}")[0])
+            return int(
+                self.client.get(
+                    f"{self.roots['source']}/consumers/{GROUP}/offsets/{TOPIC}/0-{partition}"
+                )[0]
+            )
         except NoNodeError:
             return 0
 
@@ -257,7 +297,11 @@ class MirrorTrial:
     def stored(self, broker: BrokerProcess) -> list[bytes]:
         """All messages that a broker has."""
         with broker.client(60) as client:
-            return [payload for partition in range(PARTITION_COUNT) for payload in client.payloads(TOPIC, partition)]
+            return [
+                payload
+                for partition in range(PARTITION_COUNT)
+                for payload in client.payloads(TOPIC, partition)
+            ]
 
     def _numbers(self, broker: BrokerProcess) -> list[int]:
         return [numberIn(payload) for payload in self.stored(broker)]
@@ -284,7 +328,9 @@ class MirrorTrial:
             raise MirrorError(f"the target has {len(found)} different messages, not {messageCount}")
         committed = [self._committed(partition) for partition in range(PARTITION_COUNT)]
         if committed != self._ends(self.source):
-            raise MirrorError(f"committed is {committed}, the source ends at {self._ends(self.source)}")
+            raise MirrorError(
+                f"committed is {committed}, the source ends at {self._ends(self.source)}"
+            )
         unexplained = sum((twice - self.expected).values())
         if self.expected - twice or unexplained > self.figures.repeatedCount:
             raise MirrorError(

@@ -64,7 +64,14 @@ async def run(reactor: Any, options: dict[str, Any]) -> None:
     """See the module."""
     leash = Leash()
     StandardIO(leash, reactor=reactor)
-    settings = {"producer.type": "async", "batch.size": "200", "queue.time": "10", "confirm": "true", "audit.host": HOST, **options["properties"]}
+    settings = {
+        "producer.type": "async",
+        "batch.size": "200",
+        "queue.time": "10",
+        "confirm": "true",
+        "audit.host": HOST,
+        **options["properties"],
+    }
     producer = AuditedProducer(reactor, settings)
     await producer.start()
     payloadSize = options["size"] - HEAD_SIZE - len(HOST)
@@ -72,7 +79,9 @@ async def run(reactor: Any, options: dict[str, Any]) -> None:
         if number >= leash.allowedCount:
             await leash.beyond(number)
         await producer.whenReady()
-        producer.send(options["topic"], (b"%d " % number).ljust(payloadSize, b".")).addErrback(lambda _failure: None)  # which is counted
+        producer.send(options["topic"], (b"%d " % number).ljust(payloadSize, b".")).addErrback(
+            lambda _failure: None
+        )  # which is counted
     await producer.close()
     counters = producer.counters
     if counters.failedCount or counters.unknownCount or producer.counts.leftOutCount:
@@ -84,21 +93,35 @@ class NumberProducer:
     The process, for tests.
     """
 
-    def __init__(self, topic: str, count: int, size: int, properties: Mapping[str, str], logPath: str) -> None:
+    def __init__(
+        self, topic: str, count: int, size: int, properties: Mapping[str, str], logPath: str
+    ) -> None:
         """
         @param size: of each message, envelope included.
         @param logPath: where it writes what it says.
         """
-        self._options = {"topic": topic, "count": count, "size": size, "properties": dict(properties)}
+        self._options = {
+            "topic": topic,
+            "count": count,
+            "size": size,
+            "properties": dict(properties),
+        }
         self._logPath = logPath
         self._allowedCount = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Nothing is sent yet."""
-        command = [sys.executable, "-m", "tests.integration.numberproducer", json.dumps(self._options)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.integration.numberproducer",
+            json.dumps(self._options),
+        ]
         with open(self._logPath, "wb") as log:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+            )
 
     @property
     def _input(self) -> IO[bytes]:
@@ -113,7 +136,9 @@ class NumberProducer:
         """
         assert self._process is not None
         if self._process.poll():
-            raise AssertionError(f"the producer has ended with {self._process.returncode}\n{Path(self._logPath).read_text(encoding='utf-8')}")
+            raise AssertionError(
+                f"the producer has ended with {self._process.returncode}\n{Path(self._logPath).read_text(encoding='utf-8')}"
+            )
         if count > self._allowedCount and self._process.returncode is None:
             self._allowedCount = count
             self._input.write(b"%d\n" % count)

@@ -75,8 +75,16 @@ def apacheLines() -> list[bytes]:
     random, time, lines = Random(1), datetime(2005, 12, 4, 4, tzinfo=UTC), []
     for _number in range(LINE_COUNT):
         time += timedelta(seconds=random.choice((0, 1, 30, 200)))
-        level, message = random.choice((("notice", "workerEnv.init() ok"), ("error", "mod_jk child in error state 6"), ("error", "[client 198.51.100.%d] no")))
-        lines.append(f"[{time:%a %b %d %H:%M:%S %Y}] [{level}] {message.replace('%d', str(random.randrange(40)))}\r".encode())
+        level, message = random.choice(
+            (
+                ("notice", "workerEnv.init() ok"),
+                ("error", "mod_jk child in error state 6"),
+                ("error", "[client 198.51.100.%d] no"),
+            )
+        )
+        lines.append(
+            f"[{time:%a %b %d %H:%M:%S %Y}] [{level}] {message.replace('%d', str(random.randrange(40)))}\r".encode()
+        )
     return lines
 
 
@@ -109,7 +117,9 @@ def apacheFacts(lines: Iterable[bytes]) -> list[Fact]:
             continue
         level = pieces[1].lstrip("[")
         client = pieces[2].removeprefix("[client ") if pieces[2].startswith("[client ") else None
-        found.append(Fact("apache", time, level, client, "error" if level in ("error", "crit") else "ok", 1))
+        found.append(
+            Fact("apache", time, level, client, "error" if level in ("error", "crit") else "ok", 1)
+        )
     return found
 
 
@@ -129,7 +139,9 @@ def opensshFacts(lines: Iterable[bytes]) -> list[Fact]:
         words = head.split()
         if len(words) != 5 or not words[4].startswith("sshd["):
             continue
-        time = datetime.strptime(f"{YEAR} {' '.join(words[:3])}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
+        time = datetime.strptime(f"{YEAR} {' '.join(words[:3])}", "%Y %b %d %H:%M:%S").replace(
+            tzinfo=UTC
+        )
         client = addressIn(message)
         if client is not None:
             clients[words[4]] = client
@@ -138,7 +150,13 @@ def opensshFacts(lines: Iterable[bytes]) -> list[Fact]:
         if message.startswith("message repeated"):
             count = int(message.split()[2])
             message = message.split("[ ")[1]
-        outcome = "error" if message.startswith("Failed ") else "ok" if message.startswith("Accepted ") else None
+        outcome = (
+            "error"
+            if message.startswith("Failed ")
+            else "ok"
+            if message.startswith("Accepted ")
+            else None
+        )
         found.append(Fact("openssh", time, level, clients.get(words[4]), outcome, count))
     return found
 
@@ -182,16 +200,31 @@ def reportOf(facts: list[Fact]) -> dict[str, list[dict[str, Any]]]:
         attempts = sum(fact.lineCount for fact in own if fact.outcome is not None)
         errors = sum(fact.lineCount for fact in own if fact.outcome == "error")
         rate = errors / attempts if attempts else None
-        row = {"topic": topic, "hour": hour, "lines": len(own), "attempts": attempts, "errors": errors, "errorRate": rate}
+        row = {
+            "topic": topic,
+            "hour": hour,
+            "lines": len(own),
+            "attempts": attempts,
+            "errors": errors,
+            "errorRate": rate,
+        }
         hours.append({**row, "sessions": beginning[topic, hour[:13]]})
     levels: Counter[tuple[str, str, str]] = Counter()
     for fact in facts:
         levels[fact.topic, fact.hour, fact.level] += fact.lineCount
-    named = [{"topic": topic, "hour": hour, "level": level, "count": count} for (topic, hour, level), count in sorted(levels.items())]
+    named = [
+        {"topic": topic, "hour": hour, "level": level, "count": count}
+        for (topic, hour, level), count in sorted(levels.items())
+    ]
     return {"hours": hours, "levels": named, "sessions": sessions}
 
 
-def ratesOf(impressions: Iterable[bytes], clicks: Iterable[bytes], campaigns: dict[str, str], windowSeconds: int) -> dict[tuple[str, str], tuple[int, int]]:
+def ratesOf(
+    impressions: Iterable[bytes],
+    clicks: Iterable[bytes],
+    campaigns: dict[str, str],
+    windowSeconds: int,
+) -> dict[tuple[str, str], tuple[int, int]]:
     """How many ads were shown, and how many of these were clicked, of each campaign and window; by campaign and the window's begin."""
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for index, events in enumerate((impressions, clicks)):

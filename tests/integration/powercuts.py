@@ -19,7 +19,13 @@ from random import Random
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.model import EARLIEST, LATEST, TopicPartition
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
 from tests.integration.memorybroker import MemoryBroker, MemoryClient
 
@@ -58,7 +64,9 @@ class Books:
         """This is what is there after a death."""
         end = startOffset + len(data)
         if startOffset > self.startOffset:
-            raise LostError(f"it begins at {startOffset}, and nothing from {self.startOffset} on was deleted")
+            raise LostError(
+                f"it begins at {startOffset}, and nothing from {self.startOffset} on was deleted"
+            )
         if end < self.seenOffset:
             raise LostError(f"it ends at {end}, and was visible up to {self.seenOffset}")
         if self.sent[startOffset:end] != data:
@@ -81,7 +89,9 @@ class PowerCutLife:
     @ivar log: what happened, for the text of a failure.
     """
 
-    def __init__(self, seed: int, makeFileSystem: Callable[[], PowerCutFileSystem] = PowerCutFileSystem) -> None:
+    def __init__(
+        self, seed: int, makeFileSystem: Callable[[], PowerCutFileSystem] = PowerCutFileSystem
+    ) -> None:
         self.random = Random(seed)
         self.fileSystem = makeFileSystem()
         self.fileSystem.pageSize = self.random.choice((16, 64, 512))
@@ -109,7 +119,9 @@ class PowerCutLife:
             if self.random.random() < 0.3:
                 self._armed()
             try:
-                self.broker = MemoryBroker(self.fileSystem, self._properties, self._seconds, self.random)
+                self.broker = MemoryBroker(
+                    self.fileSystem, self._properties, self._seconds, self.random
+                )
                 break
             except PowerLostError:
                 self.log.append("cut while starting")
@@ -119,7 +131,9 @@ class PowerCutLife:
         self.fileSystem.cutAt = None
         if self.broker.failures:
             raise LostError(f"out of service: {self.broker.failures}")
-        self._producers = {topicPartition: MemoryClient(self.broker) for topicPartition in PARTITIONS}
+        self._producers = {
+            topicPartition: MemoryClient(self.broker) for topicPartition in PARTITIONS
+        }
         self._multiProducer = MemoryClient(self.broker)
         self._consumer = MemoryClient(self.broker)
         self._asked: deque[Callable[[bytes], None]] = deque()
@@ -132,9 +146,13 @@ class PowerCutLife:
             [end] = decodeOffsets(client.ask(encodeOffsets(topic, partition, LATEST, 1)))[1]
             data = b""
             while start + len(data) < end:
-                code, more = decodeFetch(client.ask(encodeFetch(topic, partition, start + len(data), 1 << 20)))
+                code, more = decodeFetch(
+                    client.ask(encodeFetch(topic, partition, start + len(data), 1 << 20))
+                )
                 if code or not more:
-                    raise LostError(f"code {code} at {start + len(data)} of {topic}-{partition}, which is from {start} to {end}")
+                    raise LostError(
+                        f"code {code} at {start + len(data)} of {topic}-{partition}, which is from {start} to {end}"
+                    )
                 data += more
             try:
                 books.survive(start, data)
@@ -143,7 +161,9 @@ class PowerCutLife:
 
     def _armed(self) -> None:
         """The power will fail soon, before an operation."""
-        self.fileSystem.cutAt = self.fileSystem.operationCount + self.random.randrange(self.random.choice(OPERATIONS_TO_CUT))
+        self.fileSystem.cutAt = self.fileSystem.operationCount + self.random.randrange(
+            self.random.choice(OPERATIONS_TO_CUT)
+        )
 
     def _cut(self) -> None:
         self.cutCount += 1
@@ -173,7 +193,9 @@ class PowerCutLife:
             (6, self._turn), (2, self._second), (0.7, self._minute), (0.3, self._hour), (0.6, self._armed), (0.3, self._full),
             (0.2, self._stop), (0.2, self._kill), (0.3, self._cutNow),
         )  # fmt: skip
-        chosen = self.random.choices([act for _weight, act in acts], [weight for weight, _act in acts], k=actCount)
+        chosen = self.random.choices(
+            [act for _weight, act in acts], [weight for weight, _act in acts], k=actCount
+        )
         for act in chosen:
             try:
                 act()
@@ -197,7 +219,9 @@ class PowerCutLife:
         return payloads
 
     def _set(self) -> bytes:
-        return encodeSet(self._payloads(), self.random.choice((0, 0, 0, 1, 2)), self.random.choice((0, 1, 1)))
+        return encodeSet(
+            self._payloads(), self.random.choice((0, 0, 0, 1, 2)), self.random.choice((0, 1, 1))
+        )
 
     def _sent(self, topicPartition: TopicPartition, data: bytes) -> bytes:
         self.books[topicPartition].sent += data
@@ -205,16 +229,23 @@ class PowerCutLife:
 
     def _produce(self) -> None:
         topicPartition = self.random.choice(PARTITIONS[:2])
-        self._producers[topicPartition].send(encodeProduce(*topicPartition, self._sent(topicPartition, self._set())))
+        self._producers[topicPartition].send(
+            encodeProduce(*topicPartition, self._sent(topicPartition, self._set()))
+        )
 
     def _multiProduce(self) -> None:
         topicPartition = PARTITIONS[2]
-        parts = [(*topicPartition, self._sent(topicPartition, self._set())) for _each in range(self.random.randrange(1, 3))]
+        parts = [
+            (*topicPartition, self._sent(topicPartition, self._set()))
+            for _each in range(self.random.randrange(1, 3))
+        ]
         self._multiProducer.send(encodeMultiProduce(parts))
 
     def _fetchOf(self, topicPartition: TopicPartition) -> tuple[str, int, int, int]:
         books = self.books[topicPartition]
-        offset = self.random.choice((books.seenOffset, self.random.randrange(books.startOffset, len(books.sent) + 1)))
+        offset = self.random.choice(
+            (books.seenOffset, self.random.randrange(books.startOffset, len(books.sent) + 1))
+        )
         return (*topicPartition, offset, self.random.choice((50, 1000, 1 << 20)))
 
     def _fetch(self) -> None:
@@ -244,7 +275,9 @@ class PowerCutLife:
         def answered(body: bytes) -> None:
             [offset] = decodeOffsets(body)[1]
             if offset > len(books.sent):
-                raise LostError(f"{topicPartition} is said to end at {offset}, and {len(books.sent)} bytes were sent")
+                raise LostError(
+                    f"{topicPartition} is said to end at {offset}, and {len(books.sent)} bytes were sent"
+                )
             books.seenOffset = max(books.seenOffset, offset)
 
         self._asked.append(answered)
@@ -279,7 +312,11 @@ class PowerCutLife:
 
     def _full(self) -> None:
         """The disk gets full, or has room again."""
-        self.fileSystem.sizeMax = None if self.fileSystem.sizeMax is not None else self.fileSystem.usedSize + self.random.randrange(200)
+        self.fileSystem.sizeMax = (
+            None
+            if self.fileSystem.sizeMax is not None
+            else self.fileSystem.usedSize + self.random.randrange(200)
+        )
 
     def _stop(self) -> None:
         self.fileSystem.sizeMax = None

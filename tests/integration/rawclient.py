@@ -10,7 +10,13 @@ from typing import Self
 
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.model import LATEST
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeMultiProduce, encodeOffsets, encodeProduce
+from pylogbroker.wire.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
 from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
 
 PROBE_TOPIC = "probe-that-nobody-produces"
@@ -100,7 +106,9 @@ class RawClient:
         """MULTIPRODUCE, which has no answer."""
         self.send(encodeMultiProduce(produces))
 
-    def fetch(self, topic: str, partition: int, offset: int, sizeMax: int = 1 << 30) -> tuple[int, bytes]:
+    def fetch(
+        self, topic: str, partition: int, offset: int, sizeMax: int = 1 << 30
+    ) -> tuple[int, bytes]:
         """FETCH: the code and the bytes."""
         self.send(encodeFetch(topic, partition, offset, sizeMax))
         return decodeFetch(self.receiveBody())
@@ -110,7 +118,9 @@ class RawClient:
         self.send(encodeMultiFetch(fetches))
         return decodeMultiFetch(self.receiveBody())
 
-    def offsets(self, topic: str, partition: int, time: int = LATEST, countMax: int = 1) -> list[int]:
+    def offsets(
+        self, topic: str, partition: int, time: int = LATEST, countMax: int = 1
+    ) -> list[int]:
         """OFFSETS."""
         self.send(encodeOffsets(topic, partition, time, countMax))
         return decodeOffsets(self.receiveBody())[1]
@@ -125,7 +135,9 @@ class RawClient:
         """The visible end."""
         return self.offsets(topic, partition)[0]
 
-    def readAll(self, topic: str, partition: int = 0, offset: int = 0, sizeMax: int = 1 << 20) -> bytes:
+    def readAll(
+        self, topic: str, partition: int = 0, offset: int = 0, sizeMax: int = 1 << 20
+    ) -> bytes:
         """What is visible from an offset on, by as many fetches as it takes; whole bytes of it, so that sets may be cut anywhere in between."""
         pieces: list[bytes] = []
         while True:

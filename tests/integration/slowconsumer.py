@@ -23,7 +23,12 @@ STOPPED = 0
 BATCH_COUNT = 500
 QUEUED_SIZE_MAX = 4 << 20
 FETCH_SIZE = 1 << 18
-PROPERTIES = {"groupid": "g", "max.queued.bytes": str(QUEUED_SIZE_MAX), "fetch.size": str(FETCH_SIZE), "queuedchunks.max": "1000"}
+PROPERTIES = {
+    "groupid": "g",
+    "max.queued.bytes": str(QUEUED_SIZE_MAX),
+    "fetch.size": str(FETCH_SIZE),
+    "queuedchunks.max": "1000",
+}
 SECONDS_MAX = 300
 
 
@@ -60,8 +65,16 @@ class SlowCluster:
         client.create(chroot)
         client.stop()
         client.close()
-        properties = {"num.partitions": str(STREAM_COUNT), "enable.zookeeper": "true", "zk.connect": self.servers, "hostname": "127.0.0.1"}
-        self.broker = BrokerProcess(f"{folder}/logs", {**properties, "log.flush.interval": "1000", "log.default.flush.interval.ms": "100"}).start()
+        properties = {
+            "num.partitions": str(STREAM_COUNT),
+            "enable.zookeeper": "true",
+            "zk.connect": self.servers,
+            "hostname": "127.0.0.1",
+        }
+        self.broker = BrokerProcess(
+            f"{folder}/logs",
+            {**properties, "log.flush.interval": "1000", "log.default.flush.interval.ms": "100"},
+        ).start()
 
     def fill(self, topic: str, counts: list[int], size: int) -> None:
         """
@@ -75,7 +88,11 @@ class SlowCluster:
             for partition, count in enumerate(counts):
                 for start in range(0, count, BATCH_COUNT):
                     numbers = range(start, min(start + BATCH_COUNT, count))
-                    client.produce(topic, partition, encodeSet([b"%012d%s" % (number, padding) for number in numbers]))
+                    client.produce(
+                        topic,
+                        partition,
+                        encodeSet([b"%012d%s" % (number, padding) for number in numbers]),
+                    )
             client.processed()
 
     def read(self, topic: str, counts: list[int]) -> Reading:
@@ -84,8 +101,18 @@ class SlowCluster:
 
         @raise AssertionError: it has failed.
         """
-        options = {"servers": self.servers, "topic": topic, "counts": counts, "stopped": STOPPED, "properties": {**PROPERTIES, "groupid": topic}}
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_PROCESS")}
+        options = {
+            "servers": self.servers,
+            "topic": topic,
+            "counts": counts,
+            "stopped": STOPPED,
+            "properties": {**PROPERTIES, "groupid": topic},
+        }
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("COVERAGE_PROCESS")
+        }
         ran = subprocess.run(
             [sys.executable, "-m", "tests.integration.slowmember", json.dumps(options)],
             cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
@@ -94,7 +121,11 @@ class SlowCluster:
             raise AssertionError(f"reading has failed: {ran.stdout}{ran.stderr}")
         found = json.loads(ran.stdout)
         samples = found.pop("samples")
-        return Reading(**found, rssSizes=[rss for _seconds, rss, _queued in samples], queuedSizes=[queued for _seconds, _rss, queued in samples])
+        return Reading(
+            **found,
+            rssSizes=[rss for _seconds, rss, _queued in samples],
+            queuedSizes=[queued for _seconds, _rss, queued in samples],
+        )
 
     def close(self) -> None:
         """End the broker."""

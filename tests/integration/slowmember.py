@@ -25,7 +25,11 @@ SAMPLE_SECONDS = 0.05
 
 def rssSize() -> int:
     """Bytes of memory that this process has now."""
-    return next(int(line.split()[1]) << 10 for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if line.startswith("VmRSS"))
+    return next(
+        int(line.split()[1]) << 10
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        if line.startswith("VmRSS")
+    )
 
 
 async def readAll(stream: MessageStream, count: int) -> int:
@@ -45,10 +49,17 @@ async def readAll(stream: MessageStream, count: int) -> int:
 async def run(reactor: Any, options: dict[str, Any]) -> None:
     """See the module."""
     counts, stopped = options["counts"], options["stopped"]
-    consumer = ConsumerConnector(reactor, {"zk.connect": options["servers"], **options["properties"]})
+    consumer = ConsumerConnector(
+        reactor, {"zk.connect": options["servers"], **options["properties"]}
+    )
     await consumer.connect()
-    streams: list[MessageStream] = (await consumer.createMessageStreams({options["topic"]: len(counts)}))[options["topic"]]
-    byPartition = {place.partition.partition: streams[int(thread.rpartition("-")[2])] for place, thread in consumer.owned.items()}
+    streams: list[MessageStream] = (
+        await consumer.createMessageStreams({options["topic"]: len(counts)})
+    )[options["topic"]]
+    byPartition = {
+        place.partition.partition: streams[int(thread.rpartition("-")[2])]
+        for place, thread in consumer.owned.items()
+    }
     samples: list[tuple[float, int, int]] = []
     begun, cpuBegun = monotonic(), process_time()
 
@@ -59,13 +70,25 @@ async def run(reactor: Any, options: dict[str, Any]) -> None:
     sampling.clock = reactor
     sampling.start(SAMPLE_SECONDS)
     others = [number for number in range(len(counts)) if number != stopped]
-    inTurn = await gatherResults([Deferred.fromCoroutine(readAll(byPartition[number], counts[number])) for number in others])
+    inTurn = await gatherResults(
+        [Deferred.fromCoroutine(readAll(byPartition[number], counts[number])) for number in others]
+    )
     seconds, cpuSeconds = monotonic() - begun, process_time() - cpuBegun
     sample()
     sampling.stop()
     late = await readAll(byPartition[stopped], counts[stopped])
     await consumer.shutdown()
-    sys.stdout.write(json.dumps({"seconds": seconds, "cpuSeconds": cpuSeconds, "inTurn": inTurn, "lateInTurn": late, "samples": samples}))
+    sys.stdout.write(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "cpuSeconds": cpuSeconds,
+                "inTurn": inTurn,
+                "lateInTurn": late,
+                "samples": samples,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ STRETCHES = "broker int, partition int, start long, end long, first long, messag
 def payload(place: BrokerPartition, number: int) -> bytes:
     """200 bytes, different for each message; every tenth holds valid message sets."""
     head = b"%s %010d " % (str(place).encode(), number)
-    return (head + EMBEDDED * 4 if number % 10 == 0 else head).ljust(MESSAGE_SIZE, b".")[:MESSAGE_SIZE]
+    return (head + EMBEDDED * 4 if number % 10 == 0 else head).ljust(MESSAGE_SIZE, b".")[
+        :MESSAGE_SIZE
+    ]
 
 
 def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -37,11 +39,23 @@ def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         values, place = batch.column("value").to_pylist(), BrokerPartition(broker, partition)
         first = int(values[0].split()[1])
         if values != [payload(place, first + index) for index in range(len(values))]:
-            raise AssertionError(f"partition {place}: the messages from {first} on are not those that were written")
+            raise AssertionError(
+                f"partition {place}: the messages from {first} on are not those that were written"
+            )
         start, end = batch.column("offset")[0].as_py(), batch.column("nextOffset")[-1].as_py()
-        row: dict[str, list[Any]] = {"broker": [broker], "partition": [partition], "start": [start], "end": [end], "first": [first], "messages": [len(values)]}
+        row: dict[str, list[Any]] = {
+            "broker": [broker],
+            "partition": [partition],
+            "start": [start],
+            "end": [end],
+            "first": [first],
+            "messages": [len(values)],
+        }
         kinds = [pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64()]
-        yield pa.RecordBatch.from_arrays([pa.array(each, kind) for each, kind in zip(row.values(), kinds, strict=True)], names=list(row))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(each, kind) for each, kind in zip(row.values(), kinds, strict=True)],
+            names=list(row),
+        )
 
 
 def faults(rows: Iterable[Any], counts: dict[BrokerPartition, int]) -> list[str]:

@@ -43,9 +43,16 @@ def startSession(folder: str) -> Any:
     """
     Two cores; a task is tried three times. The workers import this tree, and what there is to write goes to the folder.
     """
-    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_DIRS=folder, SPARK_CONF_DIR=folder)
+    os.environ.update(
+        SPARK_LOCAL_IP="127.0.0.1",
+        PYSPARK_PYTHON=sys.executable,
+        SPARK_LOCAL_DIRS=folder,
+        SPARK_CONF_DIR=folder,
+    )
     Path(folder, "sitecustomize.py").write_text(QUICK_START, encoding="utf-8")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, str(ROOT), os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (folder, str(ROOT), os.environ.get("PYTHONPATH")))
+    )
     Path(folder, "log4j2.properties").write_text(QUIET, encoding="utf-8")
     from pyspark.sql import SparkSession
 
@@ -110,7 +117,13 @@ class SparkCluster:
         self.brokers = [self._broker(number).start() for number in range(brokerCount)]
 
     def _broker(self, number: int, **more: str) -> BrokerProcess:
-        own = {"brokerid": str(number), "enable.zookeeper": "true", "zk.connect": self.zookeeper, "hostname": "127.0.0.1", "zk.sessiontimeout.ms": "2000"}
+        own = {
+            "brokerid": str(number),
+            "enable.zookeeper": "true",
+            "zk.connect": self.zookeeper,
+            "hostname": "127.0.0.1",
+            "zk.sessiontimeout.ms": "2000",
+        }
         return BrokerProcess(f"{self.folder}/logs{number}", {**own, **self._properties, **more})
 
     def restart(self, number: int, port: int | None = None) -> None:
@@ -118,12 +131,18 @@ class SparkCluster:
         before = self.brokers[number]
         if before.isRunning:
             before.stop()
-        self.brokers[number] = self._broker(number, port=str(before.port if port is None else port)).start()
+        self.brokers[number] = self._broker(
+            number, port=str(before.port if port is None else port)
+        ).start()
 
-    def expire(self, topic: str, place: BrokerPartition, keepCount: int, port: int | None = None) -> None:
+    def expire(
+        self, topic: str, place: BrokerPartition, keepCount: int, port: int | None = None
+    ) -> None:
         """Retention deletes all but some segments, while the broker is not there: its own looks a minute after its start for the first time."""
         self.brokers[place.broker].stop()
-        segments = sorted(Path(f"{self.folder}/logs{place.broker}/{topic}-{place.partition}").glob("*.kafka"))
+        segments = sorted(
+            Path(f"{self.folder}/logs{place.broker}/{topic}-{place.partition}").glob("*.kafka")
+        )
         for segment in segments[:-keepCount]:
             segment.unlink()
         self.restart(place.broker, port)
@@ -131,7 +150,9 @@ class SparkCluster:
     @property
     def listed(self) -> str:
         """The option C{brokers}."""
-        return ",".join(f"{number}:127.0.0.1:{broker.port}" for number, broker in enumerate(self.brokers))
+        return ",".join(
+            f"{number}:127.0.0.1:{broker.port}" for number, broker in enumerate(self.brokers)
+        )
 
     def end(self) -> None:
         """Nothing is left of it."""
@@ -145,12 +166,23 @@ class SparkCluster:
         for number in range(len(self.brokers)):
             self.write(topic, BrokerPartition(number, 0), [b"first"])
         with ZookeeperView(self.zookeeper) as view:
-            while len({partition.broker for partition in view.partitions(topic)}) < len(self.brokers):
+            while len({partition.broker for partition in view.partitions(topic)}) < len(
+                self.brokers
+            ):
                 time.sleep(0.02)
 
-    def write(self, topic: str, place: BrokerPartition, payloads: list[bytes], codec: int = 0, setCount: int = 500) -> None:
+    def write(
+        self,
+        topic: str,
+        place: BrokerPartition,
+        payloads: list[bytes],
+        codec: int = 0,
+        setCount: int = 500,
+    ) -> None:
         """Put messages into a partition, so many in a set; they are visible when this returns."""
         with SyncProducer("127.0.0.1", self.brokers[place.broker].port) as producer:
             for start in range(0, len(payloads), setCount):
-                producer.send(topic, place.partition, payloads[start : start + setCount], codec=codec)
+                producer.send(
+                    topic, place.partition, payloads[start : start + setCount], codec=codec
+                )
             producer.confirm(topic, place.partition)

@@ -45,7 +45,13 @@ class TwoClustersTests(TestCase):
             await outer.create(chroot)
             self.servers[name] = servers = sharedZookeeper().servers + chroot
             for number in (0, 1):
-                properties = {"brokerid": str(number), "num.partitions": "2", "enable.zookeeper": "true", "zk.connect": servers, "hostname": "127.0.0.1"}
+                properties = {
+                    "brokerid": str(number),
+                    "num.partitions": "2",
+                    "enable.zookeeper": "true",
+                    "zk.connect": servers,
+                    "hostname": "127.0.0.1",
+                }
                 broker = LocalBroker(reactor, properties)
                 await broker.start()
                 self.addCleanup(broker.stop)
@@ -62,7 +68,9 @@ class TwoClustersTests(TestCase):
             "zk.connect": self.servers["source"], "producer.type": "async", "queue.time": "20", "batch.size": "50", "compression.codec": "1",
             "confirm": "true", "audit.window.ms": str(WINDOW_MS), "audit.interval.ms": "100",
         }  # fmt: skip
-        producers = [AuditedProducer(reactor, properties, auditRandom=Random(number)) for number in range(2)]
+        producers = [
+            AuditedProducer(reactor, properties, auditRandom=Random(number)) for number in range(2)
+        ]
         for part in range(5):
             await gatherResults([
                 producers[number % 2].send(topics[number % len(topics)], b"message %d" % number, key=f"key {number % 9}")
@@ -71,7 +79,9 @@ class TwoClustersTests(TestCase):
             await deferLater(reactor, 0.25)
         for producer in producers:
             await producer.close()
-            self.assertEqual((producer.counters.failedCount, producer.counters.unknownCount), (0, 0))
+            self.assertEqual(
+                (producer.counters.failedCount, producer.counters.unknownCount), (0, 0)
+            )
         truth: dict[tuple[str, int], int] = {}
         for topic in topics:
             for payload in await self.stored("source", topic):
@@ -89,7 +99,9 @@ class TwoClustersTests(TestCase):
             consumer = SimpleConsumer(reactor, broker.endpoint)
             for partition in (0, 1):
                 offset = 0
-                while pairs := list((await consumer.fetch(topic, partition, offset, 4 << 20)).payloads()):
+                while pairs := list(
+                    (await consumer.fetch(topic, partition, offset, 4 << 20)).payloads()
+                ):
                     found += [payload for payload, _ in pairs]
                     offset = pairs[-1][1]
             await consumer.close()
@@ -97,13 +109,33 @@ class TwoClustersTests(TestCase):
 
     async def copy(self, topic: str, skip: Any = lambda payload: False, *more: bytes) -> None:
         """What a mirror does, but for what is to be left out, and for what is added."""
-        producer = Producer(reactor, {"zk.connect": self.servers["target"], "producer.type": "async", "queue.time": "20", "confirm": "true"})
-        await gatherResults([producer.send(topic, payload) for payload in [*await self.stored("source", topic), *more] if not skip(payload)])
+        producer = Producer(
+            reactor,
+            {
+                "zk.connect": self.servers["target"],
+                "producer.type": "async",
+                "queue.time": "20",
+                "confirm": "true",
+            },
+        )
+        await gatherResults(
+            [
+                producer.send(topic, payload)
+                for payload in [*await self.stored("source", topic), *more]
+                if not skip(payload)
+            ]
+        )
         await producer.close()
 
     async def audit(self, **properties: str) -> Comparison:
-        given = {"tiers": f"source={self.servers['source']} | target={self.servers['target']}", "audit.window.ms": str(WINDOW_MS), "grace.ms": "0"}
-        auditor = Auditor(reactor, AuditorSettings.fromProperties({**given, **properties}, self.fail))
+        given = {
+            "tiers": f"source={self.servers['source']} | target={self.servers['target']}",
+            "audit.window.ms": str(WINDOW_MS),
+            "grace.ms": "0",
+        }
+        auditor = Auditor(
+            reactor, AuditorSettings.fromProperties({**given, **properties}, self.fail)
+        )
         try:
             comparison = await auditor.audit()
             while any(line.status == "open" for line in comparison.lines):
@@ -121,16 +153,22 @@ class TwoClustersTests(TestCase):
         comparison = await self.audit()
         for tier in ("source", "target"):
             lines = [line for line in comparison.lines if line.tier == tier]
-            self.assertEqual({(line.topic, line.startMs): line.expectedCount for line in lines}, truth)
+            self.assertEqual(
+                {(line.topic, line.startMs): line.expectedCount for line in lines}, truth
+            )
             self.assertEqual({(line.topic, line.startMs): line.seenCount for line in lines}, truth)
-        self.assertEqual((comparison.isComplete, comparison.isCertain, list(comparison.notes)), (True, True, []))
+        self.assertEqual(
+            (comparison.isComplete, comparison.isCertain, list(comparison.notes)), (True, True, [])
+        )
         self.assertGreater(len(truth), 4)
 
     async def test_hole(self) -> None:
         """Seven messages of one window that were not copied are reported: that topic, that window, that tier, that many, and no other."""
         truth = await self.produce(("clicks", "views"), 1000)
         await self.copy("clicks")
-        place = max((place for place in truth if place[0] == "views"), key=lambda place: truth[place])
+        place = max(
+            (place for place in truth if place[0] == "views"), key=lambda place: truth[place]
+        )
         left = 7
 
         def skip(payload: bytes) -> bool:
@@ -145,7 +183,13 @@ class TwoClustersTests(TestCase):
         await self.copy("views", skip)
         self.assertEqual(left, 0)
         comparison = await self.audit()
-        self.assertEqual([(line.topic, line.startMs, line.tier, line.missingCount) for line in comparison.missing], [(*place, "target", 7)])
+        self.assertEqual(
+            [
+                (line.topic, line.startMs, line.tier, line.missingCount)
+                for line in comparison.missing
+            ],
+            [(*place, "target", 7)],
+        )
         self.assertFalse(json.loads(asJson(comparison))["isComplete"])
 
     async def test_lostAndDoubled(self) -> None:
@@ -153,8 +197,22 @@ class TwoClustersTests(TestCase):
         truth = await self.produce(("clicks",), 500)
         place = max(truth, key=lambda place: truth[place])
         stored = await self.stored("source", "clicks")
-        lost, doubled, *_others = [payload for payload in stored if (timeIn(payload) or 0) // WINDOW_MS * WINDOW_MS == place[1]]
+        lost, doubled, *_others = [
+            payload
+            for payload in stored
+            if (timeIn(payload) or 0) // WINDOW_MS * WINDOW_MS == place[1]
+        ]
         await self.copy("clicks", lambda payload: payload == lost, doubled)
         comparison = await self.audit()
-        self.assertEqual([(line.topic, line.startMs, line.tier, line.status) for line in comparison.missing], [(*place, "target", "different")])
-        self.assertEqual({(line.topic, line.startMs): line.seenCount for line in comparison.lines if line.tier == "target"}, truth)
+        self.assertEqual(
+            [(line.topic, line.startMs, line.tier, line.status) for line in comparison.missing],
+            [(*place, "target", "different")],
+        )
+        self.assertEqual(
+            {
+                (line.topic, line.startMs): line.seenCount
+                for line in comparison.lines
+                if line.tier == "target"
+            },
+            truth,
+        )

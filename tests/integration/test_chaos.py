@@ -15,7 +15,16 @@ from random import SystemRandom
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.integration.chaos import ChaosTrial
-from tests.integration.chaosjudge import ZOOKEEPER, Bounds, Delivery, Entry, Fault, Sent, judgeGroup, judgeLogs
+from tests.integration.chaosjudge import (
+    ZOOKEEPER,
+    Bounds,
+    Delivery,
+    Entry,
+    Fault,
+    Sent,
+    judgeGroup,
+    judgeLogs,
+)
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
 
 SECONDS = 30
@@ -41,7 +50,16 @@ class ChaosTests(SynchronousTestCase):
         self.assertGreaterEqual(figures.deliveredCount, 2 * figures.loggedCount)
         self.assertEqual(
             set(figures.faults) - {"join", "leave"},
-            {"kill member", "stop member", "expire session", "kill broker", "stop broker", "restart zookeeper", "cut in request", "cut in answer"},
+            {
+                "kill member",
+                "stop member",
+                "expire session",
+                "kill broker",
+                "stop broker",
+                "restart zookeeper",
+                "cut in request",
+                "cut in answer",
+            },
         )
 
     def test_firstSeed(self) -> None:
@@ -56,9 +74,16 @@ class ChaosTests(SynchronousTestCase):
         self.chaos()
 
 
-LOGS = {"t/0-0": [Entry("p0.0.1", 10), Entry("p0.1.2", 20), Entry("p0.2.1", 30)], "t/1-0": [Entry("p0.3.0", 0, 15), Entry("p0.4.0", 15, 15)]}
+LOGS = {
+    "t/0-0": [Entry("p0.0.1", 10), Entry("p0.1.2", 20), Entry("p0.2.1", 30)],
+    "t/1-0": [Entry("p0.3.0", 0, 15), Entry("p0.4.0", 15, 15)],
+}
 SENT = Sent(range(6), {0: "ok", 1: "ok", 2: "unknown", 3: "ok", 4: "ok", 5: "failed"})
-DELIVERIES = [Delivery(100 + index, "c0", place, each.nextOffset, each.value) for place, entries in LOGS.items() for index, each in enumerate(entries)]
+DELIVERIES = [
+    Delivery(100 + index, "c0", place, each.nextOffset, each.value)
+    for place, entries in LOGS.items()
+    for index, each in enumerate(entries)
+]
 
 
 class JudgeTests(SynchronousTestCase):
@@ -74,16 +99,30 @@ class JudgeTests(SynchronousTestCase):
 
     def test_outcomes(self) -> None:
         """What was confirmed and is in no log is found, as is what was reported failed and is in one, what nobody sent, and what was never told of."""
-        self.assertIn("confirmed, and in no log: 1: p0.5", judgeLogs({"p0": SENT._replace(outcomes={**SENT.outcomes, 5: "ok"})}, LOGS)[0])
-        self.assertIn("reported failed, and in a log: 1: p0.1", judgeLogs({"p0": SENT._replace(outcomes={**SENT.outcomes, 1: "failed"})}, LOGS)[0])
-        self.assertIn("in a log, and never sent: 1: p0.4", judgeLogs({"p0": SENT._replace(numbers=[0, 1, 2, 3, 5])}, LOGS)[0])
-        self.assertIn("nothing was ever said of it: 1: p0.6", judgeLogs({"p0": SENT._replace(numbers=range(7))}, LOGS)[0])
+        self.assertIn(
+            "confirmed, and in no log: 1: p0.5",
+            judgeLogs({"p0": SENT._replace(outcomes={**SENT.outcomes, 5: "ok"})}, LOGS)[0],
+        )
+        self.assertIn(
+            "reported failed, and in a log: 1: p0.1",
+            judgeLogs({"p0": SENT._replace(outcomes={**SENT.outcomes, 1: "failed"})}, LOGS)[0],
+        )
+        self.assertIn(
+            "in a log, and never sent: 1: p0.4",
+            judgeLogs({"p0": SENT._replace(numbers=[0, 1, 2, 3, 5])}, LOGS)[0],
+        )
+        self.assertIn(
+            "nothing was ever said of it: 1: p0.6",
+            judgeLogs({"p0": SENT._replace(numbers=range(7))}, LOGS)[0],
+        )
 
     def test_twiceInALog(self) -> None:
         """A second copy is found, unless a retry was reported that may have made it."""
         logs = {**LOGS, "t/2-0": [Entry("p0.0.1", 10)]}
         self.assertIn("p0.0", judgeLogs({"p0": SENT}, logs)[0])
-        self.assertEqual(judgeLogs({"p0": SENT._replace(repeatedCount=1, isRetrying=True)}, logs), [])
+        self.assertEqual(
+            judgeLogs({"p0": SENT._replace(repeatedCount=1, isRetrying=True)}, logs), []
+        )
 
     def test_keysOutOfOrder(self) -> None:
         """A key's messages that stand in another order than they were sent in are found, unless one is unknown or the producer tries again."""
@@ -99,24 +138,44 @@ class JudgeTests(SynchronousTestCase):
         outcomes = {**SENT.outcomes, 2: "ok"}
         broker = Fault("broker", "broker1", 98, 99)
         others = (broker._replace(kind="kill"), broker._replace(begin=9, end=9))
-        for told, fault, isExcused in ((103, broker, True), (100.1, broker, False), *((103, other, False) for other in others)):
-            sent = SENT._replace(outcomes=outcomes, times={0: (100, told), 1: (100, told), 2: (100, 100.01)})
+        for told, fault, isExcused in (
+            (103, broker, True),
+            (100.1, broker, False),
+            *((103, other, False) for other in others),
+        ):
+            sent = SENT._replace(
+                outcomes=outcomes, times={0: (100, told), 1: (100, told), 2: (100, 100.01)}
+            )
             self.assertEqual(judgeLogs({"p0": sent}, logs, [fault], 7) == [], isExcused)
 
     def test_notDelivered(self) -> None:
         """A message that a group did not get is found, and one that nobody can have given it."""
-        self.assertIn("not delivered: 1: p0.1.2", self.judged([each for each in DELIVERIES if each.value != "p0.1.2"]))
-        self.assertIn("delivered, and in no log: 1", self.judged([*DELIVERIES, Delivery(200, "c0", "t/0-0", 40, "p0.9.9")]))
+        self.assertIn(
+            "not delivered: 1: p0.1.2",
+            self.judged([each for each in DELIVERIES if each.value != "p0.1.2"]),
+        )
+        self.assertIn(
+            "delivered, and in no log: 1",
+            self.judged([*DELIVERIES, Delivery(200, "c0", "t/0-0", 40, "p0.9.9")]),
+        )
 
     def test_notInOrder(self) -> None:
         """A message that came after what stands behind it is found."""
-        self.assertIn("p0.2.1", self.judged([DELIVERIES[0], DELIVERIES[1]._replace(seconds=150), *DELIVERIES[2:]]))
+        self.assertIn(
+            "p0.2.1",
+            self.judged([DELIVERIES[0], DELIVERIES[1]._replace(seconds=150), *DELIVERIES[2:]]),
+        )
 
     def test_twice(self) -> None:
         """A message that came twice is found, unless a member that got it was disturbed at the right time, or it stands in a compressed set."""
         again = DELIVERIES[1]._replace(seconds=110, member="c1")
         self.assertIn("without a reason: 1: p0.1.2", self.judged([*DELIVERIES, again]))
-        for fault in (Fault("kill", "c0", 102, 102), Fault("stop", "c1", 103, 107), Fault("expire", "c0", 99, 99), Fault("zookeeper", ZOOKEEPER, 101, 102)):
+        for fault in (
+            Fault("kill", "c0", 102, 102),
+            Fault("stop", "c1", 103, 107),
+            Fault("expire", "c0", 99, 99),
+            Fault("zookeeper", ZOOKEEPER, 101, 102),
+        ):
             self.assertEqual(self.judged([*DELIVERIES, again], fault), "")
         for fault in (
             Fault("kill", "c2", 102, 102),  # another

@@ -64,4 +64,6 @@ class VectorTests(SynchronousTestCase):
     def test_entry(self) -> None:
         """The entries that clients write are those of spec-0.7 wire-protocol §12."""
         self.assertEqual(encodeSet([b"hello"]), bytes.fromhex("0000000b 01 00 3610a686 68656c6c6f"))
-        self.assertEqual(encodeMessage(b"hello", magic=0), bytes.fromhex("0000000a 00 3610a686 68656c6c6f"))
+        self.assertEqual(
+            encodeMessage(b"hello", magic=0), bytes.fromhex("0000000a 00 3610a686 68656c6c6f")
+        )

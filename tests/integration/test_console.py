@@ -39,7 +39,10 @@ class ConsoleTests(TestCase):
 
     def start(self, **properties: str) -> None:
         self.servers = inReactor(freshChroot, "console")
-        self.broker = BrokerProcess(os.path.abspath(self.mktemp()), {**registered(self.servers), "http.listener": "0", **properties})
+        self.broker = BrokerProcess(
+            os.path.abspath(self.mktemp()),
+            {**registered(self.servers), "http.listener": "0", **properties},
+        )
         os.makedirs(os.path.dirname(self.broker.directory), exist_ok=True)
         self.broker.start()
         self.addCleanup(self.broker.kill)
@@ -69,7 +72,10 @@ class ConsoleTests(TestCase):
 
     def lag(self) -> float:
         """The sum of lags as the group's card tells it, in KiB; -1: it does not."""
-        found = re.search(r"lag ([0-9.]+) (B|KiB|MiB)$", self.browser.text("#groups .group > div:first-child").strip())
+        found = re.search(
+            r"lag ([0-9.]+) (B|KiB|MiB)$",
+            self.browser.text("#groups .group > div:first-child").strip(),
+        )
         return float(found[1]) * {"B": 1 / 1024, "KiB": 1, "MiB": 1024}[found[2]] if found else -1
 
     def send(self, messageCount: int, size: int = 1000) -> None:
@@ -83,14 +89,18 @@ class ConsoleTests(TestCase):
         """
         self.start()
         browser = self.browser
-        browser.waitFor("the broker", lambda: f"127.0.0.1:{self.broker.port}" in browser.text("#brokers"))
+        browser.waitFor(
+            "the broker", lambda: f"127.0.0.1:{self.broker.port}" in browser.text("#brokers")
+        )
         self.assertIn("registered", browser.text("#brokers"))
         self.assertIn("No topics yet", browser.text("main"))
         self.assertIn("Nobody has to wait", browser.text("main"))
 
         # Topics appear, with their names as text.
         self.send(20)
-        self.producer.send(HOSTILE_TOPIC, 0, [HOSTILE, b'{"a": [1, "\xc3\xa9"]}', b"\x00\xffbinary"])
+        self.producer.send(
+            HOSTILE_TOPIC, 0, [HOSTILE, b'{"a": [1, "\xc3\xa9"]}', b"\x00\xffbinary"]
+        )
         browser.waitFor("the topic", lambda: "orders" in browser.text("#topics"))
         browser.waitFor("the other one", lambda: HOSTILE_TOPIC in browser.text("#topics"))
         browser.type("#filter", "ord")
@@ -102,7 +112,11 @@ class ConsoleTests(TestCase):
 
         # The chart moves while messages flow.
         def line() -> str:
-            return str(browser.run("return document.querySelector('#chart path.line.in')?.getAttribute('d') ?? ''"))
+            return str(
+                browser.run(
+                    "return document.querySelector('#chart path.line.in')?.getAttribute('d') ?? ''"
+                )
+            )
 
         def flow() -> bool:
             self.send(200)
@@ -119,12 +133,22 @@ class ConsoleTests(TestCase):
         browser.click("#topics tr:first-child td:last-child button")
         browser.waitFor("messages", lambda: HOSTILE.decode() in browser.text("#messages-list"))
         self.assertIn("\\u0000", browser.text("#messages-list"))
-        browser.run("arguments[0]; const form = document.querySelector('#messages-form-of'); form.value = 'json'; form.dispatchEvent(new Event('change'))", 0)
+        browser.run(
+            "arguments[0]; const form = document.querySelector('#messages-form-of'); form.value = 'json'; form.dispatchEvent(new Event('change'))",
+            0,
+        )
         self.assertIn('{\n  "a": [\n    1,\n    "é"\n  ]\n}', browser.text("#messages-list"))
-        browser.run("const form = document.querySelector('#messages-form-of'); form.value = 'hex'; form.dispatchEvent(new Event('change'))")
+        browser.run(
+            "const form = document.querySelector('#messages-form-of'); form.value = 'hex'; form.dispatchEvent(new Event('change'))"
+        )
         self.assertIn("000000  00 ff 62 69 6e 61 72 79", browser.text("#messages-list"))
         strangers = "main img, dialog img, #messages-list script"
-        self.assertEqual(browser.run("return [document.title, document.querySelectorAll(arguments[0]).length]", strangers), ["pylogbroker", 0])
+        self.assertEqual(
+            browser.run(
+                "return [document.title, document.querySelectorAll(arguments[0]).length]", strangers
+            ),
+            ["pylogbroker", 0],
+        )
         browser.click("#messages-close")
 
         # Lag grows while nobody reads, and shrinks when somebody does.
@@ -155,7 +179,10 @@ class ConsoleTests(TestCase):
         browser = self.browser
         browser.emulate(360, 740)
         browser.waitFor("the topic", lambda: "orders" in browser.text("#topics"))
-        self.assertEqual(browser.run("return document.querySelectorAll('#topics td:last-child button').length"), 0)
+        self.assertEqual(
+            browser.run("return document.querySelectorAll('#topics td:last-child button').length"),
+            0,
+        )
         self.assertLessEqual(browser.run("return document.documentElement.scrollWidth"), 360)
         self.assertIn("Groups are in ZooKeeper", browser.text("#no-groups"))
         self.assertEqual(browser.errors(), [])

@@ -45,11 +45,17 @@ class ConsumerConnectorTests(TestCase):
         self.addCleanup(self.admin.close)
         self.brokers: list[LocalBroker] = []
         for number in (0, 1):
-            broker = LocalBroker(reactor, {"brokerid": str(number), "num.partitions": str(PARTITION_COUNT)})
+            broker = LocalBroker(
+                reactor, {"brokerid": str(number), "num.partitions": str(PARTITION_COUNT)}
+            )
             await broker.start()
             self.addCleanup(broker.stop)
             self.brokers.append(broker)
-            await claim(self.admin, paths.brokerId(number), BrokerRegistration("c", broker.host, broker.port).encode())
+            await claim(
+                self.admin,
+                paths.brokerId(number),
+                BrokerRegistration("c", broker.host, broker.port).encode(),
+            )
             await claim(self.admin, paths.topicBroker(TOPIC, number), encodeNumber(PARTITION_COUNT))
 
     async def send(self, name: str, count: int, codec: int = NONE) -> list[bytes]:
@@ -58,13 +64,17 @@ class ConsumerConnectorTests(TestCase):
         for number, broker in enumerate(self.brokers):
             producer = SyncProducer(reactor, broker.endpoint)
             for partition in range(PARTITION_COUNT):
-                payloads = [f"{name}-{number}-{partition}-{index}".encode() for index in range(count)]
+                payloads = [
+                    f"{name}-{number}-{partition}-{index}".encode() for index in range(count)
+                ]
                 await producer.send(TOPIC, partition, encodeSet(payloads, codec))
                 sent += payloads
             await producer.close()
         return sorted(sent)
 
-    async def consumer(self, name: str, properties: Mapping[str, str] | None = None) -> ConsumerConnector:
+    async def consumer(
+        self, name: str, properties: Mapping[str, str] | None = None
+    ) -> ConsumerConnector:
         """A member."""
         session = self.zookeeper.client()
         consumer = ConsumerConnector(
@@ -148,7 +158,9 @@ class ConsumerConnectorTests(TestCase):
         """ZookeeperConsumerConnectorTest.testConsumerDecoder: a decoder of text, with a filter, and committed positions."""
         sent = await self.send("ä", 20)
         consumer = await self.consumer("consumer1")
-        (stream,) = await consumer.createMessageStreamsByFilter(whitelist("topic.*"), decode=decodeText)
+        (stream,) = await consumer.createMessageStreamsByFilter(
+            whitelist("topic.*"), decode=decodeText
+        )
         self.assertEqual(await self.take(stream, len(sent)), [each.decode() for each in sent])
         await consumer.shutdown()
         again = await self.consumer("consumer1")
@@ -183,8 +195,15 @@ class ConsumerConnectorTests(TestCase):
         (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
         await self.take(stream, 4)
         ports = {broker.port for broker in self.brokers}
-        clients = [each for each in cast(Any, reactor).getReaders() if isinstance(each, Client) and each.getPeer().port in ports]
-        self.assertEqual([client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for client in clients], [60_000, 60_000])
+        clients = [
+            each
+            for each in cast(Any, reactor).getReaders()
+            if isinstance(each, Client) and each.getPeer().port in ports
+        ]
+        self.assertEqual(
+            [client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for client in clients],
+            [60_000, 60_000],
+        )
 
     async def test_asyncFor(self) -> None:
         """As an application is written: C{async with}, C{async for}; the next run goes on where the first was left."""

@@ -53,7 +53,15 @@ class FullDiskTests(SynchronousTestCase):
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         disk = folder / "disk"
         disk.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_SIZE}", "pylogbroker-test", str(disk)]
+        command = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={TMPFS_SIZE}",
+            "pylogbroker-test",
+            str(disk),
+        ]
         try:
             mounted = subprocess.run(command, capture_output=True, timeout=20, check=False)
         except OSError:
@@ -66,7 +74,9 @@ class FullDiskTests(SynchronousTestCase):
     def test_fullDisk(self) -> None:
         """A full disk holds producers up, consumers go on; with room again all that was sent is there, in order, once."""
         disk = self.mount()
-        sys.stdout.write(f"[{'tmpfs' if disk else 'no tmpfs may be mounted here: the file system double'}] ")
+        sys.stdout.write(
+            f"[{'tmpfs' if disk else 'no tmpfs may be mounted here: the file system double'}] "
+        )
         if disk is None:
             self.fullDouble(4)
             return
@@ -81,7 +91,12 @@ class FullDiskTests(SynchronousTestCase):
             client.processed()
         # A fresh thread and connection for each topic: a producer that waits blocks its connection only.
         perTopicCount = (TMPFS_SIZE - FILLER_SIZE + 2 * MIB) // len(batch("a", 0)) // len(TOPICS)
-        threads = [threading.Thread(target=self.produceAll, args=(broker, topic, perTopicCount), daemon=True) for topic in TOPICS]
+        threads = [
+            threading.Thread(
+                target=self.produceAll, args=(broker, topic, perTopicCount), daemon=True
+            )
+            for topic in TOPICS
+        ]
         for thread in threads:
             thread.start()
         broker.waitForLine("waits for room on the disk: .* Its producers wait, nothing is lost")
@@ -92,10 +107,16 @@ class FullDiskTests(SynchronousTestCase):
         for thread in threads:
             thread.join(30)
             self.assertFalse(thread.is_alive(), "a producer still waits")
-        expected = {topic: b"".join(batch(topic, number) for number in range(perTopicCount)) for topic in TOPICS}
+        expected = {
+            topic: b"".join(batch(topic, number) for number in range(perTopicCount))
+            for topic in TOPICS
+        }
         with broker.client() as client:
             for topic in TOPICS:
-                until(lambda topic=topic: client.end(topic) == len(expected[topic]), f"{topic} is whole")  # type: ignore[misc]
+                until(
+                    lambda topic=topic: client.end(topic) == len(expected[topic]),
+                    f"{topic} is whole",
+                )  # type: ignore[misc]
                 self.assertTrue(client.readAll(topic) == expected[topic], topic)
                 self.assertTrue(expected[topic].startswith(seen[topic]), topic)
         self.assertIn("is tried again", broker.log)
@@ -113,7 +134,12 @@ class FullDiskTests(SynchronousTestCase):
         """The same in memory, step by step."""
         random = Random(seed)
         fileSystem = PowerCutFileSystem()
-        broker = MemoryBroker(fileSystem, {"log.flush.interval": "1", "log.file.size": "3000", **RETRY}, 1_700_000_000, random)
+        broker = MemoryBroker(
+            fileSystem,
+            {"log.flush.interval": "1", "log.file.size": "3000", **RETRY},
+            1_700_000_000,
+            random,
+        )
         producers = {topic: MemoryClient(broker) for topic in TOPICS}
         sent = dict.fromkeys(TOPICS, b"")
         consumer = MemoryClient(broker)
@@ -142,7 +168,10 @@ class FullDiskTests(SynchronousTestCase):
             broker.advance(0.06)
             for client in producers.values():
                 client.pump()
-            return all(log.visibleOffset == len(sent[log.topicPartition.topic]) for log in broker.service.directory.logs.values())
+            return all(
+                log.visibleOffset == len(sent[log.topicPartition.topic])
+                for log in broker.service.directory.logs.values()
+            )
 
         broker.settle(whole)
         for topic in TOPICS:
@@ -187,7 +216,9 @@ class BadDiskTests(SynchronousTestCase):
             client.produce("good", 0, batch("good", 1))
             self.assertEqual(client.end("good"), len(batch("good", 0) + batch("good", 1)))
         self.assertEqual(broker.stop(), 0)
-        self.assertFalse((Path(folder) / "logs" / ".kafka_cleanshutdown").exists(), "the next start must check")
+        self.assertFalse(
+            (Path(folder) / "logs" / ".kafka_cleanshutdown").exists(), "the next start must check"
+        )
         broker.fileSizeMax = 0
         broker.start()
         with broker.client() as client:
@@ -204,16 +235,22 @@ class BadDiskTests(SynchronousTestCase):
             entry = encodeSet([b"x" * 100])
             for topic in ("good", "bad"):
                 client.send(encodeProduce(topic, 0, entry))
-                self.assertEqual(decodeOffsets(client.ask(encodeOffsets(topic, 0, LATEST, 1)))[1], [len(entry)])
+                self.assertEqual(
+                    decodeOffsets(client.ask(encodeOffsets(topic, 0, LATEST, 1)))[1], [len(entry)]
+                )
             fileSystem.fail(action, f"bad-0/{0:020}.kafka", errno.EIO, 1)
             client.send(encodeProduce("bad", 0, entry))
             broker.settle(lambda broker=broker: bool(broker.failures))  # type: ignore[misc]
             self.assertEqual([error.errno for error in broker.failures], [errno.EIO])
-            self.assertEqual(broker.service.directory.logs[TopicPartition("bad", 0)].visibleOffset, len(entry))
+            self.assertEqual(
+                broker.service.directory.logs[TopicPartition("bad", 0)].visibleOffset, len(entry)
+            )
             other = MemoryClient(broker)
             self.assertEqual(decodeFetch(other.ask(encodeFetch("bad", 0, 0, 1000)))[0], -1)
             other.send(encodeProduce("good", 0, entry))
-            self.assertEqual(decodeOffsets(other.ask(encodeOffsets("good", 0, LATEST, 1)))[1], [2 * len(entry)])
+            self.assertEqual(
+                decodeOffsets(other.ask(encodeOffsets("good", 0, LATEST, 1)))[1], [2 * len(entry)]
+            )
             refused = MemoryClient(broker)
             refused.send(encodeProduce("bad", 0, entry))
             broker.settle(lambda refused=refused: refused.isClosed)  # type: ignore[misc]
@@ -232,7 +269,9 @@ class DescriptorTests(SynchronousTestCase):
     def serve(self, properties: dict[str, str]) -> BrokerProcess:
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        broker = BrokerProcess(folder + "/logs", {**RETRY, **properties}, descriptorCounts=(32, self.DESCRIPTOR_COUNT))
+        broker = BrokerProcess(
+            folder + "/logs", {**RETRY, **properties}, descriptorCounts=(32, self.DESCRIPTOR_COUNT)
+        )
         self.addCleanup(broker.kill)
         broker.start()
         self.assertEqual(broker.descriptorLimit(), self.DESCRIPTOR_COUNT)
@@ -277,19 +316,38 @@ class DescriptorTests(SynchronousTestCase):
 
     def test_tooManyPartitions(self) -> None:
         """More partitions with something to flush than there are descriptors: what is produced waits for one, and is there in the end."""
-        broker = self.serve({"log.flush.interval": "1000000", "log.default.flush.scheduler.interval.ms": "300", "num.partitions": "200"})
+        broker = self.serve(
+            {
+                "log.flush.interval": "1000000",
+                "log.default.flush.scheduler.interval.ms": "300",
+                "num.partitions": "200",
+            }
+        )
         data = encodeSet([b"some message"])
         with broker.client() as client:
             for number in range(3 * self.DESCRIPTOR_COUNT):
                 client.produce("many", number, data)
-                if number % 20 == 19:  # a partition that cannot be made is refused, and its client told so; let them be made
-                    until(lambda number=number: client.end("many", number) == len(data), f"partition {number} is visible")  # type: ignore[misc]
+                if (
+                    number % 20 == 19
+                ):  # a partition that cannot be made is refused, and its client told so; let them be made
+                    until(
+                        lambda number=number: client.end("many", number) == len(data),
+                        f"partition {number} is visible",
+                    )  # type: ignore[misc]
             self.assertNotIn("Too many open files", broker.log)
-            client.send(b"".join(encodeProduce("many", number, data) for number in range(3 * self.DESCRIPTOR_COUNT)))
+            client.send(
+                b"".join(
+                    encodeProduce("many", number, data)
+                    for number in range(3 * self.DESCRIPTOR_COUNT)
+                )
+            )
             client.processed()
             # A fetch that finds no descriptor is answered -1, for the time being.
             for number in range(3 * self.DESCRIPTOR_COUNT):
-                until(lambda number=number: client.fetch("many", number, 0) == (0, 2 * data), f"partition {number} is whole")  # type: ignore[misc]
+                until(
+                    lambda number=number: client.fetch("many", number, 0) == (0, 2 * data),
+                    f"partition {number} is whole",
+                )  # type: ignore[misc]
         self.assertIn("Too many open files", broker.log)
         self.assertNotIn("out of service", broker.log)
         self.assertEqual(broker.stop(), 0)

@@ -22,7 +22,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.main import buildParser
 from pylogbroker.config.allowlist import PRODUCE, readAllowList
-from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS, PREFIX, AuditedSettings, AuditorSettings
+from pylogbroker.config.auditsettings import (
+    AUDITED_ROWS,
+    AUDITOR_ROWS,
+    PREFIX,
+    AuditedSettings,
+    AuditorSettings,
+)
 from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
 from pylogbroker.config.properties import readProperties
@@ -48,7 +54,10 @@ class PropertyTests(SynchronousTestCase):
         found = re.findall(r"\n((?:# .*\n)+)(#?)([a-zA-Z.]+)=(.*)", text)
         self.assertEqual([key for _, _, key, _ in found], [row.key for row in used])
         for row, (comment, mark, _key, value) in zip(used, found, strict=True):
-            self.assertEqual(" ".join(line[2:] for line in comment.splitlines()), row.sentence + ("" if row.kafkas else " (ours)"))
+            self.assertEqual(
+                " ".join(line[2:] for line in comment.splitlines()),
+                row.sentence + ("" if row.kafkas else " (ours)"),
+            )
             if mark and row.default:
                 self.assertEqual(value, row.default)
             elif mark:
@@ -61,31 +70,57 @@ class PropertyTests(SynchronousTestCase):
         properties = self.check("producer.properties", (*PRODUCER_ROWS, *AUDITED_ROWS))
         settings = ProducerSettings.fromProperties(properties, self.fail)
         self.assertTrue(settings.isAsync and settings.isConfirming)
-        AuditedSettings.fromProperties({key: value for key, value in properties.items() if key.startswith(PREFIX)}, self.fail)
+        AuditedSettings.fromProperties(
+            {key: value for key, value in properties.items() if key.startswith(PREFIX)}, self.fail
+        )
 
     def test_consumer(self) -> None:
         """C{consumer.properties} is valid as it is."""
-        self.assertEqual(ConsumerSettings.fromProperties(self.check("consumer.properties", CONSUMER_ROWS), self.fail).group, "example")
+        self.assertEqual(
+            ConsumerSettings.fromProperties(
+                self.check("consumer.properties", CONSUMER_ROWS), self.fail
+            ).group,
+            "example",
+        )
 
     def test_auditor(self) -> None:
         """C{auditor.properties} is valid as it is."""
-        self.assertEqual(AuditorSettings.fromProperties(self.check("auditor.properties", AUDITOR_ROWS), self.fail).tiers[0].name, "live")
+        self.assertEqual(
+            AuditorSettings.fromProperties(
+                self.check("auditor.properties", AUDITOR_ROWS), self.fail
+            )
+            .tiers[0]
+            .name,
+            "live",
+        )
 
     def test_registry(self) -> None:
         """C{registry.properties} is valid as it is."""
-        self.assertEqual(RegistrySettings.fromProperties(self.check("registry.properties", REGISTRY_ROWS), self.fail).topic, "_schemas")
+        self.assertEqual(
+            RegistrySettings.fromProperties(
+                self.check("registry.properties", REGISTRY_ROWS), self.fail
+            ).topic,
+            "_schemas",
+        )
 
     def test_allowList(self) -> None:
         """C{allow.txt} is valid as it is."""
         self.assertTrue(readAllowList(str(ETC / "allow.txt")).allows("loader", PRODUCE, "views-1"))
 
-
     def test_logLevels(self) -> None:
         """C{log-levels.properties} is valid as it is, and with everything that is commented out in it."""
-        self.assertEqual({level.name for level in readLevels(str(ETC / "log-levels.properties"), self.fail).values()}, {"info"})
+        self.assertEqual(
+            {
+                level.name
+                for level in readLevels(str(ETC / "log-levels.properties"), self.fail).values()
+            },
+            {"info"},
+        )
         path = self.mktemp()
         text = (ETC / "log-levels.properties").read_text(encoding="utf-8")
-        Path(path).write_text(re.sub(r"^#([a-z])", r"\1", text, flags=re.MULTILINE), encoding="utf-8")
+        Path(path).write_text(
+            re.sub(r"^#([a-z])", r"\1", text, flags=re.MULTILINE), encoding="utf-8"
+        )
         self.assertEqual(len(readLevels(path, self.fail)), 5)
 
 
@@ -112,13 +147,24 @@ class UnitTests(SynchronousTestCase):
     def test_services(self) -> None:
         """There is a unit for each service that C{twistd} has."""
         started = {words[3] for _unit, words in self.commands() if Path(words[0]).name == "twistd"}
-        self.assertEqual(started, {maker.tapname for maker in getPlugins(IServiceMaker) if maker.tapname.startswith("pylogbroker")})
+        self.assertEqual(
+            started,
+            {
+                maker.tapname
+                for maker in getPlugins(IServiceMaker)
+                if maker.tapname.startswith("pylogbroker")
+            },
+        )
 
     def test_named(self) -> None:
         """C{docs/operations.md} names each service, and each file in C{etc/}."""
         page = (ETC.parent / "docs" / "operations.md").read_text(encoding="utf-8")
         named = set(re.findall(r"[`/]([a-z.-]+)[`)]", page))
-        services = {maker.tapname for maker in getPlugins(IServiceMaker) if maker.tapname.startswith("pylogbroker")}
+        services = {
+            maker.tapname
+            for maker in getPlugins(IServiceMaker)
+            if maker.tapname.startswith("pylogbroker")
+        }
         self.assertEqual({*services, *(path.name for path in ETC.rglob("*.*"))} - named, set())
 
     def test_commands(self) -> None:
@@ -140,19 +186,39 @@ class UnitTests(SynchronousTestCase):
         for unit, words in self.commands():
             text = (UNITS / unit).read_text(encoding="utf-8")
             isOnce = "Type=oneshot" in text
-            for line in ("NoNewPrivileges=yes", "User=", *(() if isOnce else ("Type=notify", "Restart=on-failure", "LimitNOFILE=", "KillSignal=SIGTERM"))):
+            for line in (
+                "NoNewPrivileges=yes",
+                "User=",
+                *(
+                    ()
+                    if isOnce
+                    else ("Type=notify", "Restart=on-failure", "LimitNOFILE=", "KillSignal=SIGTERM")
+                ),
+            ):
                 self.assertIn(f"\n{line}", text, unit)
             self.assertEqual(Path(words[0]).name == "twistd", not isOnce)
-            self.assertEqual("--log-levels" in words, "\nExecReload=/bin/kill -HUP $MAINPID\n" in text, unit)
+            self.assertEqual(
+                "--log-levels" in words, "\nExecReload=/bin/kill -HUP $MAINPID\n" in text, unit
+            )
 
     def test_verified(self) -> None:
         """systemd has nothing against them, but that the programs are not installed there."""
         folder = Path(self.mktemp())
         folder.mkdir()
         for path in UNITS.iterdir():
-            text = re.sub(r"/opt/pylogbroker/bin/\w+", "/bin/true", path.read_text(encoding="utf-8"))
-            (folder / path.name).write_text(text.replace("User=pylogbroker", "User=root"), encoding="utf-8")
-        run = subprocess.run(["systemd-analyze", "verify", *map(str, folder.iterdir())], capture_output=True, text=True, timeout=60, check=False)
+            text = re.sub(
+                r"/opt/pylogbroker/bin/\w+", "/bin/true", path.read_text(encoding="utf-8")
+            )
+            (folder / path.name).write_text(
+                text.replace("User=pylogbroker", "User=root"), encoding="utf-8"
+            )
+        run = subprocess.run(
+            ["systemd-analyze", "verify", *map(str, folder.iterdir())],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         said = [line for line in (run.stdout + run.stderr).splitlines() if "pylogbroker" in line]
         self.assertEqual(said, [])
 
@@ -180,7 +246,15 @@ class ReadyTests(SynchronousTestCase):
 
     def test_broker(self) -> None:
         """The broker, with the sample file, when it serves."""
-        self.check("pylogbroker", "--config", str(ETC / "broker.properties"), "--set", "port=0", "--set", "log.dir=log")
+        self.check(
+            "pylogbroker",
+            "--config",
+            str(ETC / "broker.properties"),
+            "--set",
+            "port=0",
+            "--set",
+            "log.dir=log",
+        )
 
     def test_mirror(self) -> None:
         """The mirror, with the sample files but for the clusters, which are not there."""
@@ -188,7 +262,10 @@ class ReadyTests(SynchronousTestCase):
         for port, option in enumerate(("consumer", "producer"), 1):
             text = (ETC / f"mirror-{option}.properties").read_text(encoding="utf-8")
             path = Path(self.mktemp()).absolute()
-            path.write_text(re.sub("^zk.connect=.*", f"zk.connect=127.0.0.1:{port}", text, flags=re.MULTILINE), encoding="utf-8")
+            path.write_text(
+                re.sub("^zk.connect=.*", f"zk.connect=127.0.0.1:{port}", text, flags=re.MULTILINE),
+                encoding="utf-8",
+            )
             words += [f"--{option}", str(path)]
         self.check("pylogbroker-mirror", *words, "--whitelist", ".*", "--listen", "0")
 
@@ -210,23 +287,41 @@ class LogLineTests(SynchronousTestCase):
         page = page.partition("## What each log line means")[2].partition("## What to do when")[0]
         cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
         self.lines = {line for cell in cells for line in re.findall(r"`([^`]+)`", cell)}
-        self.trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ETC.parent / "pylogbroker").rglob("*.py"))]
+        self.trees = [
+            ast.parse(path.read_text(encoding="utf-8"))
+            for path in sorted((ETC.parent / "pylogbroker").rglob("*.py"))
+        ]
 
     def texts(self, node: ast.AST | None) -> list[str]:
         """Constants in an expression, as the page shows them: with an ellipsis for a field."""
-        found = [each.value for each in ast.walk(node or ast.Pass()) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        found = [
+            each.value
+            for each in ast.walk(node or ast.Pass())
+            if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        ]
         return [re.sub(r"\{[^}]*\}", "…", text) for text in found]
 
     def logged(self, node: ast.AST) -> list[str]:
         """The format of a line that somebody should look at, if this logs or makes one: a call with a text at hand, a text named C{sentence}, a report."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            isLog = node.func.attr in ("warn", "error", "critical", "failure") and "log" in ast.unparse(node.func.value).lower()
+            isLog = (
+                node.func.attr in ("warn", "error", "critical", "failure")
+                and "log" in ast.unparse(node.func.value).lower()
+            )
             return self.texts(node.args[0]) if isLog or node.func.attr == "_report" else []
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "sentence":
             return self.texts(node.value)
         if isinstance(node, ast.ClassDef):
-            fields = {ast.unparse(each.target): each.value for each in node.body if isinstance(each, ast.AnnAssign)}
-            return self.texts(fields["format"]) if ast.unparse(fields.get("isWarning") or ast.Pass()) == "True" else []
+            fields = {
+                ast.unparse(each.target): each.value
+                for each in node.body
+                if isinstance(each, ast.AnnAssign)
+            }
+            return (
+                self.texts(fields["format"])
+                if ast.unparse(fields.get("isWarning") or ast.Pass()) == "True"
+                else []
+            )
         return []
 
     def test_linesExist(self) -> None:
@@ -237,7 +332,14 @@ class LogLineTests(SynchronousTestCase):
 
     def test_linesAreExplained(self) -> None:
         """Each warning, error or worse that the code logs is on the page, but those that say of themselves that they are bugs, or only pass on a text."""
-        logged = {text for tree in self.trees for node in ast.walk(tree) for text in self.logged(node)}
+        logged = {
+            text for tree in self.trees for node in ast.walk(tree) for text in self.logged(node)
+        }
         self.assertGreater(len(logged), 80)
-        told = {text for text in logged if re.search(r"\w", text) and not re.search("nobody foresaw|this is a bug|This should not have happened", text)}
+        told = {
+            text
+            for text in logged
+            if re.search(r"\w", text)
+            and not re.search("nobody foresaw|this is a bug|This should not have happened", text)
+        }
         self.assertEqual(sorted(told - self.lines), [])

@@ -32,7 +32,9 @@ LINES = b"".join(b"line %d\n" % number for number in range(50))
 def examples(command: str) -> list[str]:
     """The lines of a command's help that are examples of it."""
     text = commands()[command].epilog or ""
-    found = re.findall(r"^  (\S.*\bpylogbroker .*|pylogbroker .*)$", text.partition("examples:")[2], re.MULTILINE)
+    found = re.findall(
+        r"^  (\S.*\bpylogbroker .*|pylogbroker .*)$", text.partition("examples:")[2], re.MULTILINE
+    )
     return [each for each in found if f"pylogbroker {command}" in each]
 
 
@@ -47,10 +49,16 @@ class ExampleTests(CommandCase):
             for broker in self.cluster.brokers:
                 producer = SyncProducer(reactor, f"127.0.0.1:{broker.port}")
                 for partition in (0, 1):
-                    await producer.send(topic, partition, [b"%s %d" % (topic.encode(), number) for number in range(20)])
+                    await producer.send(
+                        topic,
+                        partition,
+                        [b"%s %d" % (topic.encode(), number) for number in range(20)],
+                    )
                     await producer.confirm(topic, partition)
                 await producer.close()
-        await self.cluster.put("counters", "clicks", {BrokerPartition(0, 0): 0, BrokerPartition(1, 1): 0})
+        await self.cluster.put(
+            "counters", "clicks", {BrokerPartition(0, 0): 0, BrokerPartition(1, 1): 0}
+        )
         await self.cluster.mirrored("mirror", "clicks")
         self.folder = self.mktemp()
         os.makedirs(self.folder)
@@ -77,10 +85,17 @@ class ExampleTests(CommandCase):
         ):
             example = example.replace(old, new)
         more = {"zookeeper": " --port 0", "dev": " --zookeeper-port 0 --port 0"}.get(command, "")
-        if "--broker" in commands()[command].format_help() and "--broker" not in example and "--zookeeper" not in example:
+        if (
+            "--broker" in commands()[command].format_help()
+            and "--broker" not in example
+            and "--zookeeper" not in example
+        ):
             more += f" --broker {place}"
         example = re.sub(r"--(zookeeper-)?port \d+", "", example) if command in SERVING else example
-        return example.replace("pylogbroker ", f"{shlex.quote(sys.executable)} -m pylogbroker ", 1) + more
+        return (
+            example.replace("pylogbroker ", f"{shlex.quote(sys.executable)} -m pylogbroker ", 1)
+            + more
+        )
 
     def shell(self, line: str) -> tuple[Process, Any]:
         """Start it. It is killed with the test."""
@@ -124,7 +139,9 @@ class ExampleTests(CommandCase):
             for example in found:
                 outcome = await self.carryOut(command, example)
                 if outcome.code or "Traceback" in outcome.errors:
-                    failures.append(f"{example}: {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}")
+                    failures.append(
+                        f"{example}: {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"
+                    )
         self.assertEqual(failures, [], "\n".join(failures))
 
 
@@ -147,15 +164,27 @@ class PageTests(SynchronousTestCase):
 
     def test_scripts(self) -> None:
         """Every script of 0.7, and every class that has none, is on it."""
-        self.assertEqual([name for name in self.SCRIPTS if f"`{name}.sh`" not in self.PAGE] + [name for name in self.CLASSES if name not in self.PAGE], [])
+        self.assertEqual(
+            [name for name in self.SCRIPTS if f"`{name}.sh`" not in self.PAGE]
+            + [name for name in self.CLASSES if name not in self.PAGE],
+            [],
+        )
 
     def test_commands(self) -> None:
         """Every command is on it, and what it calls a command is one."""
         seconds = "export|import|reset|verify|translate|produce|consume|simple-consume|compact"
-        found = set(re.findall(rf"pylogbroker ((?:groups|perf|load) (?:{seconds})|[a-z]+)", self.PAGE))
-        self.assertEqual((set(commands()) - found, found - set(commands()) - self.COMING), (set(), set()))
+        found = set(
+            re.findall(rf"pylogbroker ((?:groups|perf|load) (?:{seconds})|[a-z]+)", self.PAGE)
+        )
+        self.assertEqual(
+            (set(commands()) - found, found - set(commands()) - self.COMING), (set(), set())
+        )
 
     def test_lines(self) -> None:
         """The commands that it shows are taken by their parsers."""
-        lines = [line for block in re.findall(r"^```sh\n(.*?)^```$", self.PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+        lines = [
+            line
+            for block in re.findall(r"^```sh\n(.*?)^```$", self.PAGE, re.MULTILINE | re.DOTALL)
+            for line in block.splitlines()
+        ]
         self.assertEqual(len([parse(shlex.split(line)[1:]) for line in lines]), 4)

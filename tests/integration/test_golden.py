@@ -60,7 +60,9 @@ def readDirectory(directory: Path) -> dict[tuple[str, int], bytes]:
         data = b""
         for segment in sorted(inside.iterdir()):
             assert segment.suffix == ".kafka" and len(segment.stem) == 20, segment.name
-            assert int(segment.stem) == len(data), f"{segment.name}: the ones before end at {len(data)}"
+            assert int(segment.stem) == len(data), (
+                f"{segment.name}: the ones before end at {len(data)}"
+            )
             data += segment.read_bytes()
             readSegment(segment.read_bytes())
         found[topic, int(number)] = data
@@ -76,7 +78,9 @@ class GoldenTests(SynchronousTestCase):
         self.logs = self.folder / "logs"
 
     def broker(self, **properties: str) -> BrokerProcess:
-        found = BrokerProcess(str(self.logs), {key.replace("_", "."): value for key, value in properties.items()})
+        found = BrokerProcess(
+            str(self.logs), {key.replace("_", "."): value for key, value in properties.items()}
+        )
         self.addCleanup(found.kill)
         return found
 
@@ -92,7 +96,11 @@ class GoldenTests(SynchronousTestCase):
             timeout=REPLAY_SECONDS_MAX,
             check=False,
         )
-        self.assertEqual(run.stdout.splitlines()[-1:], ["102 passed, 0 failed"], f"{run.stdout}\n{run.stderr}\n{broker.log}")
+        self.assertEqual(
+            run.stdout.splitlines()[-1:],
+            ["102 passed, 0 failed"],
+            f"{run.stdout}\n{run.stderr}\n{broker.log}",
+        )
         self.assertEqual(run.returncode, 0)
 
     def test_recordedProducers(self) -> None:
@@ -170,8 +178,17 @@ class GoldenTests(SynchronousTestCase):
         expected: dict[tuple[str, int], bytes] = {}
         with broker.client() as client:
             for number in range(60):
-                for topic, partition in (("plain", 0), ("plain", 1), ("with-dashes", 0), ("ünïcode \U0001f4dc", 1)):
-                    data = encodeSet([f"{topic} {number} {each}".encode() for each in range(number % 4 + 1)], codec=number % 3, magic=number // 3 % 2)
+                for topic, partition in (
+                    ("plain", 0),
+                    ("plain", 1),
+                    ("with-dashes", 0),
+                    ("ünïcode \U0001f4dc", 1),
+                ):
+                    data = encodeSet(
+                        [f"{topic} {number} {each}".encode() for each in range(number % 4 + 1)],
+                        codec=number % 3,
+                        magic=number // 3 % 2,
+                    )
                     client.produce(topic, partition, data)
                     expected[topic, partition] = expected.get((topic, partition), b"") + data
             client.processed()
@@ -180,5 +197,8 @@ class GoldenTests(SynchronousTestCase):
         self.assertEqual(broker.stop(), 0)
         self.assertEqual(readDirectory(self.logs), expected)
         self.assertGreater(len(list((self.logs / "plain-0").iterdir())), 5)
-        self.assertEqual({each.name for each in self.logs.iterdir() if not each.is_dir()}, {".kafka_cleanshutdown", ".lock"})
+        self.assertEqual(
+            {each.name for each in self.logs.iterdir() if not each.is_dir()},
+            {".kafka_cleanshutdown", ".lock"},
+        )
         self.assertEqual((self.logs / ".kafka_cleanshutdown").stat().st_size, 0)

@@ -44,7 +44,13 @@ class GroupTests(ClusterTestCase):
     """From a producer that finds its brokers to the members of a group that share what it sent."""
 
     async def member(self) -> tuple[ConsumerConnector, MessageStream]:
-        settings = {"zk.connect": self.servers, "groupid": "g", "rebalance.backoff.ms": "100", "fetcher.backoff.ms": "20", "autocommit.interval.ms": "200"}
+        settings = {
+            "zk.connect": self.servers,
+            "groupid": "g",
+            "rebalance.backoff.ms": "100",
+            "fetcher.backoff.ms": "20",
+            "autocommit.interval.ms": "200",
+        }
         consumer = ConsumerConnector(reactor, settings)
         await consumer.connect()
         self.addCleanup(consumer.shutdown)
@@ -53,14 +59,37 @@ class GroupTests(ClusterTestCase):
 
     async def test_sharedOnce(self) -> None:
         """What a confirming producer sent, two members read: each message once, and those of a key in their order."""
-        producer = Producer(reactor, {"zk.connect": self.servers, "producer.type": "async", "batch.size": "20", "queue.time": "50", "confirm": "true"})
+        producer = Producer(
+            reactor,
+            {
+                "zk.connect": self.servers,
+                "producer.type": "async",
+                "batch.size": "20",
+                "queue.time": "50",
+                "confirm": "true",
+            },
+        )
         await producer.start()
-        await producer.send("clicks", b"0:0", key="key 0")  # the topic comes into being, and is registered
+        await producer.send(
+            "clicks", b"0:0", key="key 0"
+        )  # the topic comes into being, and is registered
         members = [await self.member() for _ in range(2)]
         total = 400
-        await gatherResults([producer.send("clicks", b"%d:%d" % (number % 7, number), key=f"key {number % 7}") for number in range(1, total)])
+        await gatherResults(
+            [
+                producer.send("clicks", b"%d:%d" % (number % 7, number), key=f"key {number % 7}")
+                for number in range(1, total)
+            ]
+        )
         await producer.close()
-        self.assertEqual((producer.counters.writtenCount, producer.counters.failedCount, producer.counters.unknownCount), (total, 0, 0))
+        self.assertEqual(
+            (
+                producer.counters.writtenCount,
+                producer.counters.failedCount,
+                producer.counters.unknownCount,
+            ),
+            (total, 0, 0),
+        )
 
         read: list[Any] = []
         done: Deferred[None] = Deferred()
@@ -80,7 +109,10 @@ class GroupTests(ClusterTestCase):
         pairs = [tuple(map(int, message.value.split(b":"))) for message in read]
         self.assertEqual(sorted(number for _key, number in pairs), list(range(total)))
         for key in range(7):
-            self.assertEqual([number for each, number in pairs if each == key], [number for number in range(total) if number % 7 == key])
+            self.assertEqual(
+                [number for each, number in pairs if each == key],
+                [number for number in range(total) if number % 7 == key],
+            )
 
 
 class WrongPlaceTests(ClusterTestCase):
@@ -89,7 +121,9 @@ class WrongPlaceTests(ClusterTestCase):
     async def both(self, servers: str, kind: type[Exception], text: str) -> None:
         """A producer and a member of a group fail alike, in time, and leave nothing behind."""
         producer = Producer(reactor, {"zk.connect": servers, "zk.connectiontimeout.ms": "1000"})
-        consumer = ConsumerConnector(reactor, {"zk.connect": servers, "zk.connectiontimeout.ms": "1000", "groupid": "g"})
+        consumer = ConsumerConnector(
+            reactor, {"zk.connect": servers, "zk.connectiontimeout.ms": "1000", "groupid": "g"}
+        )
         startings: tuple[Deferred[Any], ...] = (producer.start(), consumer.connect())
         for starting in startings:
             error = await self.assertFailure(starting, kind)
@@ -99,7 +133,11 @@ class WrongPlaceTests(ClusterTestCase):
 
     async def test_unreachable(self) -> None:
         """One that cannot be reached is a timed error that names it."""
-        await self.both("127.0.0.1:1", ZookeeperTimeoutException, "no connection to ZooKeeper at 127.0.0.1:1 within 1000 ms")
+        await self.both(
+            "127.0.0.1:1",
+            ZookeeperTimeoutException,
+            "no connection to ZooKeeper at 127.0.0.1:1 within 1000 ms",
+        )
 
     async def test_missingChroot(self) -> None:
         """A chroot that does not exist is an error that names it."""
@@ -112,18 +150,37 @@ class PageTests(ClusterTestCase):
     async def test_readme(self) -> None:
         """The README's commands for a cluster do what it says: lines come in at one end and out at the other, and the group is up to date."""
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        [commands] = [text for text in re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL) if "pylogbroker groups" in text]
+        [commands] = [
+            text
+            for text in re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+            if "pylogbroker groups" in text
+        ]
         path = self.mktemp()
-        Path(path).write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
+        Path(path).write_text(
+            "".join(f"line {number}\n" for number in range(100)), encoding="utf-8"
+        )
         outputs = []
-        for command in commands.replace("/var/log/dpkg.log", path).replace("localhost:2181", self.servers).splitlines():
-            words = [*command.split()[1:], *(("--max-messages", "100") if "consume" in command else ())]
+        for command in (
+            commands.replace("/var/log/dpkg.log", path)
+            .replace("localhost:2181", self.servers)
+            .splitlines()
+        ):
+            words = [
+                *command.split()[1:],
+                *(("--max-messages", "100") if "consume" in command else ()),
+            ]
             environment = {"PYTHONPATH": str(ROOT), **os.environ}
-            output, errors, status = await getProcessOutputAndValue(sys.executable, ["-m", "pylogbroker", *words], env=environment)
+            output, errors, status = await getProcessOutputAndValue(
+                sys.executable, ["-m", "pylogbroker", *words], env=environment
+            )
             self.assertEqual(status, 0, errors)
             outputs.append(output)
-        self.assertEqual(sorted(outputs[1].splitlines()), sorted(b"line %d" % number for number in range(100)))
+        self.assertEqual(
+            sorted(outputs[1].splitlines()), sorted(b"line %d" % number for number in range(100))
+        )
         title, members, _headings, *rows = outputs[2].splitlines()
         self.assertEqual((title, members), (b"group readers", b"  no members"))
         lags = {row.split()[4] for row in rows}
-        self.assertTrue(b"0" in lags and lags <= {b"0", b"-"}, outputs[2])  # a partition that got nothing may have no offset yet
+        self.assertTrue(
+            b"0" in lags and lags <= {b"0", b"-"}, outputs[2]
+        )  # a partition that got nothing may have no offset yet

@@ -38,7 +38,9 @@ def treeOf072(number: int) -> str:
 def timeless(tree: str) -> str:
     """Without what is time or chance: consumer ids by their rank, the broker's creation, the counts of commits."""
     for group in ("grp", "wlgrp", "blgrp"):
-        for rank, name in enumerate(sorted(set(re.findall(rf"\b{group}_vm-\d{{13}}-[0-9a-f]{{8}}", tree)))):
+        for rank, name in enumerate(
+            sorted(set(re.findall(rf"\b{group}_vm-\d{{13}}-[0-9a-f]{{8}}", tree)))
+        ):
             tree = tree.replace(name, f"{group}_vm-MILLIS-RANDOM{rank}")
     tree = re.sub(r"-\d{13}:127\.0\.0\.1:\d+'", "-MILLIS:127.0.0.1:PORT'", tree)
     tree = re.sub(r"(offsets/\w+/\d+-\d+ .*) version=\d+", r"\1", tree)
@@ -66,7 +68,10 @@ class TreeTests(TestCase):
             await producer.send(topic, 0, encodeSet([b"x" * (size - len(encodeMessage(b"")))]))
         await producer.close()
         for topic in sizes:
-            await self.until(partial(self.zookeeper.exists, f"/brokers/topics/{topic}/0"), "the topic is registered")
+            await self.until(
+                partial(self.zookeeper.exists, f"/brokers/topics/{topic}/0"),
+                "the topic is registered",
+            )
 
     async def until(self, holds: Callable[[], Any], text: str) -> None:
         for _attempt in range(600):
@@ -81,13 +86,25 @@ class TreeTests(TestCase):
         lines = []
         for name in sorted(await self.zookeeper.get_children(path or "/")):
             data, stat = await self.zookeeper.get(f"{path}/{name}")
-            kind, value = "EPHEMERAL " if stat.ephemeralOwner else "persistent", repr(data.decode()) if data else "None/empty"
-            lines.append(f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')} version={stat.version}\n{await self.tree(f'{path}/{name}')}")
+            kind, value = (
+                "EPHEMERAL " if stat.ephemeralOwner else "persistent",
+                repr(data.decode()) if data else "None/empty",
+            )
+            lines.append(
+                f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')} version={stat.version}\n{await self.tree(f'{path}/{name}')}"
+            )
         return "".join(lines)
 
     async def consumer(self, group: str) -> ConsumerConnector:
         consumer = ConsumerConnector(
-            reactor, {"zk.connect": self.servers, "groupid": group, "rebalance.backoff.ms": "100", "fetcher.backoff.ms": "20"}, hostName="vm"
+            reactor,
+            {
+                "zk.connect": self.servers,
+                "groupid": group,
+                "rebalance.backoff.ms": "100",
+                "fetcher.backoff.ms": "20",
+            },
+            hostName="vm",
         )
         await consumer.connect()
         self.addCleanup(consumer.shutdown)
@@ -109,11 +126,23 @@ class TreeTests(TestCase):
         members = [await self.consumer("grp"), await self.consumer("grp")]
         (whiteStream,) = await white.createMessageStreamsByFilter(whitelist("alpha|beta"))
         (blackStream,) = await black.createMessageStreamsByFilter(blacklist("beta"))
-        streams = [(await member.createMessageStreams({"alpha": 1}))["alpha"][0] for member in members]
-        await self.until(lambda: [len(member.owned) for member in members] == [1, 1] and all(member.isOwning for member in members), "each has its share")
+        streams = [
+            (await member.createMessageStreams({"alpha": 1}))["alpha"][0] for member in members
+        ]
+        await self.until(
+            lambda: (
+                [len(member.owned) for member in members] == [1, 1]
+                and all(member.isOwning for member in members)
+            ),
+            "each has its share",
+        )
         await self.read(whiteStream, ALPHA_SIZE + BETA_SIZE)
         await self.read(blackStream, ALPHA_SIZE)
-        (reader,) = [stream for member, stream in zip(members, streams, strict=True) if any(place.partition.partition == 0 for place in member.owned)]
+        (reader,) = [
+            stream
+            for member, stream in zip(members, streams, strict=True)
+            if any(place.partition.partition == 0 for place in member.owned)
+        ]
         await self.read(reader, ALPHA_SIZE)
         for consumer in (white, black, *members):
             await self.untilBegun(consumer)
@@ -123,27 +152,44 @@ class TreeTests(TestCase):
         left, stays = sorted(members, key=lambda member: member.consumerId, reverse=True)
         await left.shutdown()
         await self.until(lambda: stays.isOwning and len(stays.owned) == 2, "the other has all")
-        self.assertEqual(timeless(f"{await self.line('/consumers/grp')}{await self.tree('/consumers/grp')}"), timeless(treeOf072(1)))
+        self.assertEqual(
+            timeless(f"{await self.line('/consumers/grp')}{await self.tree('/consumers/grp')}"),
+            timeless(treeOf072(1)),
+        )
 
         for consumer in (white, black, stays):
             await consumer.shutdown()
-        remaining = "".join(line for line in treeOf072(0).splitlines(True) if "EPHEMERAL" not in line or line.startswith("/brokers"))
+        remaining = "".join(
+            line
+            for line in treeOf072(0).splitlines(True)
+            if "EPHEMERAL" not in line or line.startswith("/brokers")
+        )
         self.assertEqual(timeless(await self.tree()), timeless(remaining))
 
     async def untilBegun(self, consumer: ConsumerConnector) -> None:
-        await self.until(lambda: len(consumer._begunPlaces()) == len(consumer.owned), "all positions are known")
+        await self.until(
+            lambda: len(consumer._begunPlaces()) == len(consumer.owned), "all positions are known"
+        )
 
     async def untilShared(self, theirs: Consumer07, ours: ConsumerConnector) -> None:
-        await self.until(lambda: len(theirs.owned) == len(ours.owned) == 1 and ours.isOwning, "each has one")
+        await self.until(
+            lambda: len(theirs.owned) == len(ours.owned) == 1 and ours.isOwning, "each has one"
+        )
 
     async def line(self, path: str) -> str:
         parent, _slash, name = path.rpartition("/")
-        return next(line for line in (await self.tree(parent)).splitlines(True) if line.startswith(f"{parent}/{name} "))
+        return next(
+            line
+            for line in (await self.tree(parent)).splitlines(True)
+            if line.startswith(f"{parent}/{name} ")
+        )
 
     async def test_sharedWith07(self) -> None:
         """A consumer that follows spec-0.7 zookeeper §4 to the letter and ours agree on every share, as ours comes and goes, and come to rest."""
         await self.produce(alpha=ALPHA_SIZE)
-        theirs = Consumer07(reactor, ZookeeperClient(reactor, self.servers), "grp", "a", {"alpha": 1}, backoffMs=300)
+        theirs = Consumer07(
+            reactor, ZookeeperClient(reactor, self.servers), "grp", "a", {"alpha": 1}, backoffMs=300
+        )
         await theirs.start()
         self.addCleanup(theirs.stop)
         await self.until(lambda: len(theirs.owned) == 2, "they are alone")
@@ -152,9 +198,14 @@ class TreeTests(TestCase):
             await ours.createMessageStreams({"alpha": 1})
             await self.untilShared(theirs, ours)
             for name, thread in (("0-0", "grp_a-0"), ("0-1", f"{ours.consumerId}-0")):
-                self.assertEqual((await self.zookeeper.get(f"/consumers/grp/owners/alpha/{name}"))[0], thread.encode())
+                self.assertEqual(
+                    (await self.zookeeper.get(f"/consumers/grp/owners/alpha/{name}"))[0],
+                    thread.encode(),
+                )
             attemptCount = theirs.attemptCount
             await deferLater(reactor, 1)
-            self.assertEqual((theirs.attemptCount, ours.isOwning), (attemptCount, True), "nobody fights")
+            self.assertEqual(
+                (theirs.attemptCount, ours.isOwning), (attemptCount, True), "nobody fights"
+            )
             await ours.shutdown()
             await self.until(lambda: len(theirs.owned) == 2, "they are alone again")

@@ -37,9 +37,16 @@ OWN_SIZE_MAX = 16 * MIB
 
 def memoryLimit(connectionCount: int, properties: dict[str, str] | None = None) -> int:
     """How much the memory of a broker may grow for requests, in bytes, by its settings."""
-    settings = BrokerSettings.fromProperties({**DEFAULTS, "log.dir": "x", **(properties or {})}, lambda _warning: None)
+    settings = BrokerSettings.fromProperties(
+        {**DEFAULTS, "log.dir": "x", **(properties or {})}, lambda _warning: None
+    )
     # One frame at a time is joined from its pieces, and then its message set is taken out of it: it is there twice for a moment.
-    received = HELD_SIZE_TOTAL + ORDINARY_SIZE_TOTAL + settings.requestMemorySizeMax + settings.requestSizeMax
+    received = (
+        HELD_SIZE_TOTAL
+        + ORDINARY_SIZE_TOTAL
+        + settings.requestMemorySizeMax
+        + settings.requestSizeMax
+    )
     return received + connectionCount * IDLE_SIZE_MAX + OWN_SIZE_MAX
 
 
@@ -75,7 +82,10 @@ class HostileCase(SynchronousTestCase):
         found = socket.socket()
         self.sockets.append(found)
         found.settimeout(20)
-        for option, size in ((socket.SO_SNDBUF, sendBufferSize), (socket.SO_RCVBUF, receiveBufferSize)):
+        for option, size in (
+            (socket.SO_SNDBUF, sendBufferSize),
+            (socket.SO_RCVBUF, receiveBufferSize),
+        ):
             if size:
                 found.setsockopt(socket.SOL_SOCKET, option, size)
         found.connect(("127.0.0.1", self.broker.port))
@@ -87,7 +97,10 @@ class HostileCase(SynchronousTestCase):
         before = self.broker.descriptorCount()
         for _each in range(CONNECTION_COUNT):
             self.connect(sendBufferSize=4096)
-        until(lambda: self.broker.descriptorCount() > before + CONNECTION_COUNT - SLACK_COUNT, "all connections are taken")
+        until(
+            lambda: self.broker.descriptorCount() > before + CONNECTION_COUNT - SLACK_COUNT,
+            "all connections are taken",
+        )
 
     def assertOthersAreServed(self, size: int = 100) -> None:
         """Produce and fetch, over an old connection and over a new one."""
@@ -110,7 +123,9 @@ class CrowdTests(HostileCase):
     def test_idleConnections(self) -> None:
         """Five thousand idle connections cost less than 2 KiB of memory each, also when each has asked something once."""
         self.serve()
-        self.assertEqual(self.broker.descriptorLimit(), self.hard, "the broker raises its own limit")
+        self.assertEqual(
+            self.broker.descriptorLimit(), self.hard, "the broker raises its own limit"
+        )
         self.connectMany()
         fresh = (self.broker.rssSize() - self.sizeBefore) / CONNECTION_COUNT
         self.assertOthersAreServed()
@@ -120,13 +135,18 @@ class CrowdTests(HostileCase):
         for each in self.sockets:
             self.assertEqual(len(each.recv(100)), 18)
         used = (self.broker.rssSize() - self.sizeBefore) / CONNECTION_COUNT
-        self.report(f"{CONNECTION_COUNT} idle connections: {fresh:.0f} bytes each, {used:.0f} when each has asked something")
+        self.report(
+            f"{CONNECTION_COUNT} idle connections: {fresh:.0f} bytes each, {used:.0f} when each has asked something"
+        )
         self.assertLess(fresh, IDLE_SIZE_MAX)
         self.assertLess(used, IDLE_SIZE_MAX)
         self.assertOthersAreServed()
         before = self.broker.descriptorCount()
         self.closeAll()
-        until(lambda: self.broker.descriptorCount() < before - CONNECTION_COUNT + SLACK_COUNT, "all connections are closed")
+        until(
+            lambda: self.broker.descriptorCount() < before - CONNECTION_COUNT + SLACK_COUNT,
+            "all connections are closed",
+        )
         self.assertOthersAreServed()
 
     def test_burst(self) -> None:
@@ -145,7 +165,10 @@ class CrowdTests(HostileCase):
                 self.assertTrue(ready)
                 for key, _events in ready:
                     waiting.unregister(key.fileobj)
-        until(lambda: self.broker.descriptorCount() > before + 1_000 - SLACK_COUNT, "all connections are taken")
+        until(
+            lambda: self.broker.descriptorCount() > before + 1_000 - SLACK_COUNT,
+            "all connections are taken",
+        )
         self.assertOthersAreServed()
 
 
@@ -156,7 +179,9 @@ class LargeRequestTests(HostileCase):
         """The beginning of a PRODUCE request with one message, in a frame of so many bytes."""
         topic = b"large"
         setSize = size - 2 - 2 - len(topic) - 8
-        return struct.pack(f">ihh{len(topic)}siiiBBI", size, 0, len(topic), topic, 0, setSize, setSize - 4, 1, 0, 0)
+        return struct.pack(
+            f">ihh{len(topic)}siiiBBI", size, 0, len(topic), topic, 0, setSize, setSize - 4, 1, 0, 0
+        )
 
     def push(self, sender: socket.socket, data: memoryview, sent: int) -> int:
         """Send what the broker takes now. Returns how much of the data has been sent."""
@@ -185,12 +210,17 @@ class LargeRequestTests(HostileCase):
         self.assertOthersAreServed(size=900_000)
         limit = memoryLimit(CONNECTION_COUNT)
         total = sum(sent.values())
-        self.report(f"{CONNECTION_COUNT} half-sent frames: {total / MIB:.0f} MiB sent, memory grew by {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}")
+        self.report(
+            f"{CONNECTION_COUNT} half-sent frames: {total / MIB:.0f} MiB sent, memory grew by {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}"
+        )
         self.assertLess(self.growth, limit)
         self.assertGreater(total, 50 * MIB)
         before = self.broker.descriptorCount()
         self.closeAll()
-        until(lambda: self.broker.descriptorCount() < before - CONNECTION_COUNT + SLACK_COUNT, "all connections are closed")
+        until(
+            lambda: self.broker.descriptorCount() < before - CONNECTION_COUNT + SLACK_COUNT,
+            "all connections are closed",
+        )
         self.assertOthersAreServed(size=900_000)
 
     def test_wholeOnes(self) -> None:
@@ -213,17 +243,25 @@ class LargeRequestTests(HostileCase):
                 for key, _events in ready:
                     writable = key.fileobj
                     assert isinstance(writable, socket.socket)
-                    sent[writable] = self.push(writable, data[: sent[writable] + MIB], sent[writable])
+                    sent[writable] = self.push(
+                        writable, data[: sent[writable] + MIB], sent[writable]
+                    )
                     if sent[writable] == len(data):
                         waiting.unregister(writable)
             self.assertOthersAreServed()
         end = clientCount * count * len(entry)
         until(lambda: self.other.end("large") == end, "all is stored", 60)
-        limit = memoryLimit(clientCount) + 2 * size  # what is appended and not flushed yet; above 64 MiB the next has to wait
-        self.report(f"{clientCount} whole frames of 100 MB: memory grew by {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}")
+        limit = (
+            memoryLimit(clientCount) + 2 * size
+        )  # what is appended and not flushed yet; above 64 MiB the next has to wait
+        self.report(
+            f"{clientCount} whole frames of 100 MB: memory grew by {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}"
+        )
         self.assertLess(self.growth, limit)
         for number in range(clientCount):
-            self.assertEqual(self.other.fetch("large", 0, number * count * len(entry), len(entry)), (0, entry))
+            self.assertEqual(
+                self.other.fetch("large", 0, number * count * len(entry), len(entry)), (0, entry)
+            )
 
     def test_tooLarge(self) -> None:
         """A frame over the limit closes its connection when its four first bytes are there; nothing is kept of it."""
@@ -261,9 +299,16 @@ class SlowTests(HostileCase):
             if number % 2:
                 peer.sendall(encodeFetch("full", 0, 0, 1 << 30))
             else:
-                peer.sendall(b"".join(encodeFetch("full", 0, offset, len(entry)) for offset in range(0, end, len(entry))))
+                peer.sendall(
+                    b"".join(
+                        encodeFetch("full", 0, offset, len(entry))
+                        for offset in range(0, end, len(entry))
+                    )
+                )
             self.assertOthersAreServed()
-        self.report(f"{peerCount} peers that do not read 100 MB: memory grew by {self.growth / MIB:.1f} MiB")
+        self.report(
+            f"{peerCount} peers that do not read 100 MB: memory grew by {self.growth / MIB:.1f} MiB"
+        )
         self.assertLess(self.growth, OWN_SIZE_MAX)
         # They can have it all the same, later.
         with self.broker.client() as client:
@@ -284,9 +329,14 @@ class SlowTests(HostileCase):
                 peer.send(request[number : number + 1])
             for _each in range(500):
                 large.send(b"x")
-            self.other.roundTrip("others", b"meanwhile")  # the pause, and the proof that others are served
+            self.other.roundTrip(
+                "others", b"meanwhile"
+            )  # the pause, and the proof that others are served
         self.assertOthersAreServed()
-        until(lambda: self.other.end("slow") == len(slow) * len(data), "all small requests are carried out")
+        until(
+            lambda: self.other.end("slow") == len(slow) * len(data),
+            "all small requests are carried out",
+        )
         sent = len(request) * (len(slow) + 500)
         self.report(f"{sent} bytes one by one: memory grew by {self.growth / MIB:.1f} MiB")
         self.assertLess(self.growth, OWN_SIZE_MAX)

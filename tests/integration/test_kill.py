@@ -34,6 +34,9 @@ class KillTests(SynchronousTestCase):
         # There was something to lose: visible data, rolls, and data that was not visible yet.
         self.assertGreater(trial.figures.rolledCount, ROUND_COUNT)
         self.assertGreater(trial.figures.messageCount, 1000)
-        sent = {topicPartition: bytes(partition.sent) for topicPartition, partition in trial.partitions.items()}
+        sent = {
+            topicPartition: bytes(partition.sent)
+            for topicPartition, partition in trial.partitions.items()
+        }
         self.assertEqual(set(sent), set(PARTITIONS))
         self.assertEqual(readDirectory(Path(folder) / "logs"), sent)

@@ -69,12 +69,22 @@ class LogFileTests(SynchronousTestCase):
                 end = self.producer.confirm(topic, 0)
                 messages = [each.message for each in chain.from_iterable(self.readBack(topic, end))]
                 where = f"{file.name} ({file.source}), batches of {batchCount}"
-                self.assertTrue(b"\n".join(message.payload for message in messages) == file.data, where)
-                self.assertEqual({(message.magic, message.codec) for message in messages}, {(magic, NONE)}, where)
-                wrappers = {each.message.codec for found in self.readBack(topic, end) for each in found.shallow()}
+                self.assertTrue(
+                    b"\n".join(message.payload for message in messages) == file.data, where
+                )
+                self.assertEqual(
+                    {(message.magic, message.codec) for message in messages}, {(magic, NONE)}, where
+                )
+                wrappers = {
+                    each.message.codec
+                    for found in self.readBack(topic, end)
+                    for each in found.shallow()
+                }
                 self.assertEqual(wrappers, {codec}, where)
         names = ", ".join(f"{file.name} ({file.source})" for file in files)
-        sys.stdout.write(f"[{CODEC_NAMES[codec]}, magic {magic}, batches of {BATCH_COUNTS}: {names}] ")
+        sys.stdout.write(
+            f"[{CODEC_NAMES[codec]}, magic {magic}, batches of {BATCH_COUNTS}: {names}] "
+        )
 
     def test_plain(self) -> None:
         """Uncompressed, as 0.7 writes messages."""
@@ -112,7 +122,9 @@ class SourceTests(SynchronousTestCase):
         """There are at least five files, each of some thousand lines, whatever the machine has; all of loghub's where they are."""
         files = logFiles()
         self.assertGreaterEqual(len(files), 5)
-        self.assertEqual({file.source for file in files} & {"loghub"}, {file.source for file in loghubFiles()})
+        self.assertEqual(
+            {file.source for file in files} & {"loghub"}, {file.source for file in loghubFiles()}
+        )
         for file in files:
             self.assertEqual(b"\n".join(file.lines), file.data)
             self.assertGreater(len(file.lines), 100, file.name)

@@ -22,8 +22,12 @@ class LevelTests(SynchronousTestCase):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         self.file = Path(folder, "log-levels.properties")
-        self.file.write_text("root=warn\npylogbroker.tap=info\npylogbroker.requests=error\n", encoding="ascii")
-        self.broker = BrokerProcess(folder + "/logs", {"log.requests": "true"}, options=("--log-levels", str(self.file)))
+        self.file.write_text(
+            "root=warn\npylogbroker.tap=info\npylogbroker.requests=error\n", encoding="ascii"
+        )
+        self.broker = BrokerProcess(
+            folder + "/logs", {"log.requests": "true"}, options=("--log-levels", str(self.file))
+        )
         self.addCleanup(self.broker.kill)
         self.broker.start()
 
@@ -41,9 +45,14 @@ class LevelTests(SynchronousTestCase):
 
     def test_changedAndBack(self) -> None:
         """Every request is logged from the moment on that its level allows it, and no longer than that; the broker serves on."""
-        self.assertIn("Log levels: root=warn pylogbroker.requests=error pylogbroker.tap=info", self.broker.log)
+        self.assertIn(
+            "Log levels: root=warn pylogbroker.requests=error pylogbroker.tap=info", self.broker.log
+        )
         self.asked(b"before")
-        self.change("root=warn\npylogbroker.requests=info\n", "Log levels: root=warn pylogbroker.requests=info")
+        self.change(
+            "root=warn\npylogbroker.requests=info\n",
+            "Log levels: root=warn pylogbroker.requests=info",
+        )
         self.asked(b"meanwhile")
         self.broker.waitForLine("PRODUCE 'meanwhile'")
         self.change("root=error\n", "Log levels: root=error")
@@ -54,9 +63,15 @@ class LevelTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """A file with a mistake changes nothing; the mistake is named. A namespace of ours that does not exist is named, too."""
-        self.change("root=info\npylogbroker=loud\n", "The log levels stay as they were: .*log-levels.properties:2: pylogbroker=loud: must be one of")
+        self.change(
+            "root=info\npylogbroker=loud\n",
+            "The log levels stay as they were: .*log-levels.properties:2: pylogbroker=loud: must be one of",
+        )
         self.asked(b"before")
-        self.change("root=info\npylogbroker.requets=info\n", "pylogbroker.requets: nothing is logged under that name")
+        self.change(
+            "root=info\npylogbroker.requets=info\n",
+            "pylogbroker.requets: nothing is logged under that name",
+        )
         self.broker.waitForLine("Log levels: root=info pylogbroker.requets=info")
         self.asked(b"after")
         self.broker.waitForLine("PRODUCE 'after'")

@@ -50,7 +50,9 @@ class MessageSetTests(BrokerCase):
         """BaseMessageSet.testSizeInBytes: the sum of the entries; 0 for an empty set."""
         self.serve()
         for found in self.both(encodeSet(ABCD), "t"):
-            self.assertEqual(found.sizeInBytes, sum(len(encodeMessage(payload)) for payload in ABCD))
+            self.assertEqual(
+                found.sizeInBytes, sum(len(encodeMessage(payload)) for payload in ABCD)
+            )
         for found in self.both(b"", "empty"):
             self.assertEqual((found.sizeInBytes, list(found)), (0, []))
 
@@ -92,7 +94,9 @@ class MessageSetTests(BrokerCase):
                     deep = list(found)
                     self.assertEqual([message.payload for message, _ in deep], ABCD * times)
                     self.assertEqual(deep[-1].nextOffset, len(data))
-                    self.assertLessEqual({offset for _, offset in found.shallow()}, {offset for _, offset in deep})
+                    self.assertLessEqual(
+                        {offset for _, offset in found.shallow()}, {offset for _, offset in deep}
+                    )
 
     @inThread
     def test_iterationDoesNotChangePosition(self) -> None:
@@ -119,11 +123,16 @@ class MessageSetTests(BrokerCase):
     def test_message(self) -> None:
         """MessageTest: the fields are what was sent; a checksum that does not fit is found; equal messages are equal, and hash alike."""
         self.serve()
-        for found in self.both(encodeMessage(b"hello", magic=0) + encodeSet([b"hello", b"there"]), "t"):
+        for found in self.both(
+            encodeMessage(b"hello", magic=0) + encodeSet([b"hello", b"there"]), "t"
+        ):
             old, hello, there = (message for message, _ in found)
             self.assertEqual(hello, Message(b"hello", 1, 0, 0x3610A686))
             self.assertEqual(old, Message(b"hello", 0, 0, 0x3610A686))
-            self.assertEqual((hello.payload, hello.magic, hello.codec, there.checksum), (b"hello", 1, NONE, 0x5A2FE996))
+            self.assertEqual(
+                (hello.payload, hello.magic, hello.codec, there.checksum),
+                (b"hello", 1, NONE, 0x5A2FE996),
+            )
             self.assertNotEqual(hello, there)
             self.assertEqual({hello, there, Message(b"hello", 1, 0, 0x3610A686)}, {hello, there})
         broken = bytearray(encodeMessage(b"hello"))

@@ -27,22 +27,43 @@ class ApplicationTests(ClusterTestCase):
 
     async def test_exactly(self) -> None:
         """Scraped before and after a known load, the figures differ by exactly that."""
-        producer = Producer(reactor, {"zk.connect": self.servers, "confirm": "true", "producer.type": "async", "queue.time": "20"})
+        producer = Producer(
+            reactor,
+            {
+                "zk.connect": self.servers,
+                "confirm": "true",
+                "producer.type": "async",
+                "queue.time": "20",
+            },
+        )
         await producer.start()
-        consumer = ConsumerConnector(reactor, {"zk.connect": self.servers, "groupid": "g", "fetcher.backoff.ms": "20", "autooffset.reset": "smallest"})
+        consumer = ConsumerConnector(
+            reactor,
+            {
+                "zk.connect": self.servers,
+                "groupid": "g",
+                "fetcher.backoff.ms": "20",
+                "autooffset.reset": "smallest",
+            },
+        )
         self.addCleanup(consumer.shutdown)
         await producer.send("clicks", b"first", key="a")  # the topic comes into being
         await consumer.connect()
         streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({"clicks": 1})
         stream: Any = streams["clicks"][0]
         await stream.__anext__()
-        self.metrics = MetricsService(reactor, "0", lambda: [*producer.figures({"name": "p"}), *consumer.figures()])
+        self.metrics = MetricsService(
+            reactor, "0", lambda: [*producer.figures({"name": "p"}), *consumer.figures()]
+        )
         self.addCleanup(self.metrics.stopService)
         await self.metrics.listen()
 
         before = await self.scrape()
         total, size = 300, 20
-        sending: list[Deferred[None]] = [producer.send("clicks", b"%020d" % number, key=f"key {number % 7}") for number in range(total)]
+        sending: list[Deferred[None]] = [
+            producer.send("clicks", b"%020d" % number, key=f"key {number % 7}")
+            for number in range(total)
+        ]
         await gatherResults(sending)
         for _ in range(total):
             await stream.__anext__()
@@ -57,8 +78,12 @@ class ApplicationTests(ClusterTestCase):
         self.assertEqual(grown('pylogbroker_producer_failed_messages_total{name="p"}'), 0)
         self.assertGreater(grown('pylogbroker_producer_requests_total{name="p"}'), 0)
         self.assertEqual(after['pylogbroker_producer_queued_messages{name="p"}'], 0)
-        self.assertEqual(after['pylogbroker_consumer_messages_total{group="g",topic="clicks"}'], 1 + total)
-        self.assertEqual(grown('pylogbroker_consumer_bytes_total{group="g",topic="clicks"}'), total * (size + 10))
+        self.assertEqual(
+            after['pylogbroker_consumer_messages_total{group="g",topic="clicks"}'], 1 + total
+        )
+        self.assertEqual(
+            grown('pylogbroker_consumer_bytes_total{group="g",topic="clicks"}'), total * (size + 10)
+        )
         self.assertGreater(grown('pylogbroker_consumer_fetches_total{group="g"}'), 0)
         self.assertGreater(grown('pylogbroker_consumer_fetch_seconds_total{group="g"}'), 0)
         self.assertEqual(after['pylogbroker_consumer_owned_partitions{group="g"}'], 4)

@@ -41,16 +41,29 @@ class MirrorTests(SynchronousTestCase):
         sys.stdout.write(f"[seed {seed}")
         trial.run(MESSAGE_COUNT, 1)
         sys.stdout.write(f": {trial.figures}] ")
-        self.assertEqual((trial.figures.messageCount, trial.figures.killCount, trial.figures.restartCount), (MESSAGE_COUNT, 1, 1))
+        self.assertEqual(
+            (trial.figures.messageCount, trial.figures.killCount, trial.figures.restartCount),
+            (MESSAGE_COUNT, 1, 1),
+        )
         audited = MirrorAudit(trial).run()
         sys.stdout.write(f"[{audited}] ")
-        self.assertEqual((audited.moreCount, audited.cutCount), (trial.figures.twiceCount, CUT_COUNT))
+        self.assertEqual(
+            (audited.moreCount, audited.cutCount), (trial.figures.twiceCount, CUT_COUNT)
+        )
 
     def test_figures(self) -> None:
         """The mirror's figures, scraped before and after a known load, differ by exactly that load; and it says that it is a member at its source."""
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        trial = MirrorTrial(folder, sharedZookeeper(), f"figures{SystemRandom().randrange(1 << 32)}", 0, None, "--listen", "0")
+        trial = MirrorTrial(
+            folder,
+            sharedZookeeper(),
+            f"figures{SystemRandom().randrange(1 << 32)}",
+            0,
+            None,
+            "--listen",
+            "0",
+        )
         self.addCleanup(trial.end)
         trial.source.start()
         trial.target.start()
@@ -65,21 +78,47 @@ class MirrorTests(SynchronousTestCase):
                 for number in range(start, start + count):
                     client.produce(TOPIC, number % PARTITION_COUNT, encodeSet([b"%06d" % number]))
                 client.processed()
-            confirmed, committed = "pylogbroker_mirror_confirmed_messages_total", "pylogbroker_mirror_commits_total"
+            confirmed, committed = (
+                "pylogbroker_mirror_confirmed_messages_total",
+                "pylogbroker_mirror_commits_total",
+            )
             before = scrape()[committed]
-            until(lambda: scrape()[confirmed] == start + count and scrape()[committed] > before, "all is confirmed, and committed", 60, 50)
+            until(
+                lambda: scrape()[confirmed] == start + count and scrape()[committed] > before,
+                "all is confirmed, and committed",
+                60,
+                50,
+            )
             return scrape()
 
         before = mirrored(0, 100)
         after = mirrored(100, 700)
-        grown = {name.removeprefix("pylogbroker_mirror_"): value - before[name] for name, value in after.items()}
+        grown = {
+            name.removeprefix("pylogbroker_mirror_"): value - before[name]
+            for name, value in after.items()
+        }
         for name in ("taken", "confirmed"):
-            self.assertEqual((grown[f"{name}_messages_total"], grown[f"{name}_bytes_total"]), (700, 700 * 6))
+            self.assertEqual(
+                (grown[f"{name}_messages_total"], grown[f"{name}_bytes_total"]), (700, 700 * 6)
+            )
         topic = f'{{topic="{TOPIC}"}}'
-        self.assertEqual((grown[f"topic_messages_total{topic}"], grown[f"topic_bytes_total{topic}"]), (700, 700 * 6))
-        for name in ("under_way_messages", "under_way_bytes", "retried_messages_total", "repeated_messages_total", "faults_total"):
+        self.assertEqual(
+            (grown[f"topic_messages_total{topic}"], grown[f"topic_bytes_total{topic}"]),
+            (700, 700 * 6),
+        )
+        for name in (
+            "under_way_messages",
+            "under_way_bytes",
+            "retried_messages_total",
+            "repeated_messages_total",
+            "faults_total",
+        ):
             self.assertEqual(after[f"pylogbroker_mirror_{name}"], 0)
-        [joined] = [value for name, value in after.items() if name.startswith("pylogbroker_mirror_source_joined{")]
+        [joined] = [
+            value
+            for name, value in after.items()
+            if name.startswith("pylogbroker_mirror_source_joined{")
+        ]
         self.assertEqual(joined, 1)
         self.assertEqual(trial.mirror.stop(), 0)
 
@@ -87,7 +126,13 @@ class MirrorTests(SynchronousTestCase):
         """While a target hangs, the mirror takes no more than it has room for, however much there is to mirror; when it goes on, all arrives, once."""
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        trial = MirrorTrial(folder, sharedZookeeper(), f"memory{SystemRandom().randrange(1 << 32)}", 0, {"queue.bytes": str(8 << 20)})
+        trial = MirrorTrial(
+            folder,
+            sharedZookeeper(),
+            f"memory{SystemRandom().randrange(1 << 32)}",
+            0,
+            {"queue.bytes": str(8 << 20)},
+        )
         self.addCleanup(trial.end)
         trial.source.start()
         trial.target.start()
@@ -98,7 +143,11 @@ class MirrorTests(SynchronousTestCase):
         mirror.forgetRssMax()
         with trial.source.client(60) as client:
             for number in range(LARGE_COUNT):
-                client.produce(TOPIC, number % PARTITION_COUNT, encodeSet([b"%d " % number + bytes(LARGE_SIZE)]))
+                client.produce(
+                    TOPIC,
+                    number % PARTITION_COUNT,
+                    encodeSet([b"%d " % number + bytes(LARGE_SIZE)]),
+                )
             client.processed()
         ticks: list[int] = []
 
@@ -109,7 +158,11 @@ class MirrorTests(SynchronousTestCase):
         until(rests, "the mirror comes to rest", 30, 200)
         grown = mirror.rssSizeMax() - before
         self.assertLess(trial.targetEnd(), LARGE_COUNT * LARGE_SIZE // 2)
-        self.assertLess(grown, LARGE_COUNT * LARGE_SIZE // 2, f"{grown >> 20} MiB for {LARGE_COUNT * LARGE_SIZE >> 20}")
+        self.assertLess(
+            grown,
+            LARGE_COUNT * LARGE_SIZE // 2,
+            f"{grown >> 20} MiB for {LARGE_COUNT * LARGE_SIZE >> 20}",
+        )
         trial.target.goOn()
         until(lambda: len(trial.numbers()) >= LARGE_COUNT, "all is in the target", 60, 100)
         self.assertEqual(mirror.stop(), 0)

@@ -23,9 +23,32 @@ class MutationTests(SynchronousTestCase):
     def throw(self, port: str) -> None:
         """Mutations at a port, none of which makes a fault."""
         # Neither the broker nor what is thrown at it is measured for coverage: that would be ten minutes instead of one.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")}
-        command = [sys.executable, "-m", "tests.fuzz.mutations", "--port", port, "--count", str(COUNTS[port]), "--seed", str(SEED)]
-        ran = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("COVERAGE_PROCESS")
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz.mutations",
+            "--port",
+            port,
+            "--count",
+            str(COUNTS[port]),
+            "--seed",
+            str(SEED),
+        ]
+        ran = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
         said = ran.stdout + ran.stderr
         self.assertEqual(ran.returncode, 0, said)
         lines = ran.stdout.splitlines()

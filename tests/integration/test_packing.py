@@ -13,7 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.integration.wheels import ROOT, buildWheel, copyTree
 
-WITHOUT_THE_TREE = "import sys; sys.path = [{wheel!r}] + [entry for entry in sys.path[1:] if entry != {root!r}]; "
+WITHOUT_THE_TREE = (
+    "import sys; sys.path = [{wheel!r}] + [entry for entry in sys.path[1:] if entry != {root!r}]; "
+)
 
 
 class WheelTests(SynchronousTestCase):
@@ -39,24 +41,47 @@ class WheelTests(SynchronousTestCase):
         nothing stale.
         """
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker").rglob("*.py")}
-        others = {"pyspark_pylogbroker.py", "twisted/plugins/pylogbroker_plugin.py", "pylogbroker/config/broker.properties", "pylogbroker/py.typed"}
-        page = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker" / "console" / "page").iterdir()}
+        others = {
+            "pyspark_pylogbroker.py",
+            "twisted/plugins/pylogbroker_plugin.py",
+            "pylogbroker/config/broker.properties",
+            "pylogbroker/py.typed",
+        }
+        page = {
+            str(path.relative_to(ROOT))
+            for path in (ROOT / "pylogbroker" / "console" / "page").iterdir()
+        }
         self.assertEqual(self.names, modules | others | page)
 
     def runWheel(self, code: str) -> str:
         """Run code that finds the wheel's contents and not this tree."""
         code = WITHOUT_THE_TREE.format(wheel=str(self.unpacked), root=str(ROOT)) + code
-        return subprocess.run([sys.executable, "-c", code], cwd=self.unpacked.parent, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.unpacked.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     def test_plugin(self) -> None:
         """C{twistd --help} shows it."""
-        self.assertIn(" pylogbroker ", self.runWheel("sys.argv = ['twistd', '--help']; from twisted.scripts.twistd import run; run()"))
+        self.assertIn(
+            " pylogbroker ",
+            self.runWheel(
+                "sys.argv = ['twistd', '--help']; from twisted.scripts.twistd import run; run()"
+            ),
+        )
 
     def test_sample(self) -> None:
         """The sample configuration is found beside its module, and is the one of the tree."""
-        found = self.runWheel("from pylogbroker.config.sample import samplePath; print(samplePath())").strip()
+        found = self.runWheel(
+            "from pylogbroker.config.sample import samplePath; print(samplePath())"
+        ).strip()
         self.assertEqual(found, str(self.unpacked / "pylogbroker" / "config" / "broker.properties"))
-        self.assertEqual(Path(found).read_bytes(), (ROOT / "etc" / "broker.properties").read_bytes())
+        self.assertEqual(
+            Path(found).read_bytes(), (ROOT / "etc" / "broker.properties").read_bytes()
+        )
 
 
 class EditableTests(SynchronousTestCase):
@@ -67,5 +92,7 @@ class EditableTests(SynchronousTestCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         twistd = Path(sys.executable).with_name("twistd")
-        out = subprocess.run([str(twistd), "--help"], cwd=folder, capture_output=True, text=True, check=True).stdout
+        out = subprocess.run(
+            [str(twistd), "--help"], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
         self.assertIn(" pylogbroker ", out)

@@ -57,7 +57,13 @@ class Program:
     def __init__(self, folder: str, name: str, *arguments: str) -> None:
         self._path = Path(folder, f"{name}.log")
         self._name = name
-        environment = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": folder, "SPARK_LOCAL_DIRS": folder}
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_CONF_DIR": folder,
+            "SPARK_LOCAL_DIRS": folder,
+        }
         with open(self._path, "wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(PROGRAMS / name), *arguments], env={**os.environ, **environment}, cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
@@ -75,9 +81,16 @@ class Program:
 
         @raise AssertionError: it has not, in time, or has ended before.
         """
-        until(lambda: re.search(pattern, self.said) is not None or self._process.poll() is not None, f"{pattern} from {self._name}", SECONDS_MAX, 100)
+        until(
+            lambda: re.search(pattern, self.said) is not None or self._process.poll() is not None,
+            f"{pattern} from {self._name}",
+            SECONDS_MAX,
+            100,
+        )
         found = re.search(pattern, self.said)
-        assert found is not None, f"{self._name} has ended with {self._process.returncode}:\n{self.said}"
+        assert found is not None, (
+            f"{self._name} has ended with {self._process.returncode}:\n{self.said}"
+        )
         return found
 
     def complete(self) -> str:
@@ -88,7 +101,9 @@ class Program:
 
     def interrupt(self) -> None:
         """Ctrl-C, and wait for its end."""
-        assert self._process.poll() is None, f"{self._name} has ended with {self._process.returncode}:\n{self.said}"
+        assert self._process.poll() is None, (
+            f"{self._name} has ended with {self._process.returncode}:\n{self.said}"
+        )
         self._process.send_signal(signal.SIGINT)
         self._process.wait(STOP_SECONDS_MAX)
 
@@ -109,15 +124,35 @@ class HelpTests(SynchronousTestCase):
     def test_options(self) -> None:
         """Each program has a C{--help}, which has every option that it is shown with, on the page and in its own words."""
         programs = {path.name: path.read_text(encoding="utf-8") for path in PROGRAMS.glob("*.py")}
-        shown = re.findall(r"(?m)^ *python (\w+\.py) (.*)$", self.PAGE.read_text(encoding="utf-8") + "".join(programs.values()))
-        self.assertEqual({name for name, _arguments in shown}, {name for name, text in programs.items() if "__main__" in text})
+        shown = re.findall(
+            r"(?m)^ *python (\w+\.py) (.*)$",
+            self.PAGE.read_text(encoding="utf-8") + "".join(programs.values()),
+        )
+        self.assertEqual(
+            {name for name, _arguments in shown},
+            {name for name, text in programs.items() if "__main__" in text},
+        )
         for name in {name for name, _arguments in shown}:
             said = subprocess.run(
                 [sys.executable, str(PROGRAMS / name), "--help"], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
                 capture_output=True, check=True, text=True, timeout=SECONDS_MAX,
             ).stdout  # fmt: skip
-            options = {word for each, arguments in shown if each == name for word in arguments.split() if word.startswith("--")}
-            self.assertEqual([option for option in options if not re.search(rf"{option}\b", said.partition("options:")[2])], [], name)
+            options = {
+                word
+                for each, arguments in shown
+                if each == name
+                for word in arguments.split()
+                if word.startswith("--")
+            }
+            self.assertEqual(
+                [
+                    option
+                    for option in options
+                    if not re.search(rf"{option}\b", said.partition("options:")[2])
+                ],
+                [],
+                name,
+            )
 
 
 class PipelineTests(SynchronousTestCase):
@@ -142,7 +177,9 @@ class PipelineTests(SynchronousTestCase):
         with SimpleConsumer("127.0.0.1", self.cluster.brokers[0].port) as consumer:
             for partition in range(2):
                 offset = 0
-                while pairs := list(consumer.fetch(topic, partition, offset, FETCH_SIZE).payloads()):
+                while pairs := list(
+                    consumer.fetch(topic, partition, offset, FETCH_SIZE).payloads()
+                ):
                     found += [payload for payload, _next in pairs]
                     offset = pairs[-1][1]
         return found
@@ -156,7 +193,9 @@ class PipelineTests(SynchronousTestCase):
 
     def loaded(self, table: str) -> list[dict[str, Any]]:
         """The rows of a table."""
-        files = pyarrow.dataset.dataset(Path(self.folder, table), format="parquet", partitioning="hive")
+        files = pyarrow.dataset.dataset(
+            Path(self.folder, table), format="parquet", partitioning="hive"
+        )
         return list(files.to_table(columns=["hour", "record"]).to_pylist())
 
     def test_webServer(self) -> None:
@@ -167,7 +206,9 @@ class PipelineTests(SynchronousTestCase):
         registry = RegistryProcess(f"{self.folder}/registry", self.cluster.brokers[0].port).start()
         self.addCleanup(registry.kill)
         apache, openssh = truth.apacheLines(), truth.opensshLines()
-        facts = truth.apacheFacts(apache + truth.ODD_APACHE) + truth.opensshFacts(openssh + truth.ODD_OPENSSH)
+        facts = truth.apacheFacts(apache + truth.ODD_APACHE) + truth.opensshFacts(
+            openssh + truth.ODD_OPENSSH
+        )
 
         said = self.start(
             "publishlogs.py", "--registry", registry.url, "--year", str(truth.YEAR),
@@ -175,18 +216,43 @@ class PipelineTests(SynchronousTestCase):
             "--openssh", self.file("auth.log", openssh), self.file("odd_auth.log", truth.ODD_OPENSSH),
         ).complete()  # fmt: skip
         for name, lines, topic, strangeCount in (
-            ("odd_error.log", truth.apacheFacts(truth.ODD_APACHE), "apache", truth.ODD_APACHE_STRANGE_COUNT),
-            ("odd_auth.log", truth.opensshFacts(truth.ODD_OPENSSH), "openssh", truth.ODD_OPENSSH_STRANGE_COUNT),
+            (
+                "odd_error.log",
+                truth.apacheFacts(truth.ODD_APACHE),
+                "apache",
+                truth.ODD_APACHE_STRANGE_COUNT,
+            ),
+            (
+                "odd_auth.log",
+                truth.opensshFacts(truth.ODD_OPENSSH),
+                "openssh",
+                truth.ODD_OPENSSH_STRANGE_COUNT,
+            ),
         ):
-            self.assertIn(f"{name}: {len(lines)} lines for {topic}, {strangeCount} that are none", said)
+            self.assertIn(
+                f"{name}: {len(lines)} lines for {topic}, {strangeCount} that are none", said
+            )
         decoder = AvroDecoder(find=registry.registryClient().schema)
-        records = [decoder.decode(payload) for topic in ("apache", "openssh") for payload in self.payloads(topic)]
+        records = [
+            decoder.decode(payload)
+            for topic in ("apache", "openssh")
+            for payload in self.payloads(topic)
+        ]
         self.assertEqual(len(records), len(facts))
         self.assertEqual({type(record["time"]).__name__ for record in records}, {"datetime"})
 
         with SyncProducer("127.0.0.1", self.cluster.brokers[0].port) as producer:
             producer.send("apache", 0, [b"this is no record"])
-        said = self.start("webserver.py", "table", "--registry", registry.url, "--json", "report.json", "--chart", "report.png").complete()
+        said = self.start(
+            "webserver.py",
+            "table",
+            "--registry",
+            registry.url,
+            "--json",
+            "report.json",
+            "--chart",
+            "report.png",
+        ).complete()
         found = json.loads(Path(self.folder, "report.json").read_text(encoding="utf-8"))
         expected = truth.reportOf(facts)
         for name, rows in expected.items():
@@ -197,8 +263,12 @@ class PipelineTests(SynchronousTestCase):
             self.assertRegex(said, rf"(?m)^{row['topic']} +{row['hour']} +{row['lines']} ")
         self.assertEqual(Path(self.folder, "report.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         loaded = [(row["hour"], row["record"]) for row in self.loaded("table")]
-        self.assertEqual((len(loaded), [record for _hour, record in loaded].count(None)), (len(facts) + 1, 1))
-        self.assertEqual({hour == record["time"].hour for hour, record in loaded if record is not None}, {True})
+        self.assertEqual(
+            (len(loaded), [record for _hour, record in loaded].count(None)), (len(facts) + 1, 1)
+        )
+        self.assertEqual(
+            {hour == record["time"].hour for hour, record in loaded if record is not None}, {True}
+        )
 
     # -- (b)
 
@@ -220,7 +290,9 @@ class PipelineTests(SynchronousTestCase):
         traffic = self.start("adtraffic.py", "--rate", "100")
         until(lambda: self.areThere("impressions", "clicks"), "events", STOP_SECONDS_MAX)
         shown = self.start("showrates.py", "--listen", "tcp:0:interface=127.0.0.1")
-        counting = self.start("clickthrough.py", "--checkpoint", "checkpoint", "--window", f"{WINDOW_SECONDS} seconds")
+        counting = self.start(
+            "clickthrough.py", "--checkpoint", "checkpoint", "--window", f"{WINDOW_SECONDS} seconds"
+        )
         port = int(shown.waitFor(r"serves on .*port=(\d+)")[1])
         counting.waitFor("rates are being counted")
         lines = rf"(?s)(?:\n\d\S+Z [^\n]*){{{WINDOW_COUNT * len(set(self.campaigns().values()))}}}"
@@ -232,8 +304,13 @@ class PipelineTests(SynchronousTestCase):
         counting.interrupt()
 
         rates = [json.loads(payload) for payload in self.payloads("rates")]
-        expected = truth.ratesOf(self.payloads("impressions"), self.payloads("clicks"), self.campaigns(), WINDOW_SECONDS)
-        found = {(rate["campaign"], rate["begin"]): (rate["impressions"], rate["clicks"]) for rate in rates}
+        expected = truth.ratesOf(
+            self.payloads("impressions"), self.payloads("clicks"), self.campaigns(), WINDOW_SECONDS
+        )
+        found = {
+            (rate["campaign"], rate["begin"]): (rate["impressions"], rate["clicks"])
+            for rate in rates
+        }
         self.assertEqual(len(found), len(rates))
         self.assertEqual({key: expected.get(key) for key in found}, found)
         last = max(begin for _campaign, begin in found)
@@ -243,5 +320,8 @@ class PipelineTests(SynchronousTestCase):
             self.assertEqual(rate["rate"], rate["clicks"] / rate["impressions"])
         self.assertEqual([rate for rate in served.values() if rate not in rates], [])
         self.assertEqual(set(served), set(self.campaigns().values()))
-        told = {f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']}, {100 * rate['rate']:.1f} %" for rate in rates}
+        told = {
+            f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']}, {100 * rate['rate']:.1f} %"
+            for rate in rates
+        }
         self.assertEqual(set(re.findall(r"(?m)^\d\S+Z .*$", shown.said)) - told, set())

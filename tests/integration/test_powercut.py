@@ -45,7 +45,9 @@ class _SyncsNoDirectory(PowerCutFileSystem):
 class PowerCutTests(SynchronousTestCase):
     """The whole broker, in memory."""
 
-    def live(self, seed: int, makeFileSystem: type[PowerCutFileSystem] = PowerCutFileSystem) -> PowerCutLife:
+    def live(
+        self, seed: int, makeFileSystem: type[PowerCutFileSystem] = PowerCutFileSystem
+    ) -> PowerCutLife:
         try:
             life = PowerCutLife(seed, makeFileSystem)
             life.run(ACT_COUNT)
@@ -62,7 +64,9 @@ class PowerCutTests(SynchronousTestCase):
             cutCount += life.cutCount
             deathCount += life.deathCount
             sentSize += sum(len(books.sent) for books in life.books.values())
-        sys.stdout.write(f"[seeds 0 to {SEED_COUNT - 1}: {cutCount} power cuts, {deathCount} deaths, {sentSize} bytes survived] ")
+        sys.stdout.write(
+            f"[seeds 0 to {SEED_COUNT - 1}: {cutCount} power cuts, {deathCount} deaths, {sentSize} bytes survived] "
+        )
         self.assertGreater(cutCount, SEED_COUNT)
         self.assertGreater(sentSize, SEED_COUNT * 1000)
 

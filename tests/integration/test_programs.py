@@ -85,12 +85,23 @@ class PageTests(SynchronousTestCase):
     def test_shown(self) -> None:
         """The programs that a page shows are those in the files, to the letter; all others are linked, and there is a test that runs each of them."""
         page = (DOCS / "groups.md").read_text(encoding="utf-8")
-        shown = re.findall(r"^\[`examples/(\w+)\.py`\][^\n]*:\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        shown = re.findall(
+            r"^\[`examples/(\w+)\.py`\][^\n]*:\n\n```python\n(.*?)^```$",
+            page,
+            re.MULTILINE | re.DOTALL,
+        )
         self.assertEqual([name for name, _text in shown], ["publish", "consume", "pipe"])
         for name, text in shown:
             self.assertEqual(text, (DOCS / "examples" / f"{name}.py").read_text(encoding="utf-8"))
         self.assertEqual(sorted(set(re.findall(r"\(examples/(\w+)\.py\)", page))), PROGRAMS)
-        self.assertEqual(sorted(name.removeprefix("test_") for name in vars(ProgramTests) if name.startswith("test_")), PROGRAMS)
+        self.assertEqual(
+            sorted(
+                name.removeprefix("test_")
+                for name in vars(ProgramTests)
+                if name.startswith("test_")
+            ),
+            PROGRAMS,
+        )
 
 
 class ProgramTests(ClusterTestCase):
@@ -128,9 +139,13 @@ class ProgramTests(ClusterTestCase):
         collector = Collector(300)
         port = cast(Any, reactor).listenTCP(0, collector, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
-        said = await self.run_("pipe", "--zookeeper", self.servers, "--to", f"tcp:127.0.0.1:{port.getHost().port}")
+        said = await self.run_(
+            "pipe", "--zookeeper", self.servers, "--to", f"tcp:127.0.0.1:{port.getHost().port}"
+        )
         self.assertEqual(said, [b"the collector has closed the connection"])
-        self.assertEqual(sorted(collector.lines), sorted(b"click %d" % number for number in range(300)))
+        self.assertEqual(
+            sorted(collector.lines), sorted(b"click %d" % number for number in range(300))
+        )
 
     async def test_threads(self) -> None:
         """The lines of a file come back, in order, through a broker; a second run reads only its own."""
@@ -157,7 +172,9 @@ class ProgramTests(ClusterTestCase):
             self.assertEqual(await self.run_("ownoffsets", *arguments), expected[-1])
         self.assertEqual(await self.run_("ownoffsets", *arguments), [])
         offsets.write_text('{"a": 999999, "b": 0}', encoding="ascii")
-        self.assertEqual(await self.run_("ownoffsets", *arguments), [b"b 0", b"b 1", b"a 0", b"a 1"])
+        self.assertEqual(
+            await self.run_("ownoffsets", *arguments), [b"b 0", b"b 1", b"a 0", b"a 1"]
+        )
 
 
 class EndingTests(ClusterTestCase):
@@ -181,15 +198,23 @@ class EndingTests(ClusterTestCase):
                 size += 10 + len(payload)
                 process = Process()
                 transport = cast(Any, reactor).spawnProcess(
-                    process, sys.executable, [sys.executable, "-c", READER, self.servers, way], env={**os.environ, "PYTHONPATH": str(ROOT)}
+                    process,
+                    sys.executable,
+                    [sys.executable, "-c", READER, self.servers, way],
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
                 )
                 self.addCleanup(_kill, process, transport)
                 await process.said(payload)
                 transport.signalProcess(number)
                 outcome = await process.ended
-                self.assertEqual((outcome.code, outcome.output, outcome.errors), (0, b"%r\nhas left\n" % payload, ""))
+                self.assertEqual(
+                    (outcome.code, outcome.output, outcome.errors),
+                    (0, b"%r\nhas left\n" % payload, ""),
+                )
                 self.assertEqual(await admin.get_children("/consumers/g/ids"), [])
-                self.assertEqual((await admin.get("/consumers/g/offsets/clicks/0-0"))[0], b"%d" % size)
+                self.assertEqual(
+                    (await admin.get("/consumers/g/offsets/clicks/0-0"))[0], b"%d" % size
+                )
 
 
 def _kill(process: Process, transport: Any) -> None:

@@ -38,10 +38,20 @@ class VectorTests(BrokerCase):
         self.assertEqual(client.receive(36), bytes.fromhex("00000020 0000") + HELLO + THERE)
         both = "0004 74657374 00000000 0000000b 00000007 0100e8b7be43 61 0005 6f74686572 ffffffff 0000000b 00000007 010071beeff9 62"
         client.send(bytes.fromhex("00000037 0003 0002" + both))
-        client.send(bytes.fromhex("00000031 0002 0002 0004 74657374 00000000 000000000000001e 00002710 0005 7465737432 00000001 0000000000000000 0000012c"))
-        self.assertEqual(client.receive(29), bytes.fromhex("00000019 0000 0000000d 0000 00000007 0100e8b7be43 61 00000002 0000"))
+        client.send(
+            bytes.fromhex(
+                "00000031 0002 0002 0004 74657374 00000000 000000000000001e 00002710 0005 7465737432 00000001 0000000000000000 0000012c"
+            )
+        )
+        self.assertEqual(
+            client.receive(29),
+            bytes.fromhex("00000019 0000 0000000d 0000 00000007 0100e8b7be43 61 00000002 0000"),
+        )
         client.send(bytes.fromhex("00000018 0004 0004 74657374 00000000 ffffffffffffffff 0000000a"))
-        self.assertEqual(client.receive(26), bytes.fromhex("00000016 0000 00000002 0000000000000029 0000000000000000"))
+        self.assertEqual(
+            client.receive(26),
+            bytes.fromhex("00000016 0000 00000002 0000000000000029 0000000000000000"),
+        )
         client.send(bytes.fromhex("00000018 0001 0004 74657374 00000000 0000000000000063 00002710"))
         self.assertEqual(client.receive(6), bytes.fromhex("00000002 0001"))
 
@@ -54,7 +64,9 @@ class VectorTests(BrokerCase):
             client.send(bytes([byte]))
         for byte in encodeFetch("t", 0, 0, 100):
             client.send(bytes([byte]))
-        self.assertEqual(client.receive(4 + 2 + len(HELLO)), struct.pack(">ih", 2 + len(HELLO), 0) + HELLO)
+        self.assertEqual(
+            client.receive(4 + 2 + len(HELLO)), struct.pack(">ih", 2 + len(HELLO), 0) + HELLO
+        )
 
 
 class RequestTests(BrokerCase):
@@ -102,8 +114,18 @@ class RequestTests(BrokerCase):
         client = self.client()
         client.produce("a", 0, HELLO)
         client.produce("b", 0, THERE)
-        asked = [("b", 0, 0, 100), ("a", 0, 99, 100), ("a", 7, 0, 100), ("nothing", 0, 5, 100), ("a/b", 0, 0, 100), ("a", 0, 0, 100)]
-        self.assertEqual(client.multiFetch(asked), [(0, THERE), (1, b""), (3, b""), (0, b""), (-1, b""), (0, HELLO)])
+        asked = [
+            ("b", 0, 0, 100),
+            ("a", 0, 99, 100),
+            ("a", 7, 0, 100),
+            ("nothing", 0, 5, 100),
+            ("a/b", 0, 0, 100),
+            ("a", 0, 0, 100),
+        ]
+        self.assertEqual(
+            client.multiFetch(asked),
+            [(0, THERE), (1, b""), (3, b""), (0, b""), (-1, b""), (0, HELLO)],
+        )
         self.assertEqual(client.multiFetch([]), [])
 
     @inThread
@@ -145,7 +167,9 @@ class RequestTests(BrokerCase):
             (0, "t", 0, 0), (0, "t", 0, 15), (1, "t", 0, 16), (1, "t", 0, -1), (3, "t", 1, 0), (3, "t", -1, 0), (3, "nothing", 1, 0),
             (-1, ".", 0, 0), (-1, "", 0, 0),
         ):  # fmt: skip
-            self.assertEqual(client.fetch(topic, partition, offset)[0], code, (topic, partition, offset))
+            self.assertEqual(
+                client.fetch(topic, partition, offset)[0], code, (topic, partition, offset)
+            )
 
     @inThread
     def test_unknownTopic(self) -> None:
@@ -157,7 +181,9 @@ class RequestTests(BrokerCase):
         self.assertEqual(client.offsets("nothing", 0, LATEST, 10), [0])
         self.assertEqual(client.offsets("nothing", 0, EARLIEST, 10), [0])
         self.assertEqual(client.offsets("nothing", 0, 12345, 10), [])
-        self.assertEqual([name for name in os.listdir(self.broker.directory) if "nothing" in name], [])
+        self.assertEqual(
+            [name for name in os.listdir(self.broker.directory) if "nothing" in name], []
+        )
 
 
 class MessageTests(BrokerCase):
@@ -188,14 +214,19 @@ class MessageTests(BrokerCase):
         client.produce("t", 0, HELLO + bytes(odd))
         self.assertEqual(client.fetch("t", 0, 0), (0, HELLO + bytes(odd)))
         [(first, _), (second, _)] = MessageSet(HELLO + bytes(odd))
-        self.assertEqual((first.attributes, second.attributes, second.codec, second.payload), (0, 0xFC, 0, b"hello"))
+        self.assertEqual(
+            (first.attributes, second.attributes, second.codec, second.payload),
+            (0, 0xFC, 0, b"hello"),
+        )
 
     @inThread
     def test_checksum(self) -> None:
         """A flipped bit of a payload closes the connection, and nothing of its set is stored; the checksum is CRC-32 by an independent judge."""
         self.serve()
         crc = mkPredefinedCrcFun("crc-32")
-        self.assertEqual(struct.unpack_from(">I", encodeMessage(b"any payload"), 6)[0], crc(b"any payload"))
+        self.assertEqual(
+            struct.unpack_from(">I", encodeMessage(b"any payload"), 6)[0], crc(b"any payload")
+        )
         broken = bytearray(HELLO + THERE)
         broken[-1] ^= 1
         client = self.client()
@@ -244,7 +275,12 @@ class MessageTests(BrokerCase):
         """A wrapper within a wrapper, plain messages beside it, is taken, and flattens in order."""
         self.serve()
         client = self.client()
-        nested = wrap(GZIP, encodeMessage(b"a") + wrap(SNAPPY, encodeSet([b"b", b"c"])) + encodeMessage(b"d", magic=0))
+        nested = wrap(
+            GZIP,
+            encodeMessage(b"a")
+            + wrap(SNAPPY, encodeSet([b"b", b"c"]))
+            + encodeMessage(b"d", magic=0),
+        )
         client.produce("t", 0, nested)
         self.assertEqual(client.fetch("t", 0, 0), (0, nested))
         self.assertEqual(client.payloads("t"), [b"a", b"b", b"c", b"d"])
@@ -312,7 +348,10 @@ class ConnectionTests(BrokerCase):
         ("a negative set size", struct.pack(">ihhbii", 13, 0, 1, ord("t"), 0, -1)),
         ("an entry that is cut", encodeProduce("t", 0, HELLO[:-1])),
         ("an entry of negative size", encodeProduce("t", 0, struct.pack(">i", -1) + HELLO)),
-        ("an entry too small for its header", encodeProduce("t", 0, struct.pack(">i", 5) + b"\1\0\0\0\0")),
+        (
+            "an entry too small for its header",
+            encodeProduce("t", 0, struct.pack(">i", 5) + b"\1\0\0\0\0"),
+        ),
         ("an unknown magic", encodeProduce("t", 0, HELLO[:4] + b"\2" + HELLO[5:])),
         ("an unknown codec", encodeProduce("t", 0, HELLO[:5] + b"\3" + HELLO[6:])),
         ("compression that is none", encodeProduce("t", 0, HELLO[:5] + b"\1" + HELLO[6:])),
@@ -352,8 +391,15 @@ class ConnectionTests(BrokerCase):
         client.produce("t", 0, b"".join(entries))
         positions = [sum(map(len, entries[:number])) for number in range(100)]
         order = [(number * 37) % 100 for number in range(100)]
-        client.send(b"".join(encodeFetch("t", 0, positions[number], len(entries[number])) for number in order))
-        self.assertEqual([decodeFetch(client.receiveBody()) for _ in order], [(0, entries[number]) for number in order])
+        client.send(
+            b"".join(
+                encodeFetch("t", 0, positions[number], len(entries[number])) for number in order
+            )
+        )
+        self.assertEqual(
+            [decodeFetch(client.receiveBody()) for _ in order],
+            [(0, entries[number]) for number in order],
+        )
 
     @inThread
     def test_sendAndClose(self) -> None:
@@ -377,7 +423,9 @@ class ConnectionTests(BrokerCase):
         clients = [self.client() for _ in range(50)]
         for number, client in enumerate(clients):
             client.send(encodeProduce(f"t{number % 5}", 0, HELLO) + encodeFetch("nothing", 0, 0, 1))
-        self.assertEqual([decodeFetch(client.receiveBody()) for client in reversed(clients)], [(0, b"")] * 50)
+        self.assertEqual(
+            [decodeFetch(client.receiveBody()) for client in reversed(clients)], [(0, b"")] * 50
+        )
         self.assertEqual([clients[0].end(f"t{number}") for number in range(5)], [150] * 5)
         stuck.send(encodeProduce("t", 0, HELLO)[-1:])
         self.assertEqual(stuck.end("t"), 15)
@@ -387,7 +435,9 @@ class ConnectionTests(BrokerCase):
         """Every byte of a fetched message set leaves by C{sendfile}."""
         sent = []
 
-        def counting(out: int, source: int, offset: int, count: int, sendfile: object = os.sendfile) -> int:
+        def counting(
+            out: int, source: int, offset: int, count: int, sendfile: object = os.sendfile
+        ) -> int:
             size: int = sendfile(out, source, offset, count)  # type: ignore[operator]
             sent.append(size)
             return size

@@ -62,7 +62,13 @@ class Run(ProcessProtocol):
         status: Any = reason.value
         if not self.said.called:
             self.said.callback(None)
-        self.ended.callback(0 if reason.check(ProcessDone) else status.exitCode if status.exitCode is not None else -status.signal)
+        self.ended.callback(
+            0
+            if reason.check(ProcessDone)
+            else status.exitCode
+            if status.exitCode is not None
+            else -status.signal
+        )
 
 
 class CommandTests(SynchronousTestCase):
@@ -71,7 +77,10 @@ class CommandTests(SynchronousTestCase):
     def test_bothAreThere(self) -> None:
         """The first installs and runs the demo, the second runs the tests; each is one line in a block of its own."""
         first, second = (text.splitlines() for text in blocks("sh")[:2])
-        self.assertEqual(first, ["python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/pylogbroker demo"])
+        self.assertEqual(
+            first,
+            ["python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/pylogbroker demo"],
+        )
         self.assertEqual(second, ["tests/run"])
         self.assertTrue(os.access(ROOT / second[0], os.X_OK))
 
@@ -79,7 +88,9 @@ class CommandTests(SynchronousTestCase):
         """Every relative link of the README and of the pages leads to a file that is there."""
         missing = []
         for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            for target in re.findall(
+                r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
+            ):
                 if "://" not in target and not (page.parent / target).exists():
                     missing.append(f"{page.relative_to(ROOT)}: {target}")
         self.assertEqual(missing, [])
@@ -101,7 +112,13 @@ class ExampleTests(TestCase):
         """Start a Python process with this package in its path."""
         run = Run(awaited)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        process = reactor.spawnProcess(run, sys.executable, [sys.executable, *arguments], env=environment, path=folder or self.folder())
+        process = reactor.spawnProcess(
+            run,
+            sys.executable,
+            [sys.executable, *arguments],
+            env=environment,
+            path=folder or self.folder(),
+        )
 
         def end() -> Deferred[int]:
             if not run.ended.called:
@@ -119,7 +136,10 @@ class ExampleTests(TestCase):
 
     async def broker(self) -> LocalBroker:
         """One with the flushing of C{etc/broker.properties}: a message is not visible at once."""
-        broker = LocalBroker(reactor, {"log.flush.interval": "10000", "log.default.flush.scheduler.interval.ms": "200"})
+        broker = LocalBroker(
+            reactor,
+            {"log.flush.interval": "10000", "log.default.flush.scheduler.interval.ms": "200"},
+        )
         self.addCleanup(broker.stop)
         await broker.start()
         return broker
@@ -141,14 +161,18 @@ class ExampleTests(TestCase):
     async def test_blockingClient(self) -> None:
         """The example for threads sends two messages and gets both back, again when there are older ones."""
         broker = await self.broker()
-        text = block("python", "pylogbroker.blocking").replace(HOST_AND_PORT, f"{broker.host!r}, {broker.port}")
+        text = block("python", "pylogbroker.blocking").replace(
+            HOST_AND_PORT, f"{broker.host!r}, {broker.port}"
+        )
         for _ in range(2):
             self.assertEqual(await self.runScript(text), ["[b'hello', b'there']"])
 
     async def test_localBrokerInTrial(self) -> None:
         """The example of a test with L{LocalBroker} passes under trial."""
         folder = self.folder()
-        Path(folder, "test_greeting.py").write_text(block("python", "LocalBroker"), encoding="utf-8")
+        Path(folder, "test_greeting.py").write_text(
+            block("python", "LocalBroker"), encoding="utf-8"
+        )
         run = self.start(["-m", "twisted.trial", "test_greeting"], folder)
         self.assertEqual(await run.ended, 0, run.output.decode())
         self.assertIn(b"PASSED (successes=1)", run.output)
@@ -156,8 +180,12 @@ class ExampleTests(TestCase):
     async def test_localBrokerInPytest(self) -> None:
         """The example of a test with L{LocalBroker} passes under pytest."""
         folder = self.folder()
-        Path(folder, "test_greeting.py").write_text(block("python", "LocalBroker"), encoding="utf-8")
-        run = self.start(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_greeting.py"], folder)
+        Path(folder, "test_greeting.py").write_text(
+            block("python", "LocalBroker"), encoding="utf-8"
+        )
+        run = self.start(
+            ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_greeting.py"], folder
+        )
         self.assertEqual(await run.ended, 0, run.output.decode())
         self.assertIn(b"1 passed", run.output)
 
@@ -172,7 +200,9 @@ class ExampleTests(TestCase):
         changes = {"log.dir=/var/lib/pylogbroker": f"log.dir={data}", "port=9092": f"port={port}"}
         changes["etc/broker.properties"] = str(ROOT / "etc" / "broker.properties")
         arguments = [changes.get(word, word) for word in words[1:]]
-        broker = self.start(["-c", "from twisted.scripts.twistd import run; run()", *arguments], awaited=b"serves")
+        broker = self.start(
+            ["-c", "from twisted.scripts.twistd import run; run()", *arguments], awaited=b"serves"
+        )
         await broker.said
         self.assertFalse(broker.ended.called, broker.output.decode())
 

@@ -19,7 +19,12 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.errors import ClosedError, ConfigurationError, ZookeeperError, ZookeeperTimeoutException
+from pylogbroker.errors import (
+    ClosedError,
+    ConfigurationError,
+    ZookeeperError,
+    ZookeeperTimeoutException,
+)
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.interfaces import SessionEvent
 from pylogbroker.testing.localbroker import LocalBroker
@@ -46,10 +51,18 @@ class RegisteringCase(TestCase):
         self.clients.append(self.server.client(SESSION_MS))
         return self.clients[-1]
 
-    properties = {"enable.zookeeper": "true", "zk.connect": "double", "zk.sessiontimeout.ms": str(SESSION_MS), "num.partitions": "2"}
+    properties = {
+        "enable.zookeeper": "true",
+        "zk.connect": "double",
+        "zk.sessiontimeout.ms": str(SESSION_MS),
+        "num.partitions": "2",
+    }
 
     def broker(self, directory: str | None = None, **changes: str) -> LocalBroker:
-        properties = {**self.properties, **{key.replace("_", "."): value for key, value in changes.items()}}
+        properties = {
+            **self.properties,
+            **{key.replace("_", "."): value for key, value in changes.items()},
+        }
         broker = LocalBroker(reactor, properties, directory, zookeeper=self.client)
         self.addCleanup(broker.stop)
         return broker
@@ -95,7 +108,9 @@ class StartTests(RegisteringCase):
         self.assertEqual([path for path, (_data, owner) in self.server.tree().items() if owner], [])
         again = self.broker(directory)
         await again.start()
-        await self.until(lambda: len([path for path, (_data, owner) in self.server.tree().items() if owner]) == 3)
+        await self.until(
+            lambda: len([path for path, (_data, owner) in self.server.tree().items() if owner]) == 3
+        )
 
     async def test_nobodyBefore(self) -> None:
         """Before the broker's own entry is there no client is accepted: what it sends is carried out then (gotcha 13)."""
@@ -151,7 +166,9 @@ class StartTests(RegisteringCase):
 
     async def test_port(self) -> None:
         """C{port} is what others are told, wherever C{listeners} has the broker listen."""
-        broker = self.broker(listeners="tcp:0:interface=127.0.0.1", port="1234", hostname="outside.example.org")
+        broker = self.broker(
+            listeners="tcp:0:interface=127.0.0.1", port="1234", hostname="outside.example.org"
+        )
         await broker.start()
         self.assertTrue(self.server.tree()[OWN][0].endswith(b":outside.example.org:1234"))
 
@@ -159,7 +176,12 @@ class StartTests(RegisteringCase):
         """An address at which others will not find the broker is warned of."""
         with capturedLogs() as events:
             await self.broker(listen_interface="0.0.0.0", hostname="127.0.1.1").start()
-        self.assertTrue(any("127.0.1.1" in formatEvent(event) and "Set hostname" in formatEvent(event) for event in events))
+        self.assertTrue(
+            any(
+                "127.0.1.1" in formatEvent(event) and "Set hostname" in formatEvent(event)
+                for event in events
+            )
+        )
 
     async def test_ownName(self) -> None:
         """The address of the host's name is looked up elsewhere than on the reactor's thread, and a stop does not wait for ZooKeeper behind it."""
@@ -217,7 +239,9 @@ class StopTests(RegisteringCase):
         await broker.start()
         service = broker.broker.service
         seen: list[tuple[SessionEvent, bool, int]] = []
-        self.clients[0].add_session_listener(lambda event: seen.append((event, OWN in self.server.tree(), len(service.ports))))
+        self.clients[0].add_session_listener(
+            lambda event: seen.append((event, OWN in self.server.tree(), len(service.ports)))
+        )
         await broker.stop()
         self.assertEqual(seen, [(SessionEvent.CLOSED, False, 1)])
         self.assertEqual((service.ports, service.registration), ([], None))
@@ -257,7 +281,11 @@ class TwistdTests(RegisteringCase):
             "brokerid": "0", "port": "0", "listen.interface": "127.0.0.1", "log.dir": self.mktemp(), **self.properties,
             **{key.replace("_", "."): value for key, value in changes.items()},
         }  # fmt: skip
-        service = BrokerService(TurnedReactor(self.server), BrokerSettings.fromProperties(properties, self.fail), zookeeper=self.client)
+        service = BrokerService(
+            TurnedReactor(self.server),
+            BrokerSettings.fromProperties(properties, self.fail),
+            zookeeper=self.client,
+        )
         self.addCleanup(service.stop)
         return service
 

@@ -60,8 +60,13 @@ class RegistrationTests(SynchronousTestCase):
         lines = []
         for name in sorted(self.kazoo.get_children(path or "/")):
             data, stat = self.kazoo.get(f"{path}/{name}")
-            kind, value = "EPHEMERAL " if stat.ephemeralOwner else "persistent", repr(data.decode()) if data else "None/empty"
-            lines.append(f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')} version={stat.version}\n{self.tree(f'{path}/{name}')}")
+            kind, value = (
+                "EPHEMERAL " if stat.ephemeralOwner else "persistent",
+                repr(data.decode()) if data else "None/empty",
+            )
+            lines.append(
+                f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')} version={stat.version}\n{self.tree(f'{path}/{name}')}"
+            )
         return "".join(lines)
 
     def produce(self, broker: BrokerProcess, *topics: str) -> None:
@@ -79,9 +84,14 @@ class RegistrationTests(SynchronousTestCase):
         def timeless(tree: str) -> str:
             return re.sub(r"-\d{13}:", "-MILLIS:", tree)
 
-        self.assertEqual(timeless(self.tree()).replace(f":{broker.port}'", ":29095'"), timeless(treeOf072()))
+        self.assertEqual(
+            timeless(self.tree()).replace(f":{broker.port}'", ":29095'"), timeless(treeOf072())
+        )
         self.assertEqual(broker.stop(), 0)
-        self.assertEqual(self.tree(), "".join(line for line in treeOf072().splitlines(True) if "EPHEMERAL" not in line))
+        self.assertEqual(
+            self.tree(),
+            "".join(line for line in treeOf072().splitlines(True) if "EPHEMERAL" not in line),
+        )
 
     def test_duplicate(self) -> None:
         """A second broker with the same number ends with status 1 and one line that names both; the first goes on."""
@@ -99,7 +109,9 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_fastRestart(self) -> None:
         """A broker that was killed and is started at once waits for its old session to end, and is then registered for good, with its topics."""
-        broker = self.broker(self.mktemp(), zk_sessiontimeout_ms="8000").start()  # longer than a start takes on a busy machine
+        broker = self.broker(
+            self.mktemp(), zk_sessiontimeout_ms="8000"
+        ).start()  # longer than a start takes on a busy machine
         self.produce(broker, "alpha")
         until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
         broker.kill()
@@ -109,7 +121,9 @@ class RegistrationTests(SynchronousTestCase):
         until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")
         data, stat = self.kazoo.get("/brokers/ids/0")
         self.assertTrue(data.endswith(f":{again.port}".encode()))
-        self.assertEqual(self.kazoo.get("/brokers/topics/alpha/0")[1].ephemeralOwner, stat.ephemeralOwner)
+        self.assertEqual(
+            self.kazoo.get("/brokers/topics/alpha/0")[1].ephemeralOwner, stat.ephemeralOwner
+        )
 
     def test_expiry(self) -> None:
         """A broker whose machine stands still for so long that its session expires is registered again when it goes on, with its topics, and serves."""
@@ -124,7 +138,9 @@ class RegistrationTests(SynchronousTestCase):
         data, stat = self.kazoo.get("/brokers/ids/0")
         self.assertEqual(data.split(b":")[1:], before[0].split(b":")[1:])
         self.assertNotEqual((data, stat.ephemeralOwner), (before[0], before[1].ephemeralOwner))
-        self.assertEqual(self.kazoo.get("/brokers/topics/alpha/0")[1].ephemeralOwner, stat.ephemeralOwner)
+        self.assertEqual(
+            self.kazoo.get("/brokers/topics/alpha/0")[1].ephemeralOwner, stat.ephemeralOwner
+        )
         self.produce(broker, "beta")
         until(lambda: self.kazoo.exists("/brokers/topics/beta/0"), "a new topic is registered")
 
@@ -167,9 +183,18 @@ class RegistrationTests(SynchronousTestCase):
         for broker in brokers:
             broker.start()
             self.produce(broker, "alpha")
-        until(lambda: self.kazoo.exists("/brokers/topics") and len(self.kazoo.get_children("/brokers/topics/alpha")) == 3, "all have the topic")
+        until(
+            lambda: (
+                self.kazoo.exists("/brokers/topics")
+                and len(self.kazoo.get_children("/brokers/topics/alpha")) == 3
+            ),
+            "all have the topic",
+        )
         self.assertEqual(sorted(self.kazoo.get_children("/brokers/ids")), ["0", "1", "2"])
         brokers[1].stop()
         brokers[2].kill()
         self.assertEqual(sorted(self.kazoo.get_children("/brokers/topics/alpha")), ["0", "2"])
-        until(lambda: self.kazoo.get_children("/brokers/topics/alpha") == ["0"], "the killed one's session ends")
+        until(
+            lambda: self.kazoo.get_children("/brokers/topics/alpha") == ["0"],
+            "the killed one's session ends",
+        )

@@ -14,7 +14,16 @@ from http.client import HTTPConnection
 from itertools import count
 from typing import Any
 
-from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaRegistryClient, ServerConfig
+from confluent_kafka.schema_registry import (
+    ConfigCompatibilityLevel,
+    Rule,
+    RuleKind,
+    RuleMode,
+    RuleSet,
+    Schema,
+    SchemaRegistryClient,
+    ServerConfig,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -37,8 +46,15 @@ CLICK = json.dumps({
         {"name": "page", "type": ["null", "string"], "default": None},
     ],
 })  # fmt: skip
-WIDER = json.dumps({**json.loads(CLICK), "fields": [*json.loads(CLICK)["fields"], {"name": "ms", "type": "int", "default": 0}]})
-BROKEN_RULE = json.dumps({**json.loads(CLICK), "fields": [*json.loads(CLICK)["fields"], {"name": "ms", "type": "int"}]})
+WIDER = json.dumps(
+    {
+        **json.loads(CLICK),
+        "fields": [*json.loads(CLICK)["fields"], {"name": "ms", "type": "int", "default": 0}],
+    }
+)
+BROKEN_RULE = json.dumps(
+    {**json.loads(CLICK), "fields": [*json.loads(CLICK)["fields"], {"name": "ms", "type": "int"}]}
+)
 HOSTILE = "a/b?c#d%00 <script>&\"'\\../ü💥"
 
 
@@ -75,7 +91,9 @@ class RegistryCase(SynchronousTestCase):
         return self.makeRegistry(name, **properties).start()
 
     def makeRegistry(self, name: str, **properties: str) -> RegistryProcess:
-        registry = RegistryProcess(f"{self.folder}/{name}", self.broker.port, **{"topic": self.topic, **properties})
+        registry = RegistryProcess(
+            f"{self.folder}/{name}", self.broker.port, **{"topic": self.topic, **properties}
+        )
         self.addCleanup(registry.kill)
         return registry
 
@@ -97,18 +115,31 @@ class ConfluentTests(RegistryCase):
         first = client.register_schema("clicks-value", Schema(CLICK, "AVRO"))
         second = client.register_schema("clicks-value", Schema(WIDER, "AVRO"))
         self.assertEqual((first, second), (1, 2))
-        self.assertEqual(self.confluent().register_schema("clicks-value", Schema(json.dumps(json.loads(CLICK), indent=4), "AVRO")), 1)
+        self.assertEqual(
+            self.confluent().register_schema(
+                "clicks-value", Schema(json.dumps(json.loads(CLICK), indent=4), "AVRO")
+            ),
+            1,
+        )
         self.assertEqual(client.register_schema(HOSTILE, Schema(CLICK, "AVRO")), 1)
-        self.assertEqual(json.loads(str(self.confluent().get_schema(2).schema_str)), json.loads(WIDER))
+        self.assertEqual(
+            json.loads(str(self.confluent().get_schema(2).schema_str)), json.loads(WIDER)
+        )
         latest = client.get_latest_version("clicks-value")
-        self.assertEqual((latest.schema_id, latest.version, json.loads(str(latest.schema.schema_str))), (2, 2, json.loads(WIDER)))
+        self.assertEqual(
+            (latest.schema_id, latest.version, json.loads(str(latest.schema.schema_str))),
+            (2, 2, json.loads(WIDER)),
+        )
         self.assertEqual(client.get_version("clicks-value", 1).schema_id, 1)
         found = client.lookup_schema("clicks-value", Schema(CLICK, "AVRO"))
         self.assertEqual((found.schema_id, found.version), (1, 1))
         self.assertEqual(sorted(client.get_subjects()), sorted(["clicks-value", HOSTILE]))
         self.assertEqual(client.get_versions("clicks-value"), [1, 2])
         self.assertEqual(client.get_subjects_by_schema_id(1), sorted(["clicks-value", HOSTILE]))
-        self.assertEqual([(each.subject, each.version) for each in client.get_schema_versions(2)], [("clicks-value", 2)])
+        self.assertEqual(
+            [(each.subject, each.version) for each in client.get_schema_versions(2)],
+            [("clicks-value", 2)],
+        )
         self.assertEqual(client.get_schema_types(), ["AVRO"])
         self.assertEqual(client.get_global_mode(), "READWRITE")
 
@@ -119,7 +150,10 @@ class ConfluentTests(RegistryCase):
         self.assertTrue(client.test_compatibility("s", Schema(WIDER, "AVRO")))
         self.assertFalse(client.test_compatibility("s", Schema(BROKEN_RULE, "AVRO"), verbose=True))
         self.assertFalse(client.test_compatibility_all_versions("s", Schema(BROKEN_RULE, "AVRO")))
-        self.assertIn("reader_field_missing_default_value", self.refused(409, client.register_schema, "s", Schema(BROKEN_RULE, "AVRO")))
+        self.assertIn(
+            "reader_field_missing_default_value",
+            self.refused(409, client.register_schema, "s", Schema(BROKEN_RULE, "AVRO")),
+        )
         self.assertEqual(client.get_compatibility(), "BACKWARD")
         self.refused(40408, client.get_compatibility, "s")
         answer: Any = client.set_compatibility("s", "NONE")
@@ -138,12 +172,34 @@ class ConfluentTests(RegistryCase):
         for name in "abc":
             client.register_schema(name, Schema(CLICK, "AVRO"))
         client.register_schema("a", Schema(WIDER, "AVRO"))
-        self.assertEqual([client.get_subjects(offset=number, limit=1) for number in range(4)], [["a"], ["b"], ["c"], []])
+        self.assertEqual(
+            [client.get_subjects(offset=number, limit=1) for number in range(4)],
+            [["a"], ["b"], ["c"], []],
+        )
         client.delete_subject("b")
         client.delete_version("a", 1)
-        self.assertEqual((client.get_subjects(deleted_only=True), client.get_versions("a", deleted_only=True), client.get_versions("a")), (["b"], [1], [2]))
-        self.assertEqual((client.get_subjects_by_schema_id(1), client.get_subjects_by_schema_id(1, subject_name="a", deleted=True)), (["c"], ["a"]))
-        self.assertEqual([(each.subject, each.version) for each in client.get_schema_versions(1, deleted=True, limit=2)], [("a", 1), ("b", 1)])
+        self.assertEqual(
+            (
+                client.get_subjects(deleted_only=True),
+                client.get_versions("a", deleted_only=True),
+                client.get_versions("a"),
+            ),
+            (["b"], [1], [2]),
+        )
+        self.assertEqual(
+            (
+                client.get_subjects_by_schema_id(1),
+                client.get_subjects_by_schema_id(1, subject_name="a", deleted=True),
+            ),
+            (["c"], ["a"]),
+        )
+        self.assertEqual(
+            [
+                (each.subject, each.version)
+                for each in client.get_schema_versions(1, deleted=True, limit=2)
+            ],
+            [("a", 1), ("b", 1)],
+        )
 
     def test_flows(self) -> None:
         """Its serializer registers, looks up, takes the latest, and normalizes; all payloads have the ids that they should. It checks before it registers."""
@@ -158,21 +214,47 @@ class ConfluentTests(RegistryCase):
             payload = AvroSerializer(self.confluent(), schema, conf=settings)(value, where)
             self.assertEqual(schemaIdOf(payload), 1 if number < 2 else 2)
             self.assertEqual(AvroDeserializer(self.confluent(), WIDER)(payload, where)["user"], "u")
-        found = self.confluent().register_schema_full_response("clicks-value", Schema(CLICK, "AVRO"))
+        found = self.confluent().register_schema_full_response(
+            "clicks-value", Schema(CLICK, "AVRO")
+        )
         self.assertEqual((found.schema_id, found.subject), (1, "clicks-value"))
 
     def test_notTaken(self) -> None:
         """Rules that its serializers would carry out are refused, not lost; so are settings that nobody would heed, and what it may ask for and is not here."""
         client = self.confluent()
-        rule = Rule("encrypt", None, RuleKind.TRANSFORM, RuleMode.WRITEREAD, "ENCRYPT", ["PII"], None, None, None, None, False)
+        rule = Rule(
+            "encrypt",
+            None,
+            RuleKind.TRANSFORM,
+            RuleMode.WRITEREAD,
+            "ENCRYPT",
+            ["PII"],
+            None,
+            None,
+            None,
+            None,
+            False,
+        )
         rules = RuleSet(migration_rules=None, domain_rules=[rule])
-        self.assertIn("ruleSet", self.refused(42201, client.register_schema, "s", Schema(CLICK, "AVRO", rule_set=rules)))
-        self.refused(42205, client.set_config, "s", ServerConfig(compatibility=ConfigCompatibilityLevel.FULL, override_rule_set=rules))
+        self.assertIn(
+            "ruleSet",
+            self.refused(42201, client.register_schema, "s", Schema(CLICK, "AVRO", rule_set=rules)),
+        )
+        self.refused(
+            42205,
+            client.set_config,
+            "s",
+            ServerConfig(compatibility=ConfigCompatibilityLevel.FULL, override_rule_set=rules),
+        )
         self.refused(404, client.get_schema_by_guid, "6f1f8c2e-4a0b-4d5e-9b1a-0123456789ab")
         self.refused(404, client.get_latest_with_metadata, "s", {"owner": "anna"})
         self.refused(40409, client.delete_mode, "s")
-        answer: Any = client.set_config("s", ServerConfig(compatibility=ConfigCompatibilityLevel.FULL))
-        self.assertEqual((answer, client.get_compatibility("s")), ({"compatibility": "FULL"}, "FULL"))
+        answer: Any = client.set_config(
+            "s", ServerConfig(compatibility=ConfigCompatibilityLevel.FULL)
+        )
+        self.assertEqual(
+            (answer, client.get_compatibility("s")), ({"compatibility": "FULL"}, "FULL")
+        )
 
     def test_delete(self) -> None:
         """It deletes versions and subjects, in two steps; ids stay, since data refers to them."""
@@ -189,7 +271,9 @@ class ConfluentTests(RegistryCase):
         self.assertEqual(client.get_subjects(deleted=True), ["s"])
         self.refused(40404, client.delete_subject, "s")
         self.assertEqual(client.get_subjects(), [])
-        self.assertEqual(json.loads(str(self.confluent().get_schema(1).schema_str)), json.loads(CLICK))
+        self.assertEqual(
+            json.loads(str(self.confluent().get_schema(1).schema_str)), json.loads(CLICK)
+        )
 
     def test_errors(self) -> None:
         """What is not there, and what is no schema, has the code that clients know."""
@@ -207,12 +291,21 @@ class ConfluentTests(RegistryCase):
         """What their serializer makes, our decoder reads, through a topic of ours; an id that it has registered is known to our client."""
         serializer = AvroSerializer(self.confluent(), CLICK)
         where = SerializationContext("clicks", MessageField.VALUE)
-        values = [{"user": f"u{number}", "at": number * 1000, "page": None if number % 3 else "/ü"} for number in range(100)]
+        values = [
+            {"user": f"u{number}", "at": number * 1000, "page": None if number % 3 else "/ü"}
+            for number in range(100)
+        ]
         with SyncProducer("127.0.0.1", self.broker.port) as producer:
             producer.send(self.topic + "clicks", 0, [serializer(value, where) for value in values])
         with SimpleConsumer("127.0.0.1", self.broker.port) as consumer:
-            until(lambda: len(consumer.fetch(self.topic + "clicks", 0, 0, 1 << 20).data) > 0, "the messages are visible")
-            payloads = [payload for payload, _ in consumer.fetch(self.topic + "clicks", 0, 0, 1 << 20).payloads()]
+            until(
+                lambda: len(consumer.fetch(self.topic + "clicks", 0, 0, 1 << 20).data) > 0,
+                "the messages are visible",
+            )
+            payloads = [
+                payload
+                for payload, _ in consumer.fetch(self.topic + "clicks", 0, 0, 1 << 20).payloads()
+            ]
         decoder = AvroDecoder(WIDER, self.registry.registryClient().schema)
         found = [decoder.decode(payload) for payload in payloads]
         self.assertEqual([(each["user"], int(each["at"].timestamp() * 1000), each["page"], each["ms"]) for each in found],
@@ -225,8 +318,13 @@ class ConfluentTests(RegistryCase):
         deserializer = AvroDeserializer(self.confluent())
         where = SerializationContext("clicks", MessageField.VALUE)
         for page in (None, "/a"):
-            found = deserializer(encoder.encode({"user": "u", "at": 1_700_000_000_000, "page": page}), where)
-            self.assertEqual((found["user"], found["page"], found["at"].timestamp()), ("u", page, 1_700_000_000.0))
+            found = deserializer(
+                encoder.encode({"user": "u", "at": 1_700_000_000_000, "page": page}), where
+            )
+            self.assertEqual(
+                (found["user"], found["page"], found["at"].timestamp()),
+                ("u", page, 1_700_000_000.0),
+            )
 
 
 class LogTests(RegistryCase):
@@ -236,8 +334,14 @@ class LogTests(RegistryCase):
         """A registry that is killed and started again knows what it knew: ids, versions, rules, deletions. So does a second one."""
         client = self.registry.registryClient()
         for number in range(20):
-            client.register(f"s{number % 10}", json.dumps({"type": "fixed", "name": f"F{number % 10}", "size": 5}))
-        client.register("s0", json.dumps({"type": "fixed", "name": "F0", "size": 5, "doc": "the same, explained"}))
+            client.register(
+                f"s{number % 10}",
+                json.dumps({"type": "fixed", "name": f"F{number % 10}", "size": 5}),
+            )
+        client.register(
+            "s0",
+            json.dumps({"type": "fixed", "name": "F0", "size": 5, "doc": "the same, explained"}),
+        )
         confluent = self.confluent()
         confluent.set_compatibility("s1", "NONE")
         confluent.delete_version("s2", 1)
@@ -249,20 +353,40 @@ class LogTests(RegistryCase):
 
     def snapshot(self, registry: RegistryProcess) -> dict[str, Any]:
         client = SchemaRegistryClient({"url": registry.url})
-        found: dict[str, Any] = {"level": client.get_compatibility(), "all": client.get_subjects(deleted=True)}
+        found: dict[str, Any] = {
+            "level": client.get_compatibility(),
+            "all": client.get_subjects(deleted=True),
+        }
         for subject in client.get_subjects():
-            versions = [client.get_version(subject, version) for version in client.get_versions(subject)]
-            found[subject] = [(each.version, each.schema_id, each.schema.schema_str) for each in versions]
+            versions = [
+                client.get_version(subject, version) for version in client.get_versions(subject)
+            ]
+            found[subject] = [
+                (each.version, each.schema_id, each.schema.schema_str) for each in versions
+            ]
         return found
 
     def test_twoAgree(self) -> None:
         """Two registries on one topic, asked for the same and for different things at once, give every schema one id, and every subject one history."""
         registries = [self.registry, self.startRegistry("two")]
-        schemas = [json.dumps({"type": "record", "name": "R", "fields": [{"name": f"f{number}", "type": "int", "default": 0}]}) for number in range(12)]
+        schemas = [
+            json.dumps(
+                {
+                    "type": "record",
+                    "name": "R",
+                    "fields": [{"name": f"f{number}", "type": "int", "default": 0}],
+                }
+            )
+            for number in range(12)
+        ]
 
         def register(task: int) -> tuple[str, str, int]:
             subject, text = f"s{task % 3}", schemas[task % 12]
-            return subject, text, RegistryClient(registries[task // 12 % 2].url).register(subject, text)
+            return (
+                subject,
+                text,
+                RegistryClient(registries[task // 12 % 2].url).register(subject, text),
+            )
 
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(register, range(72)))
@@ -270,7 +394,9 @@ class LogTests(RegistryCase):
         for _subject, text, schemaId in answers:
             ids.setdefault(text, set()).add(schemaId)
         self.assertEqual({len(found) for found in ids.values()}, {1})
-        self.assertEqual({schemaId for found in ids.values() for schemaId in found}, set(range(1, 13)))
+        self.assertEqual(
+            {schemaId for found in ids.values() for schemaId in found}, set(range(1, 13))
+        )
         for each in registries:
             client = RegistryClient(each.url)
             for subject, text, schemaId in answers:
@@ -292,20 +418,45 @@ class LogTests(RegistryCase):
         client = self.registry.registryClient()
         client.register("before", CLICK)
         with SyncProducer("127.0.0.1", self.broker.port) as producer:
-            wrong = (b'{"registry":1,"request":"x","change":"explode"}', b'{"registry":1,"request":"y","change":"register","subject":5}')
+            wrong = (
+                b'{"registry":1,"request":"x","change":"explode"}',
+                b'{"registry":1,"request":"y","change":"register","subject":5}',
+            )
             producer.send(self.topic, 0, [b"rubbish", *wrong])
         client.register("behind", WIDER)
-        until(lambda: len([line for line in self.registry.lines if "cannot be read, and is skipped" in line]) == 3, "three lines in the log")
+        until(
+            lambda: (
+                len(
+                    [
+                        line
+                        for line in self.registry.lines
+                        if "cannot be read, and is skipped" in line
+                    ]
+                )
+                == 3
+            ),
+            "three lines in the log",
+        )
         self.assertEqual(self.snapshot(self.registry), self.snapshot(self.startRegistry("two")))
 
 
 class HostileTests(RegistryCase):
     """Whoever can reach the port."""
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, Any]:
         connection = HTTPConnection("127.0.0.1", self.registry.port, timeout=30)
         self.addCleanup(connection.close)
-        connection.request(method, path, body, {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}})
+        connection.request(
+            method,
+            path,
+            body,
+            {
+                "Content-Type": "application/json",
+                **{name.replace("_", "-"): value for name, value in headers.items()},
+            },
+        )
         answer = connection.getresponse()
         text = answer.read()
         return answer.status, json.loads(text) if text[:1] in b"{[" and text else text
@@ -351,13 +502,20 @@ class BrokerTests(RegistryCase):
             client.register(f"s{number}", CLICK)
         self.registry.kill()
         self.broker.stop()
-        first = sorted(name for name in os.listdir(f"{self.folder}/log/{self.topic}-0") if name.endswith(".kafka"))[0]
+        first = sorted(
+            name
+            for name in os.listdir(f"{self.folder}/log/{self.topic}-0")
+            if name.endswith(".kafka")
+        )[0]
         os.unlink(f"{self.folder}/log/{self.topic}-0/{first}")
         self.broker = self.startBroker()
         registry = self.makeRegistry("late")
         registry.launch()
         self.assertEqual(registry.wait(), 1)
-        self.assertRegex(registry.log, r"(?m)^pylogbroker: _schemas\d+ begins at \d+, not at 0: the broker's retention has deleted schemas")
+        self.assertRegex(
+            registry.log,
+            r"(?m)^pylogbroker: _schemas\d+ begins at \d+, not at 0: the broker's retention has deleted schemas",
+        )
 
     def test_brokerAway(self) -> None:
         """While the broker is away questions are answered, changes are refused in bounded time and say why; then it goes on."""

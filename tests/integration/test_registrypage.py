@@ -28,12 +28,22 @@ from tests.integration.registryprocess import RegistryProcess
 from tests.integration.sparksession import sharedSession
 
 PAGE = (ROOT / "docs" / "registry.md").read_text(encoding="utf-8")
-CLICK = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "user", "type": "string"}, {"name": "page", "type": "string"}]})
+CLICK = json.dumps(
+    {
+        "type": "record",
+        "name": "Click",
+        "fields": [{"name": "user", "type": "string"}, {"name": "page", "type": "string"}],
+    }
+)
 
 
 def block(language: str, part: str) -> str:
     """The one fenced block of a language that contains C{part}."""
-    [found] = [text for text in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if part in text]
+    [found] = [
+        text
+        for text in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+        if part in text
+    ]
     return str(found)
 
 
@@ -70,7 +80,9 @@ class ExampleTests(TestCase):
     async def run_(self, part: str) -> list[str]:
         """The lines that a program prints; it says nothing else, and ends with 0."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", self.example(part)], env=environment)
+        output, errors, status = await getProcessOutputAndValue(
+            sys.executable, ["-c", self.example(part)], env=environment
+        )
         self.assertEqual((status, errors), (0, b""))
         return output.decode().splitlines()
 
@@ -82,11 +94,15 @@ class ExampleTests(TestCase):
 
     def payloads(self, topic: str) -> list[bytes]:
         with SimpleConsumer("127.0.0.1", self.broker.port) as consumer:
-            return [payload for payload, _nextOffset in consumer.fetch(topic, 0, 0, 1 << 20).payloads()]
+            return [
+                payload for payload, _nextOffset in consumer.fetch(topic, 0, 0, 1 << 20).payloads()
+            ]
 
     def sendClicks(self) -> None:
         """Two, as the page's program for Twisted sends one."""
-        encoder = AvroEncoder(RegistryClient(self.registry.url).register("clicks-value", CLICK), CLICK)
+        encoder = AvroEncoder(
+            RegistryClient(self.registry.url).register("clicks-value", CLICK), CLICK
+        )
         self.send(*(encoder.encode({"user": user, "page": "/"}) for user in ("anna", "bob")))
 
     async def test_twisted(self) -> None:

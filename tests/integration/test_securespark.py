@@ -40,7 +40,14 @@ class SecureSparkTests(SynchronousTestCase):
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
         listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
-        self.cluster = SparkCluster(1, zk_digest=DIGEST, zk_acl="private", listeners=listener, port=str(port), num_partitions="1")
+        self.cluster = SparkCluster(
+            1,
+            zk_digest=DIGEST,
+            zk_acl="private",
+            listeners=listener,
+            port=str(port),
+            num_partitions="1",
+        )
         self.addCleanup(self.cluster.end)
         key = authority.issue("spark")
         secret = f"groupid=somebody\nzk.digest={DIGEST}\nzk.acl=private\nbroker.endpoint=tls:{{host}}:{{port}}:trustRoots={authority.trustFolder()}"
@@ -60,11 +67,17 @@ class SecureSparkTests(SynchronousTestCase):
     def send(self, *values: str, **options: str) -> None:
         """A batch to a topic."""
         rows = self.spark.createDataFrame([(value,) for value in values], "value string")
-        rows.write.format("pylogbroker").mode("append").options(**self.given(topic="t", **options)).save()
+        rows.write.format("pylogbroker").mode("append").options(
+            **self.given(topic="t", **options)
+        ).save()
 
     def read(self, topic: str, **options: str) -> Any:
         """All of a topic."""
-        return self.spark.read.format("pylogbroker").options(**self.given(subscribe=topic, **options)).load()
+        return (
+            self.spark.read.format("pylogbroker")
+            .options(**self.given(subscribe=topic, **options))
+            .load()
+        )
 
     def values(self, rows: Any) -> list[str]:
         return sorted(bytes(row["value"]).decode() for row in rows.select("value").collect())
@@ -74,22 +87,50 @@ class SecureSparkTests(SynchronousTestCase):
         self.send("one", "two")
         self.assertEqual(self.values(self.read("t")), ["one", "two"])
         listed = {"brokers": self.cluster.listed, "config": self.config, "subscribe": "t"}
-        self.assertEqual(self.values(self.spark.read.format("pylogbroker").options(**listed).load()), ["one", "two"])
+        self.assertEqual(
+            self.values(self.spark.read.format("pylogbroker").options(**listed).load()),
+            ["one", "two"],
+        )
         self.stream()
         self.assertEqual(self.values(self.read("again")), ["one", "two"])
-        self.load("--config", self.config, "--topic", "again", "--offsets-out", f"{self.folder}/offsets")
+        self.load(
+            "--config", self.config, "--topic", "again", "--offsets-out", f"{self.folder}/offsets"
+        )
         self.assertEqual(self.values(table(self.spark, f"{self.folder}/table")), ["one", "two"])
         self.assertIn("\tagain\t0\t", Path(f"{self.folder}/offsets").read_text(encoding="utf-8"))
-        own = dict(line.split("=", 1) for line in Path(self.config).read_text(encoding="utf-8").splitlines())
-        self.send("three", config="", zookeeperDigest=DIGEST, zookeeperAcl="private", brokerEndpoint=own["broker.endpoint"])
-        self.load("--whitelist", "t|again", *(f"--set={key}={own[key]}" for key in ("zk.digest", "broker.endpoint")))
+        own = dict(
+            line.split("=", 1)
+            for line in Path(self.config).read_text(encoding="utf-8").splitlines()
+        )
+        self.send(
+            "three",
+            config="",
+            zookeeperDigest=DIGEST,
+            zookeeperAcl="private",
+            brokerEndpoint=own["broker.endpoint"],
+        )
+        self.load(
+            "--whitelist",
+            "t|again",
+            *(f"--set={key}={own[key]}" for key in ("zk.digest", "broker.endpoint")),
+        )
         self.assertEqual(table(self.spark, f"{self.folder}/table").count(), 5)
 
     def stream(self) -> None:
         """One topic to another; the number that is kept belongs to who has written it."""
-        stream = self.spark.readStream.format("pylogbroker").options(**self.given(subscribe="t", startingOffsets="earliest")).load()
+        stream = (
+            self.spark.readStream.format("pylogbroker")
+            .options(**self.given(subscribe="t", startingOffsets="earliest"))
+            .load()
+        )
         options = self.given(topic="again", checkpointLocation=f"{self.folder}/checkpoint")
-        query = stream.select("value").writeStream.format("pylogbroker").options(**options).trigger(availableNow=True).start()
+        query = (
+            stream.select("value")
+            .writeStream.format("pylogbroker")
+            .options(**options)
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         admin = KazooClient(hosts=self.cluster.zookeeper, auth_data=[("digest", DIGEST)])
         admin.start()
@@ -104,18 +145,28 @@ class SecureSparkTests(SynchronousTestCase):
         """To a table."""
         with open(f"{self.folder}/output", "wb") as file:
             streams = Streams(-1, file.fileno(), io.StringIO())
-            options, _command = prepare(["load", f"{self.folder}/table", "--zookeeper", self.cluster.zookeeper, *arguments], streams)
+            options, _command = prepare(
+                ["load", f"{self.folder}/table", "--zookeeper", self.cluster.zookeeper, *arguments],
+                streams,
+            )
             self.assertEqual(load(options, streams), 0)
 
     def test_refused(self) -> None:
         """Without credentials, or with wrong ones, ZooKeeper refuses; without a certificate, the broker. The password is never shown."""
         self.send("one")
         for digest in ("", "all:wrong-secret"):
-            own = {"config": "", "timeoutMs": "5000", "retryCount": "0"} | ({"zookeeperDigest": digest} if digest else {})
+            own = {"config": "", "timeoutMs": "5000", "retryCount": "0"} | (
+                {"zookeeperDigest": digest} if digest else {}
+            )
             text = str(self.assertRaises(PySparkException, self.read("t", **own).collect))
             self.assertIn("ZookeeperError", text)
             self.assertNotIn("secret", text)
-        text = str(self.assertRaises(PySparkException, self.read("t", config=self.keyless, timeoutMs="2000", retryCount="0").collect))
+        text = str(
+            self.assertRaises(
+                PySparkException,
+                self.read("t", config=self.keyless, timeoutMs="2000", retryCount="0").collect,
+            )
+        )
         self.assertIn(ConnectionError.__name__, text)
         error = self.assertRaises(PylogbrokerError, self.load, "--topic", "t")
         self.assertIn("NoAuth", str(error))

@@ -71,7 +71,9 @@ class SecureToolTests(CommandCase):
             port = taken.getsockname()[1]
         listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
         own = {"zk.digest": DIGEST, "zk.acl": "private", "listeners": listener, "port": str(port)}
-        broker = LocalBroker(reactor, {**registered(servers, number, partitionCount=1), **own, **more})
+        broker = LocalBroker(
+            reactor, {**registered(servers, number, partitionCount=1), **own, **more}
+        )
         self.addCleanup(broker.stop)
         await broker.start()
         return f"127.0.0.1:{port}", broker
@@ -92,15 +94,30 @@ class SecureToolTests(CommandCase):
         atBroker = ("--broker", self.address, "--topic", "t")
         await self.tool("produce", lines, *atBroker)
         await self.inCluster("produce", lines, "--topic", "t")
-        self.assertEqual((await self.tool("consume", *atBroker, "--from-beginning")).output, b"one\ntwo\nthree\n" * 2)
-        found = (await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")).output
-        self.assertEqual(sorted(found.split()), [b"one", b"one", b"three", b"three", b"two", b"two"])
+        self.assertEqual(
+            (await self.tool("consume", *atBroker, "--from-beginning")).output,
+            b"one\ntwo\nthree\n" * 2,
+        )
+        found = (
+            await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")
+        ).output
+        self.assertEqual(
+            sorted(found.split()), [b"one", b"one", b"three", b"three", b"two", b"two"]
+        )
         end = int((await self.tool("offsets", *atBroker)).output)
-        self.assertEqual(json.loads((await self.inCluster("topics", "t", "--json")).output)["topics"][0]["size"], end)
+        self.assertEqual(
+            json.loads((await self.inCluster("topics", "t", "--json")).output)["topics"][0]["size"],
+            end,
+        )
         [broker] = json.loads((await self.inCluster("brokers", "--json")).output)["brokers"]
-        self.assertEqual((f"{broker['host']}:{broker['port']}", broker["answers"]), (self.address, True))
+        self.assertEqual(
+            (f"{broker['host']}:{broker['port']}", broker["answers"]), (self.address, True)
+        )
         [group] = json.loads((await self.inCluster("groups", "g", "--json")).output)["groups"]
-        self.assertEqual([(each["offset"], each["end"], each["lag"]) for each in group["partitions"]], [(end, end, 0)])
+        self.assertEqual(
+            [(each["offset"], each["end"], each["lag"]) for each in group["partitions"]],
+            [(end, end, 0)],
+        )
         exported = (await self.inCluster("groups", "export", "g")).output
         self.assertEqual(exported, b"/consumers/g/offsets/t/0-0:%d\n" % end)
         await self.inCluster("groups", "reset", "g", "--to", "earliest", "--execute")
@@ -109,22 +126,73 @@ class SecureToolTests(CommandCase):
         self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"%d" % end)
         self.assertIn(b"successful", (await self.inCluster("groups", "verify", "g")).output)
         await self.translate(end)
-        await self.inCluster("replay", "--topic", "t", "--to-topic", "again", "--to-zookeeper", self.servers, "--to-config", self.config)
-        self.assertEqual(json.loads((await self.inCluster("topics", "again", "--json")).output)["topics"][0]["size"], end)
+        await self.inCluster(
+            "replay",
+            "--topic",
+            "t",
+            "--to-topic",
+            "again",
+            "--to-zookeeper",
+            self.servers,
+            "--to-config",
+            self.config,
+        )
+        self.assertEqual(
+            json.loads((await self.inCluster("topics", "again", "--json")).output)["topics"][0][
+                "size"
+            ],
+            end,
+        )
         await self.inCluster("perf", "produce", "--topic", "speed", "--messages", "10", "--confirm")
-        await self.tool("perf", "produce", "--broker", self.address, "--topic", "speed", "--messages", "10", "--confirm")
-        for arguments in (("perf", "consume", "--zookeeper", self.servers, "--idle-ms", "300"), ("perf", "simple-consume", "--broker", self.address)):
+        await self.tool(
+            "perf",
+            "produce",
+            "--broker",
+            self.address,
+            "--topic",
+            "speed",
+            "--messages",
+            "10",
+            "--confirm",
+        )
+        for arguments in (
+            ("perf", "consume", "--zookeeper", self.servers, "--idle-ms", "300"),
+            ("perf", "simple-consume", "--broker", self.address),
+        ):
             row = json.loads((await self.tool(*arguments, "--topic", "speed", "--json")).output)
             self.assertEqual(row["data.consumed.in.nMsg"], 20)
-        await self.tool("audit", "--tier", f"live={self.servers}", "--topic", "t", "--set", "grace.ms=0")
-        withCluster = {name for name, parser in commands().items() if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())}
-        self.assertEqual(self.told, withCluster - {"load"})  # that one reads by Spark's data source: tests.integration.test_securespark
+        await self.tool(
+            "audit", "--tier", f"live={self.servers}", "--topic", "t", "--set", "grace.ms=0"
+        )
+        withCluster = {
+            name
+            for name, parser in commands().items()
+            if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())
+        }
+        self.assertEqual(
+            self.told, withCluster - {"load"}
+        )  # that one reads by Spark's data source: tests.integration.test_securespark
 
     async def translate(self, end: int) -> None:
         """C{groups translate}, to where a mirror has written down that nothing is known."""
-        await write(self.admin, "/consumers/m/mirror/t/0-0", OffsetTable(entries=[(0, {})]).encode())
-        clusters = ("--from", self.servers, "--from-config", self.config, "--zookeeper", self.servers)
-        changes = json.loads((await self.tool("groups", "translate", "g", *clusters, "--mirror-group", "m", "--json")).output)["changes"]
+        await write(
+            self.admin, "/consumers/m/mirror/t/0-0", OffsetTable(entries=[(0, {})]).encode()
+        )
+        clusters = (
+            "--from",
+            self.servers,
+            "--from-config",
+            self.config,
+            "--zookeeper",
+            self.servers,
+        )
+        changes = json.loads(
+            (
+                await self.tool(
+                    "groups", "translate", "g", *clusters, "--mirror-group", "m", "--json"
+                )
+            ).output
+        )["changes"]
         self.assertEqual([(each["old"], each["new"]) for each in changes], [(end, 0)])
 
     async def perform(self, *arguments: str, **more: Any) -> Outcome:
@@ -138,36 +206,61 @@ class SecureToolTests(CommandCase):
         await self.serve(target)
         await self.inCluster("produce", self.write(b"one\ntwo\nthree\n"), "--topic", "t")
         own = {"zk.digest": DIGEST, "zk.acl": "private", "broker.endpoint": self.template}
-        source = {**own, "zk.connect": self.servers, "groupid": "mirror", "fetcher.backoff.ms": "20"}
-        settings = MirrorSettings.fromProperties([source], {**own, "zk.connect": target}, whitelist("t"), self.fail, isKeeping=True)
+        source = {
+            **own,
+            "zk.connect": self.servers,
+            "groupid": "mirror",
+            "fetcher.backoff.ms": "20",
+        }
+        settings = MirrorSettings.fromProperties(
+            [source], {**own, "zk.connect": target}, whitelist("t"), self.fail, isKeeping=True
+        )
         mirror = MirrorService(reactor, settings)
         mirror.startService()
         self.addCleanup(mirror.stopService)
         while mirror.counters.confirmedCount < 3:
             await deferLater(reactor, 0.02)
         await mirror.stopService()
-        found = await self.tool("consume", "--zookeeper", target, "--topic", "t", "--from-beginning")
+        found = await self.tool(
+            "consume", "--zookeeper", target, "--topic", "t", "--from-beginning"
+        )
         self.assertEqual(found.output, b"one\ntwo\nthree\n")
-        [row] = json.loads((await self.inCluster("groups", "mirror", "--json")).output)["groups"][0]["partitions"]
+        [row] = json.loads((await self.inCluster("groups", "mirror", "--json")).output)["groups"][
+            0
+        ]["partitions"]
         self.assertEqual((row["lag"], row["offset"]), (0, row["end"]))
 
     async def test_brokersConsole(self) -> None:
         """The page that a broker serves asks the others with the certificate that C{broker.endpoint} names; without it, it says that they do not answer."""
-        await self.tool("produce", self.write(b"one\ntwo\n"), "--broker", self.address, "--topic", "t")
+        await self.tool(
+            "produce", self.write(b"one\ntwo\n"), "--broker", self.address, "--topic", "t"
+        )
         for number, more in ((1, {"broker.endpoint": self.template}), (2, {})):
-            _address, broker = await self.begin(self.servers, number, **{"http.listener": "0", **more})
+            _address, broker = await self.begin(
+                self.servers, number, **{"http.listener": "0", **more}
+            )
             assert broker.broker.console is not None
             port = broker.broker.console.port.getHost().port
             state = (await get(port, "/api/state")).json()
             [row] = [each for each in state["brokers"] if each["id"] == 0]
-            [part] = [each for topic in state["topics"] for each in topic["partitions"] if (topic["name"], each["broker"]) == ("t", 0)]
-            self.assertEqual((bool(row["problem"]), bool(part["problem"])), (not more, not more), state)
+            [part] = [
+                each
+                for topic in state["topics"]
+                for each in topic["partitions"]
+                if (topic["name"], each["broker"]) == ("t", 0)
+            ]
+            self.assertEqual(
+                (bool(row["problem"]), bool(part["problem"])), (not more, not more), state
+            )
             peeked = await get(port, "/api/messages?topic=t&broker=0&partition=0")
             self.assertEqual(b64encode(b"two") in peeked.body, bool(more), peeked)
 
     async def test_set(self) -> None:
         """What the file says can be said on the command line instead."""
-        changes = [f"--set={key}={value}" for key, value in (("zk.digest", DIGEST), ("broker.endpoint", self.template))]
+        changes = [
+            f"--set={key}={value}"
+            for key, value in (("zk.digest", DIGEST), ("broker.endpoint", self.template))
+        ]
         result = await self.perform("brokers", "--zookeeper", self.servers, *changes)
         self.assertEqual((result.code, result.errors), (0, ""))
 
@@ -175,14 +268,25 @@ class SecureToolTests(CommandCase):
         """Without credentials ZooKeeper refuses, with wrong ones, too; without a certificate the broker does not answer. The password is never shown."""
         await self.inCluster("produce", self.write(b"one\n"), "--topic", "t")
         await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")
-        for arguments in (("brokers",), ("topics",), ("groups",), ("consume", "--topic", "t", "--group", "g")):
+        for arguments in (
+            ("brokers",),
+            ("topics",),
+            ("groups",),
+            ("consume", "--topic", "t", "--group", "g"),
+        ):
             for more in ((), ("--set", "zk.digest=all:wrong")):
-                result = await self.perform(*arguments, "--zookeeper", self.servers, "--timeout-ms", "3000", *more)
+                result = await self.perform(
+                    *arguments, "--zookeeper", self.servers, "--timeout-ms", "3000", *more
+                )
                 self.assertEqual((result.code, result.output), (1, b""), arguments)
                 self.assertIn("access control", result.errors)
                 self.assertNotIn("wrong", result.errors)
-        result = await self.perform("brokers", "--zookeeper", self.servers, "--config", self.keyless, "--timeout-ms", "3000")
+        result = await self.perform(
+            "brokers", "--zookeeper", self.servers, "--config", self.keyless, "--timeout-ms", "3000"
+        )
         self.assertEqual(result.code, 1)
         self.assertIn("broker 0 at", result.errors)
-        result = await self.perform("offsets", "--broker", self.address, "--topic", "t", "--timeout-ms", "1000")
+        result = await self.perform(
+            "offsets", "--broker", self.address, "--topic", "t", "--timeout-ms", "1000"
+        )
         self.assertEqual((result.code, result.output), (1, b""))

@@ -21,7 +21,13 @@ from pylogbroker import blocking
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.errors import ConnectionError, NoAuthException, PylogbrokerError, RemoteUnknownError, ZookeeperError  # noqa: A004
+from pylogbroker.errors import (
+    ConnectionError,
+    NoAuthException,
+    PylogbrokerError,
+    RemoteUnknownError,
+    ZookeeperError,
+)  # noqa: A004
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.model import EARLIEST
 from pylogbroker.producer.producer import Producer
@@ -54,14 +60,23 @@ class SecurityCase(TestCase):
 
     def lines(self, what: str) -> list[str]:
         """What was logged, with a word in it."""
-        texts = [formatEvent(event) for event in self.events if event.get("log_namespace", "").startswith("pylogbroker.broker")]
+        texts = [
+            formatEvent(event)
+            for event in self.events
+            if event.get("log_namespace", "").startswith("pylogbroker.broker")
+        ]
         return [text for text in texts if what in text]
 
-    async def serve(self, rules: str | None = None, clientCAs: bool = True, **properties: str) -> LocalBroker:
+    async def serve(
+        self, rules: str | None = None, clientCAs: bool = True, **properties: str
+    ) -> LocalBroker:
         listener = f"tls:0:privateKey={self.authority.issue('broker')}:interface=127.0.0.1"
         if clientCAs:
             listener += f":clientCAs={self.authority.ca}"
-        given = {"listeners": listener, **{key.replace("_", "."): value for key, value in properties.items()}}
+        given = {
+            "listeners": listener,
+            **{key.replace("_", "."): value for key, value in properties.items()},
+        }
         if rules is not None:
             path = os.path.join(self.authority.folder, "allow.txt")
             with open(path, "w") as file:
@@ -73,7 +88,11 @@ class SecurityCase(TestCase):
         return broker
 
     def template(self, name: str | None, authority: Authority | None = None) -> str:
-        own = "" if name is None else ":certificate={0}:privateKey={0}".format((authority or self.authority).issue(name))
+        own = (
+            ""
+            if name is None
+            else ":certificate={0}:privateKey={0}".format((authority or self.authority).issue(name))
+        )
         return f"tls:{{host}}:{{port}}:trustRoots={self.authority.trustFolder()}{own}"
 
     def endpoint(self, name: str | None, authority: Authority | None = None) -> str:
@@ -86,7 +105,13 @@ class SecurityCase(TestCase):
             return error
         raise self.failureException(f"nothing of {kinds}")
 
-    async def produce(self, name: str | None, topic: str, payload: bytes = b"x", authority: Authority | None = None) -> None:
+    async def produce(
+        self,
+        name: str | None,
+        topic: str,
+        payload: bytes = b"x",
+        authority: Authority | None = None,
+    ) -> None:
         """Send, and prove that the broker has taken it."""
         producer = SyncProducer(reactor, self.endpoint(name, authority), connectTimeoutMs=3000)
         try:
@@ -96,12 +121,17 @@ class SecurityCase(TestCase):
             await producer.close().addErrback(lambda _failure: None)
 
     def consumer(self, name: str | None, authority: Authority | None = None) -> SimpleConsumer:
-        consumer = SimpleConsumer(reactor, self.endpoint(name, authority), timeoutMs=5000, connectTimeoutMs=3000)
+        consumer = SimpleConsumer(
+            reactor, self.endpoint(name, authority), timeoutMs=5000, connectTimeoutMs=3000
+        )
         self.addCleanup(consumer.close)
         return consumer
 
     async def fetch(self, name: str | None, topic: str) -> list[bytes]:
-        return [payload for payload, _ in (await self.consumer(name).fetch(topic, 0, 0, 1 << 16)).payloads()]
+        return [
+            payload
+            for payload, _ in (await self.consumer(name).fetch(topic, 0, 0, 1 << 16)).payloads()
+        ]
 
     async def stored(self, topic: str) -> int:
         """Bytes that the broker has of a topic."""
@@ -184,7 +214,14 @@ class CertificateTests(SecurityCase):
         self.assertEqual(await deferToThread(stay), b"")
         self.assertEqual(len(self.lines("TLS handshake: cut off")), 1)
         service = broker.broker.service
-        self.assertEqual((len(service.factory.connections), len(service.factory.unshaken), service.counters.connections.slowCount), (1, 0, 1))
+        self.assertEqual(
+            (
+                len(service.factory.connections),
+                len(service.factory.unshaken),
+                service.counters.connections.slowCount,
+            ),
+            (1, 0, 1),
+        )
 
     async def test_oldTls(self) -> None:
         """TLS before 1.2 is not spoken."""
@@ -200,7 +237,10 @@ class CertificateTests(SecurityCase):
                 warnings.simplefilter("ignore", DeprecationWarning)
                 context.minimum_version = ssl.TLSVersion.TLSv1
                 context.maximum_version = ssl.TLSVersion.TLSv1_1
-            with socket.create_connection(("127.0.0.1", broker.port), 30) as plain, context.wrap_socket(plain):
+            with (
+                socket.create_connection(("127.0.0.1", broker.port), 30) as plain,
+                context.wrap_socket(plain),
+            ):
                 pass
 
         with self.assertRaises(OSError):
@@ -220,7 +260,9 @@ class ClosedTests(SecurityCase):
         context.load_cert_chain(self.authority.issue("loader"))
         return RawClient.over(context.wrap_socket(plain, server_hostname="localhost"))
 
-    async def both(self, properties: dict[str, str] | None = None) -> list[tuple[LocalBroker, bool]]:
+    async def both(
+        self, properties: dict[str, str] | None = None
+    ) -> list[tuple[LocalBroker, bool]]:
         plain = LocalBroker(reactor, properties or {})
         self.addCleanup(plain.stop)
         await plain.start()
@@ -233,10 +275,17 @@ class ClosedTests(SecurityCase):
             frame = encodeProduce("clicks", 0, encodeSet([inner]))
             middle = frame.index(inner)
 
-            def talk(broker: LocalBroker = broker, isTls: bool = isTls, frame: bytes = frame, middle: int = middle) -> list[int]:
+            def talk(
+                broker: LocalBroker = broker,
+                isTls: bool = isTls,
+                frame: bytes = frame,
+                middle: int = middle,
+            ) -> list[int]:
                 with self.connect(broker.port, isTls) as client:
                     client.produce("status", 0, encodeSet([b"one"]))
-                    client.send(encodeOffsets("status", 0, EARLIEST, 1) + self.notKnown + frame[:middle])
+                    client.send(
+                        encodeOffsets("status", 0, EARLIEST, 1) + self.notKnown + frame[:middle]
+                    )
                     answer = decodeOffsets(client.receiveBody())[1]
                     self.assertTrue(client.isClosed())
                     try:
@@ -249,7 +298,9 @@ class ClosedTests(SecurityCase):
             counters = broker.broker.service.counters.connections
             while broker.broker.service.factory.connections:
                 await deferLater(reactor, 0.01)
-            self.assertEqual({place.topic for place in broker.broker.service.directory.logs}, {"status"})
+            self.assertEqual(
+                {place.topic for place in broker.broker.service.directory.logs}, {"status"}
+            )
             self.assertEqual(counters.malformedCount, 1)
 
     async def test_neverEnds(self) -> None:
@@ -266,8 +317,13 @@ class ClosedTests(SecurityCase):
             service = broker.broker.service
             while service.factory.connections or not service.counters.connections.malformedCount:
                 await deferLater(reactor, 0.01)
-            self.assertEqual((service.factory.lingering, service.counters.connections.slowCount), ({}, int(isTls)))
-        self.assertEqual(len(self.lines("does not end its side of a connection that was closed: cut off")), 1)
+            self.assertEqual(
+                (service.factory.lingering, service.counters.connections.slowCount),
+                ({}, int(isTls)),
+            )
+        self.assertEqual(
+            len(self.lines("does not end its side of a connection that was closed: cut off")), 1
+        )
 
 
 class ThreadTests(SecurityCase):
@@ -297,7 +353,9 @@ class ThreadTests(SecurityCase):
         other = Authority(self.mktemp(), "somebody else")
 
         def refused(description: str) -> None:
-            with blocking.SimpleConsumer(*blocking.endpoint(description), timeoutMs=5_000, connectTimeoutMs=1_000) as consumer:
+            with blocking.SimpleConsumer(
+                *blocking.endpoint(description), timeoutMs=5_000, connectTimeoutMs=1_000
+            ) as consumer:
                 self.assertRaises(ConnectionError, consumer.fetch, "t", 0, 0, 100)
 
         def run() -> None:
@@ -305,7 +363,12 @@ class ThreadTests(SecurityCase):
                 refused(description)
 
         address = f"127.0.0.1:{broker.port}"
-        descriptions = (self.endpoint(None), self.endpoint("stranger", other), address, f"tls:{address}:trustRoots={other.trustFolder()}")
+        descriptions = (
+            self.endpoint(None),
+            self.endpoint("stranger", other),
+            address,
+            f"tls:{address}:trustRoots={other.trustFolder()}",
+        )
         await deferToThread(run)
         self.assertEqual(broker.broker.service.counters.requests.fetchCount, 0)
 
@@ -321,7 +384,15 @@ class AllowListTests(SecurityCase):
         await producer.multiSend([("clicks", 0, [b"two"]), ("public-1", 0, [b"three"])])
         await producer.close()
         consumer = self.consumer("reader")
-        while len(found := [payload for payload, _ in (await consumer.fetch("clicks", 0, 0, 1000)).payloads()]) < 2:
+        while (
+            len(
+                found := [
+                    payload
+                    for payload, _ in (await consumer.fetch("clicks", 0, 0, 1000)).payloads()
+                ]
+            )
+            < 2
+        ):
             pass
         self.assertEqual(found, [b"one", b"two"])
         both = await consumer.multifetch([("clicks", 0, 0, 1000), ("public-1", 0, 0, 1000)])
@@ -335,7 +406,9 @@ class AllowListTests(SecurityCase):
         for _attempt in range(3):
             await self.refused(self.produce("reader", "clicks"), PylogbrokerError)
         await self.refused(self.produce("loader", "other"), PylogbrokerError)
-        self.assertEqual({place.topic for place in self.broker.broker.service.directory.logs}, set())
+        self.assertEqual(
+            {place.topic for place in self.broker.broker.service.directory.logs}, set()
+        )
         self.assertEqual(len(self.lines("'reader' may not produce 'clicks'")), 1, self.lines(""))
         self.assertEqual(len(self.lines("'loader' may not produce 'other'")), 1)
         self.assertEqual(self.lines("Closed the connection"), [])
@@ -346,25 +419,33 @@ class AllowListTests(SecurityCase):
         await self.produce("anybody", "public-1", b"seen")
         await self.refused(self.fetch("loader", "clicks"), RemoteUnknownError)
         consumer = self.consumer("loader")
-        refused, allowed = await consumer.multifetch([("clicks", 0, 0, 1000), ("public-1", 0, 0, 1000)])
+        refused, allowed = await consumer.multifetch(
+            [("clicks", 0, 0, 1000), ("public-1", 0, 0, 1000)]
+        )
         self.assertIsInstance(refused.error, RemoteUnknownError)
         self.assertEqual([payload for payload, _ in allowed.payloads()], [b"seen"])
         await self.refused(consumer.getOffsetsBefore("status", 0, EARLIEST, 1), ConnectionError)
-        self.assertEqual(await consumer.getOffsetsBefore("clicks", 0, EARLIEST, 1), [0])  # who may produce there may ask
+        self.assertEqual(
+            await consumer.getOffsetsBefore("clicks", 0, EARLIEST, 1), [0]
+        )  # who may produce there may ask
         self.assertEqual(len(self.lines("'loader' may not fetch 'clicks'")), 1, self.lines(""))
         self.assertEqual(self.lines("code -1"), [])
 
     async def test_plainListener(self) -> None:
         """At a plain listener nobody has a name, and gets what everybody and C{-} gets."""
         await self.serve(RULES + "- fetch status\n")
-        plain = LocalBroker(reactor, {"allow.file": os.path.join(self.authority.folder, "allow.txt")})
+        plain = LocalBroker(
+            reactor, {"allow.file": os.path.join(self.authority.folder, "allow.txt")}
+        )
         self.addCleanup(plain.stop)
         await plain.start()
         consumer = SimpleConsumer(reactor, plain.endpoint)
         self.addCleanup(consumer.close)
         self.assertIs((await consumer.fetch("status", 0, 0, 100)).error, None)
         self.assertIsInstance((await consumer.fetch("clicks", 0, 0, 100)).error, RemoteUnknownError)
-        self.assertEqual(len(self.lines("a client without a certificate may not fetch 'clicks'")), 1)
+        self.assertEqual(
+            len(self.lines("a client without a certificate may not fetch 'clicks'")), 1
+        )
 
     async def test_flood(self) -> None:
         """Thousands of refused names fill neither the log nor the counters."""
@@ -372,7 +453,9 @@ class AllowListTests(SecurityCase):
         service = broker.broker.service
         consumer = self.consumer(None)
         for start in range(0, 1500, 250):
-            await consumer.multifetch([(f"topic {number}", 0, 0, 100) for number in range(start, start + 250)])
+            await consumer.multifetch(
+                [(f"topic {number}", 0, 0, 100) for number in range(start, start + 250)]
+            )
         self.assertLess(len(self.lines("may not fetch")), 1010)
         self.assertEqual(len(service.counters.topics), 0)
 
@@ -386,7 +469,11 @@ class AllowListTests(SecurityCase):
         await second.addErrback(lambda _failure: None)
         await producer.close().addErrback(lambda _failure: None)
         consumer = self.consumer("reader")
-        while not (found := [payload for payload, _ in (await consumer.fetch("clicks", 0, 0, 100)).payloads()]):
+        while not (
+            found := [
+                payload for payload, _ in (await consumer.fetch("clicks", 0, 0, 100)).payloads()
+            ]
+        ):
             pass
         self.assertEqual(found, [b"one"])
 
@@ -416,7 +503,13 @@ class ZookeeperTests(SecurityCase):
     async def test_readable(self) -> None:
         """What a broker has created others can read and not change, unless they have its credentials."""
         servers = await self.chroot()
-        await self.serve(enable_zookeeper="true", zk_connect=servers, hostname="127.0.0.1", port="1", zk_digest="broker:secret")
+        await self.serve(
+            enable_zookeeper="true",
+            zk_connect=servers,
+            hostname="127.0.0.1",
+            port="1",
+            zk_digest="broker:secret",
+        )
         stranger = await self.client(servers)
         self.assertIn(b"127.0.0.1", (await stranger.get("/brokers/ids/0"))[0] or b"")
         await self.refused(stranger.set("/brokers/ids/0", b"x"), NoAuthException)
@@ -429,14 +522,28 @@ class ZookeeperTests(SecurityCase):
     async def test_private(self) -> None:
         """C{zk.acl=private}: others cannot even read."""
         servers = await self.chroot()
-        await self.serve(enable_zookeeper="true", zk_connect=servers, hostname="127.0.0.1", port="1", zk_digest="broker:secret", zk_acl="private")
+        await self.serve(
+            enable_zookeeper="true",
+            zk_connect=servers,
+            hostname="127.0.0.1",
+            port="1",
+            zk_digest="broker:secret",
+            zk_acl="private",
+        )
         stranger = await self.client(servers)
         await self.refused(stranger.get("/brokers/ids/0"), NoAuthException)
 
     async def test_open(self) -> None:
         """C{zk.acl=open}, or no credentials: everybody may do everything, as with 0.7."""
         servers = await self.chroot()
-        await self.serve(enable_zookeeper="true", zk_connect=servers, hostname="127.0.0.1", port="1", zk_digest="broker:secret", zk_acl="open")
+        await self.serve(
+            enable_zookeeper="true",
+            zk_connect=servers,
+            hostname="127.0.0.1",
+            port="1",
+            zk_digest="broker:secret",
+            zk_acl="open",
+        )
         stranger = await self.client(servers)
         await stranger.create("/brokers/ids/1", b"x")
 
@@ -446,7 +553,14 @@ class ZookeeperTests(SecurityCase):
         right = await self.client(servers, "broker:secret")
         await right.create("/brokers")
         error = await self.refused(
-            self.serve(enable_zookeeper="true", zk_connect=servers, hostname="127.0.0.1", port="1", zk_digest="broker:wrong"), ZookeeperError
+            self.serve(
+                enable_zookeeper="true",
+                zk_connect=servers,
+                hostname="127.0.0.1",
+                port="1",
+                zk_digest="broker:wrong",
+            ),
+            ZookeeperError,
         )
         self.assertIn("access control", str(error))
         self.assertNotIn("wrong", str(error))
@@ -467,14 +581,31 @@ class ZookeeperTests(SecurityCase):
         zookeeper = {"zk.connect": servers, "zk.digest": "all:secret", "zk.acl": "private"}
         self.broker = LocalBroker(
             reactor,
-            {**zookeeper, "listeners": listener, "port": str(port), "hostname": "127.0.0.1", "enable.zookeeper": "true", "allow.file": path},
+            {
+                **zookeeper,
+                "listeners": listener,
+                "port": str(port),
+                "hostname": "127.0.0.1",
+                "enable.zookeeper": "true",
+                "allow.file": path,
+            },
         )
         self.addCleanup(self.broker.stop)
         await self.broker.start()
-        producer = Producer(reactor, {**zookeeper, "broker.endpoint": self.template("loader"), "confirm": "true"})
+        producer = Producer(
+            reactor, {**zookeeper, "broker.endpoint": self.template("loader"), "confirm": "true"}
+        )
         await producer.send("clicks", b"one")
         await producer.close()
-        consumer = ConsumerConnector(reactor, {**zookeeper, "broker.endpoint": self.template("reader"), "groupid": "g", "fetcher.backoff.ms": "20"})
+        consumer = ConsumerConnector(
+            reactor,
+            {
+                **zookeeper,
+                "broker.endpoint": self.template("reader"),
+                "groupid": "g",
+                "fetcher.backoff.ms": "20",
+            },
+        )
         self.addCleanup(consumer.shutdown)
         await consumer.connect()
         streams = await consumer.createMessageStreams({"clicks": 1})
@@ -487,10 +618,19 @@ class ZookeeperTests(SecurityCase):
             client = KazooClient(hosts=servers, auth_data=[("digest", "all:secret")])
             client.start(30)
             try:
-                return [client.get_acls(path)[0] for path in ("/brokers/ids/0", "/consumers/g/offsets/clicks/0-0", "/consumers/g/ids")]
+                return [
+                    client.get_acls(path)[0]
+                    for path in (
+                        "/brokers/ids/0",
+                        "/consumers/g/offsets/clicks/0-0",
+                        "/consumers/g/ids",
+                    )
+                ]
             finally:
                 client.stop()
                 client.close()
 
         for found in await deferToThread(acls):
-            self.assertEqual([(acl.id.scheme, acl.id.id.partition(":")[0]) for acl in found], [("digest", "all")])
+            self.assertEqual(
+                [(acl.id.scheme, acl.id.id.partition(":")[0]) for acl in found], [("digest", "all")]
+            )

@@ -9,7 +9,13 @@ import tempfile
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.integration.slowconsumer import FETCH_SIZE, QUEUED_SIZE_MAX, STOPPED, STREAM_COUNT, SlowCluster
+from tests.integration.slowconsumer import (
+    FETCH_SIZE,
+    QUEUED_SIZE_MAX,
+    STOPPED,
+    STREAM_COUNT,
+    SlowCluster,
+)
 from tests.integration.zookeeperprocess import sharedZookeeper
 
 COUNT = 60_000

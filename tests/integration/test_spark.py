@@ -51,7 +51,11 @@ class SparkCase(SynchronousTestCase):
 
     def load(self, stream: Any) -> Any:
         """Append all that a stream has now to a table, from the checkpoint on; returns the query, which has ended."""
-        query = stream.writeStream.format("parquet").trigger(availableNow=True).option("checkpointLocation", f"{self.folder}/checkpoint")
+        query = (
+            stream.writeStream.format("parquet")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", f"{self.folder}/checkpoint")
+        )
         return self.start(query, f"{self.folder}/table")
 
     def start(self, write: Any, *arguments: str) -> Any:
@@ -78,7 +82,9 @@ class SparkCase(SynchronousTestCase):
 def byPlace(table: Any) -> Rows:
     """The values of each partition, in the order of the table."""
     found: Rows = defaultdict(list)
-    for broker, partition, value in zip(*(table.column(name).to_pylist() for name in ("broker", "partition", "value")), strict=True):
+    for broker, partition, value in zip(
+        *(table.column(name).to_pylist() for name in ("broker", "partition", "value")), strict=True
+    ):
         found[BrokerPartition(broker, partition)].append(value)
     return found
 
@@ -94,26 +100,48 @@ class ReadingTests(SparkCase):
         cluster = self.cluster(log_file_size=str(4 << 20), num_partitions="2")
         counts = dict.fromkeys(PLACES, MESSAGE_COUNT // len(PLACES))
         for index, place in enumerate(PLACES):
-            cluster.write("clicks", place, [payload(place, number) for number in range(counts[place])], codec=index % 3)
+            cluster.write(
+                "clicks",
+                place,
+                [payload(place, number) for number in range(counts[place])],
+                codec=index % 3,
+            )
         read = self.batch(zookeeper=cluster.zookeeper, subscribe="clicks", minPartitions=8)
         self.assertEqual(faults(read.mapInArrow(judge, STRETCHES).collect(), counts), [])
 
-        stream = self.stream(zookeeper=cluster.zookeeper, subscribePattern="cl.*", startingOffsets="earliest", maxBytesPerTrigger=10 << 20)
+        stream = self.stream(
+            zookeeper=cluster.zookeeper,
+            subscribePattern="cl.*",
+            startingOffsets="earliest",
+            maxBytesPerTrigger=10 << 20,
+        )
         query = self.load(stream.mapInArrow(judge, STRETCHES))
         self.assertGreater(len(query.recentProgress), 2)
         for place in PLACES:
-            cluster.write("clicks", place, [payload(place, counts[place] + number) for number in range(500)])
+            cluster.write(
+                "clicks", place, [payload(place, counts[place] + number) for number in range(500)]
+            )
             counts[place] += 500
         self.load(stream.mapInArrow(judge, STRETCHES))
-        self.assertEqual(faults(self.spark.read.parquet(f"{self.folder}/table").collect(), counts), [])
+        self.assertEqual(
+            faults(self.spark.read.parquet(f"{self.folder}/table").collect(), counts), []
+        )
 
     def test_columns(self) -> None:
         """A table has all columns, and those that a later format will fill are null."""
         cluster = self.cluster(1)
         cluster.write("clicks", PLACES[0], [b"one", b"two"])
-        rows = [tuple(row) for row in self.batch(brokers=cluster.listed, subscribe="clicks").collect()]
+        rows = [
+            tuple(row) for row in self.batch(brokers=cluster.listed, subscribe="clicks").collect()
+        ]
         same = ("clicks", 0, 0)
-        self.assertEqual(rows, [(None, bytearray(b"one"), *same, 0, 13, None), (None, bytearray(b"two"), *same, 13, 26, None)])
+        self.assertEqual(
+            rows,
+            [
+                (None, bytearray(b"one"), *same, 0, 13, None),
+                (None, bytearray(b"two"), *same, 13, 26, None),
+            ],
+        )
 
 
 class LossTests(SparkCase):
@@ -127,13 +155,29 @@ class LossTests(SparkCase):
         place = BrokerPartition(0, 0)
         cluster = self.cluster(1, log_file_size="100000")
         cluster.write("clicks", place, [b"before"])
-        listed = {"brokers": cluster.listed, "subscribe": "clicks", "startingOffsets": "earliest", "retryCount": "100", "timeoutMs": "60000"}
+        listed = {
+            "brokers": cluster.listed,
+            "subscribe": "clicks",
+            "startingOffsets": "earliest",
+            "retryCount": "100",
+            "timeoutMs": "60000",
+        }
         strict, lenient = (
-            self.start(self.stream(**listed, failOnDataLoss=flag).writeStream.format("memory").queryName(f"loss{flag}")) for flag in ("true", "false")
+            self.start(
+                self.stream(**listed, failOnDataLoss=flag)
+                .writeStream.format("memory")
+                .queryName(f"loss{flag}")
+            )
+            for flag in ("true", "false")
         )
         served = cluster.brokers[0].port
         cluster.restart(0, port=0)  # where nobody reads, data come and go
-        cluster.write("clicks", place, [b"after %04d" % number + b"." * 1_000 for number in range(1_000)], setCount=50)
+        cluster.write(
+            "clicks",
+            place,
+            [b"after %04d" % number + b"." * 1_000 for number in range(1_000)],
+            setCount=50,
+        )
         cluster.expire("clicks", place, 3, port=served)
         with SimpleConsumer("127.0.0.1", served) as consumer:
             [latest, *_more, earliest] = consumer.getOffsetsBefore("clicks", 0, -1, 1_000)
@@ -141,10 +185,19 @@ class LossTests(SparkCase):
         self.assertGreater(latest, 900_000)
         self.assertGreater(earliest, 500_000)
         text = self.failure(strict.processAllAvailable)
-        for part in ("DataLossError", "topic clicks", "partition 0-0", " 16 was deleted", f"the earliest that is left is {earliest}"):
+        for part in (
+            "DataLossError",
+            "topic clicks",
+            "partition 0-0",
+            " 16 was deleted",
+            f"the earliest that is left is {earliest}",
+        ):
             self.assertIn(part, text)
         lenient.processAllAvailable()
-        values = [bytes(row.value) for row in self.spark.sql("select value from lossfalse order by offset").collect()]
+        values = [
+            bytes(row.value)
+            for row in self.spark.sql("select value from lossfalse order by offset").collect()
+        ]
         self.assertEqual(values[:1], [b"before"])
         self.assertEqual(values[1 : len(left) + 1], left)
         self.assertEqual(values[-1][:10], b"after 0999")
@@ -152,13 +205,20 @@ class LossTests(SparkCase):
     def test_whenPlanning(self) -> None:
         """A batch that should begin before what is left is an error that names both offsets, or begins where it can; an emptied log is no less an error."""
         cluster = self.cluster(1, log_file_size="100000")
-        cluster.write("clicks", BrokerPartition(0, 0), [b"%04d" % number + b"." * 1_000 for number in range(500)], setCount=50)
+        cluster.write(
+            "clicks",
+            BrokerPartition(0, 0),
+            [b"%04d" % number + b"." * 1_000 for number in range(500)],
+            setCount=50,
+        )
         cluster.expire("clicks", BrokerPartition(0, 0), 2)
         options = {"brokers": cluster.listed, "subscribe": "clicks"}
         left = self.batch(**options).count()
         self.assertTrue(0 < left <= 200)
         since = {**options, "startingOffsets": '{"clicks": {"0-0": 0}}'}
-        self.assertIn("0 was deleted; the earliest that is left is ", self.failure(self.batch(**since).count))
+        self.assertIn(
+            "0 was deleted; the earliest that is left is ", self.failure(self.batch(**since).count)
+        )
         self.assertEqual(self.batch(**since, failOnDataLoss="false").count(), left)
         beyond = {**options, "startingOffsets": '{"clicks": {"0-0": 9000000}}'}
         self.assertIn("it was emptied or cut", self.failure(self.batch(**beyond).count))
@@ -196,7 +256,9 @@ def killReaders(_proxy: MortalProxy) -> None:
         if folder.name.isdigit():
             try:
                 if b"pyspark.daemon" in (folder / "cmdline").read_bytes():
-                    parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                    parents[int(folder.name)] = int(
+                        (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                    )
             except OSError:
                 continue  # it has ended
     for number, parent in parents.items():
@@ -207,7 +269,9 @@ def killReaders(_proxy: MortalProxy) -> None:
 def ourSession(number: int) -> bool:
     """Whether a process is a child of this one, or of a child."""
     while number > 1 and number != os.getpid():
-        number = int(Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        number = int(
+            Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        )
     return number == os.getpid()
 
 
@@ -223,14 +287,24 @@ class FaultTests(SparkCase):
     def through(self, proxy: CuttingProxy, **options: Any) -> Any:
         """A batch that is read through a proxy, in many fetches."""
         self.addCleanup(proxy.close)
-        return self.batch(brokers=f"0:127.0.0.1:{proxy.port}", subscribe="clicks", fetchSize=100_000, **options)
+        return self.batch(
+            brokers=f"0:127.0.0.1:{proxy.port}", subscribe="clicks", fetchSize=100_000, **options
+        )
 
     def test_downWhenPlanning(self) -> None:
         """A broker that is down is asked again, as often as was said, and then is an error that names it, in place of a result without it."""
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
-        read = self.batch(brokers=f"{self.source.listed},7:127.0.0.1:{port}", subscribe="clicks", retryCount=1, timeoutMs=300)
-        self.assertRegex(self.failure(read.count), rf"cannot connect to 127.0.0.1:{port} within 300 ms: .* \(looked for 2 times\)")
+        read = self.batch(
+            brokers=f"{self.source.listed},7:127.0.0.1:{port}",
+            subscribe="clicks",
+            retryCount=1,
+            timeoutMs=300,
+        )
+        self.assertRegex(
+            self.failure(read.count),
+            rf"cannot connect to 127.0.0.1:{port} within 300 ms: .* \(looked for 2 times\)",
+        )
 
     def test_lineIsCut(self) -> None:
         """Connections that are cut in the middle of an answer, when planning and when reading, cost nothing but time."""
@@ -241,7 +315,9 @@ class FaultTests(SparkCase):
         self.assertEqual(byPlace(read.toArrow()), {BrokerPartition(0, 0): self.written})
         self.assertEqual(proxy.cutCount, 1)
         mortal = MortalProxy(self.source.brokers[0].port, 1_500_000, lambda proxy: proxy.cutNow())
-        self.assertEqual(byPlace(self.through(mortal).toArrow()), {BrokerPartition(0, 0): self.written})
+        self.assertEqual(
+            byPlace(self.through(mortal).toArrow()), {BrokerPartition(0, 0): self.written}
+        )
         self.assertLess(mortal.sizeMax, 0)
 
     def test_diesInTheMiddle(self) -> None:
@@ -249,13 +325,17 @@ class FaultTests(SparkCase):
         proxy = MortalProxy(self.source.brokers[0].port, 1_500_000, CuttingProxy.close)
         read = self.through(proxy, retryCount=1, timeoutMs=300)
         text = self.failure(read.write.parquet, f"{self.folder}/table")
-        self.assertRegex(text, r"topic clicks, partition 0-0, offset [0-9]+: broker 0 gave no answer, 2 times")
+        self.assertRegex(
+            text, r"topic clicks, partition 0-0, offset [0-9]+: broker 0 gave no answer, 2 times"
+        )
         self.assertFalse(Path(self.folder, "table", "_SUCCESS").exists())
 
     def test_workerIsKilled(self) -> None:
         """A worker that is killed in the middle of a split is replaced, and no row is missing or there twice."""
         proxy = MortalProxy(self.source.brokers[0].port, 1_500_000, killReaders)
-        self.assertEqual(byPlace(self.through(proxy).toArrow()), {BrokerPartition(0, 0): self.written})
+        self.assertEqual(
+            byPlace(self.through(proxy).toArrow()), {BrokerPartition(0, 0): self.written}
+        )
         self.assertLess(proxy.sizeMax, -3_000_000)
 
 
@@ -264,7 +344,11 @@ class SinkTests(SparkCase):
 
     def read(self, cluster: SparkCluster, topic: str) -> list[Any]:
         """All rows of a topic but the first of each broker."""
-        rows = self.batch(zookeeper=cluster.zookeeper, subscribe=topic).orderBy("broker", "partition", "offset").collect()
+        rows = (
+            self.batch(zookeeper=cluster.zookeeper, subscribe=topic)
+            .orderBy("broker", "partition", "offset")
+            .collect()
+        )
         return [row for row in rows if bytes(row.value) != b"first"]
 
     def test_batch(self) -> None:
@@ -272,29 +356,60 @@ class SinkTests(SparkCase):
         cluster = self.cluster(num_partitions="2")
         for topic in ("even", "odd"):
             cluster.establish(topic)
-        rows = [("odd" if number % 2 else "even", None if number % 5 == 0 else f"key{number}", f"value {number}") for number in range(2_000)]
-        frame = self.spark.createDataFrame(rows, "topic string, key string, value string").repartition(3)
-        frame.write.format("pylogbroker").mode("append").options(zookeeper=cluster.zookeeper, compression="gzip", batchSize=2_000).save()
+        rows = [
+            (
+                "odd" if number % 2 else "even",
+                None if number % 5 == 0 else f"key{number}",
+                f"value {number}",
+            )
+            for number in range(2_000)
+        ]
+        frame = self.spark.createDataFrame(
+            rows, "topic string, key string, value string"
+        ).repartition(3)
+        frame.write.format("pylogbroker").mode("append").options(
+            zookeeper=cluster.zookeeper, compression="gzip", batchSize=2_000
+        ).save()
         for topic in ("even", "odd"):
             found = self.read(cluster, topic)
-            places = {row.value.decode(): BrokerPartition(row.broker, row.partition) for row in found}
+            places = {
+                row.value.decode(): BrokerPartition(row.broker, row.partition) for row in found
+            }
             wanted = {value: key for name, key, value in rows if name == topic}
             self.assertEqual(len(found), len(wanted))
             self.assertEqual(set(places), set(wanted))
-            byKey = {value: PLACES[defaultPartitioner(key, len(PLACES))] for value, key in wanted.items() if key is not None}
+            byKey = {
+                value: PLACES[defaultPartitioner(key, len(PLACES))]
+                for value, key in wanted.items()
+                if key is not None
+            }
             self.assertEqual({value: places[value] for value in byKey}, byKey)
-            self.assertGreater(len({place for value, place in places.items() if value not in byKey}), 1)
+            self.assertGreater(
+                len({place for value, place in places.items() if value not in byKey}), 1
+            )
             self.assertGreater(len({row.offset for row in found}), 4)
-            self.assertLess(len({row.offset for row in found}), len(found) / 4)  # they are in wrappers
+            self.assertLess(
+                len({row.offset for row in found}), len(found) / 4
+            )  # they are in wrappers
 
     def test_badRows(self) -> None:
         """A row without a value is an error that says so; so are columns that cannot be written, and overwriting."""
         cluster = self.cluster(1)
-        write = self.spark.createDataFrame([("key", None)], "key string, value string").write.format("pylogbroker")
+        write = self.spark.createDataFrame(
+            [("key", None)], "key string, value string"
+        ).write.format("pylogbroker")
         write = write.options(brokers=cluster.listed, topic="clicks")
-        self.assertIn("a row without a value (key 'key') cannot be sent", self.failure(write.mode("append").save))
+        self.assertIn(
+            "a row without a value (key 'key') cannot be sent",
+            self.failure(write.mode("append").save),
+        )
         self.assertIn("appended to, not overwritten", self.failure(write.mode("overwrite").save))
-        wrong = self.spark.createDataFrame([(1.5,)], "value double").write.format("pylogbroker").mode("append").options(brokers=cluster.listed, topic="t")
+        wrong = (
+            self.spark.createDataFrame([(1.5,)], "value double")
+            .write.format("pylogbroker")
+            .mode("append")
+            .options(brokers=cluster.listed, topic="t")
+        )
         self.assertIn("column value is of type double", self.failure(wrong.save))
 
     def test_streamRepeats(self) -> None:
@@ -306,14 +421,28 @@ class SinkTests(SparkCase):
         cluster.establish("from")
         values = [b"%d" % number for number in range(100)]
         cluster.write("from", BrokerPartition(0, 0), values)
-        for target, times in (({"zookeeper": cluster.zookeeper}, 1), ({"brokers": cluster.listed}, 2)):
+        for target, times in (
+            ({"zookeeper": cluster.zookeeper}, 1),
+            ({"brokers": cluster.listed}, 2),
+        ):
             name = "to" + next(iter(target))
             cluster.establish(name)
             checkpoint = f"{self.folder}/{name}"
             for _run in range(2):
-                stream = self.stream(zookeeper=cluster.zookeeper, subscribe="from", startingOffsets="earliest").where("value != 'first'")
-                write = stream.select("key", "value").writeStream.format("pylogbroker").options(**target, topic=name, compression="snappy")
-                self.start(write.option("checkpointLocation", checkpoint).trigger(availableNow=True))
+                stream = self.stream(
+                    zookeeper=cluster.zookeeper, subscribe="from", startingOffsets="earliest"
+                ).where("value != 'first'")
+                write = (
+                    stream.select("key", "value")
+                    .writeStream.format("pylogbroker")
+                    .options(**target, topic=name, compression="snappy")
+                )
+                self.start(
+                    write.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+                )
                 for note in Path(checkpoint, "commits").iterdir():
                     note.unlink()
-            self.assertEqual(Counter(bytes(row.value) for row in self.read(cluster, name)), dict.fromkeys(values, times))
+            self.assertEqual(
+                Counter(bytes(row.value) for row in self.read(cluster, name)),
+                dict.fromkeys(values, times),
+            )

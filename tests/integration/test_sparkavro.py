@@ -23,7 +23,9 @@ class ColumnTests(RegistryCase):
         where = SerializationContext("clicks", MessageField.VALUE)
         old, new = AvroSerializer(self.confluent(), CLICK), AvroSerializer(self.confluent(), WIDER)
         return [
-            new({"user": f"u{number}", "at": 0, "page": "/", "ms": number}, where) if number % 2 else old({"user": f"u{number}", "at": 0, "page": None}, where)
+            new({"user": f"u{number}", "at": 0, "page": "/", "ms": number}, where)
+            if number % 2
+            else old({"user": f"u{number}", "at": 0, "page": None}, where)
             for number in range(count)
         ]
 
@@ -31,19 +33,38 @@ class ColumnTests(RegistryCase):
         """Rows of two schemas come as the subject's latest wants them; what is broken is null, or stands beside why, or stops the query."""
         session: Any = sharedSession()
         payloads = [*self.payloads(100), b"rubbish", b"\0\0\0\x03\xe7x"]
-        frame = session.createDataFrame([(bytes(payload),) for payload in payloads], "value binary").repartition(2)
-        clicks = frame.select(fromAvro("value", registry=self.registry.url, subject="clicks-value").alias("click"))
+        frame = session.createDataFrame(
+            [(bytes(payload),) for payload in payloads], "value binary"
+        ).repartition(2)
+        clicks = frame.select(
+            fromAvro("value", registry=self.registry.url, subject="clicks-value").alias("click")
+        )
         self.assertEqual(clicks.filter("click is null").count(), 2)
-        [total] = clicks.selectExpr("sum(click.ms) as ms", "count(distinct click.user) as users", "count(click.page) as pages").collect()
+        [total] = clicks.selectExpr(
+            "sum(click.ms) as ms",
+            "count(distinct click.user) as users",
+            "count(click.page) as pages",
+        ).collect()
         self.assertEqual((total.ms, total.users, total.pages), (sum(range(1, 100, 2)), 100, 50))
-        errors = frame.select(fromAvro(frame.value, registry=self.registry.url, readerSchema=CLICK, withErrors=True).alias("row"))
-        found = {row.error.partition(":")[0] for row in errors.select("row.*").filter("error is not null").collect()}
+        errors = frame.select(
+            fromAvro(
+                frame.value, registry=self.registry.url, readerSchema=CLICK, withErrors=True
+            ).alias("row")
+        )
+        found = {
+            row.error.partition(":")[0]
+            for row in errors.select("row.*").filter("error is not null").collect()
+        }
         self.assertEqual(found, {"BrokenPayloadError", "UnknownSchemaError"})
-        strict = frame.select(fromAvro("value", registry=self.registry.url, readerSchema=CLICK, mode="FAILFAST"))
+        strict = frame.select(
+            fromAvro("value", registry=self.registry.url, readerSchema=CLICK, mode="FAILFAST")
+        )
         self.assertIn("schema", str(self.assertRaises(PythonException, strict.collect)))
 
     def test_fields(self) -> None:
         """The column's type is that of the schema."""
         sharedSession()
-        kind = fromAvro("value", registry="http://127.0.0.1:9", readerSchema=json.dumps(json.loads(CLICK)))
+        kind = fromAvro(
+            "value", registry="http://127.0.0.1:9", readerSchema=json.dumps(json.loads(CLICK))
+        )
         self.assertIn("value", str(kind))

@@ -21,7 +21,11 @@ SECONDS_MAX = 1_200
 
 def cleanEnvironment() -> dict[str, str]:
     """Ours without what other tests of this process have put there for Spark: pip, too, would take what lies in C{PYTHONPATH} for installed."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))
+    }
 
 
 class InstallTests(SynchronousTestCase):
@@ -35,21 +39,42 @@ class InstallTests(SynchronousTestCase):
         wheel = buildWheel(folder / "tree", folder)
         venv.create(folder / "venv", with_pip=True)
         programs = folder / "venv" / "bin"
-        pip = [str(programs / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        pip = [
+            str(programs / "python"),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+        ]
         run = self.execute([*pip, f"{wheel}[spark]"], folder, cleanEnvironment())
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         return programs
 
-    def execute(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def execute(
+        self, command: list[str], folder: Path, environment: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end, in a folder of its own."""
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS_MAX,
+        )
 
     def example(self, programs: Path, text: str, folder: Path) -> str:
         """
         Run one of the README's, as somebody does who has activated the environment; nothing but this environment is in its path. Spark gives the Python
         process that it starts ten seconds to say that it is there, whatever else the machine does; that alone is tried again, before anything was read.
         """
-        environment = {**cleanEnvironment(), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {
+            **cleanEnvironment(),
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         command = [str(programs / "python"), "-c", text]
         run = self.execute(command, folder, environment)
         for _attempt in range(4):
@@ -68,8 +93,14 @@ class InstallTests(SynchronousTestCase):
         work = folder / "work"
         work.mkdir()
         address = f'"127.0.0.1:{broker.port}"'
-        batch, stream = (block("python", part).replace(ADDRESS, address) for part in ("spark.read.format", "spark.readStream"))
-        with SyncProducer("127.0.0.1", broker.port) as producer, SimpleConsumer("127.0.0.1", broker.port) as consumer:
+        batch, stream = (
+            block("python", part).replace(ADDRESS, address)
+            for part in ("spark.read.format", "spark.readStream")
+        )
+        with (
+            SyncProducer("127.0.0.1", broker.port) as producer,
+            SimpleConsumer("127.0.0.1", broker.port) as consumer,
+        ):
             producer.send("lines", 0, [b"one", b"two"])
             producer.confirm("lines", 0)
             shown = self.example(programs, batch, work)
@@ -80,5 +111,3 @@ class InstallTests(SynchronousTestCase):
             self.example(programs, stream, work)
             shouted = [payload for payload, _ in consumer.fetch("shouted", 0, 0, 1_000).payloads()]
         self.assertEqual(shouted, [b"ONE", b"TWO", b"THREE"])
-
-

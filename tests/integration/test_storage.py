@@ -45,11 +45,16 @@ class StorageCase(BrokerCase):
 
     def segments(self, topic: str = "t", partition: int = 0) -> list[int]:
         """Base offsets, by the names of the files."""
-        return sorted(int(path.stem) for path in (self.directory / f"{topic}-{partition}").glob("*.kafka"))
+        return sorted(
+            int(path.stem) for path in (self.directory / f"{topic}-{partition}").glob("*.kafka")
+        )
 
     def size(self, topic: str = "t", partition: int = 0) -> int:
         """Bytes in all segments."""
-        return sum(path.stat().st_size for path in (self.directory / f"{topic}-{partition}").glob("*.kafka"))
+        return sum(
+            path.stat().st_size
+            for path in (self.directory / f"{topic}-{partition}").glob("*.kafka")
+        )
 
     def makeOld(self, topic: str, days: int) -> None:
         """All segments were last written to so many days ago."""
@@ -112,7 +117,11 @@ class VisibilityTests(StorageCase):
     @inThread
     def test_byTimePerTopic(self) -> None:
         """C{topic.flush.intervals.ms} makes one topic visible, while another, with the default of a day, is not."""
-        properties = {"log.default.flush.scheduler.interval.ms": "20", "log.default.flush.interval.ms": "86400000", "topic.flush.intervals.ms": "quick:40"}
+        properties = {
+            "log.default.flush.scheduler.interval.ms": "20",
+            "log.default.flush.interval.ms": "86400000",
+            "topic.flush.intervals.ms": "quick:40",
+        }
         self.start({**NEVER, **properties})
         client = self.client()
         client.produce("slow", 0, TWELVE)
@@ -145,9 +154,18 @@ class SegmentTests(StorageCase):
         for _ in range(20):
             client.produce("a-topic", 1, TWELVE)
         client.processed()
-        self.assertEqual(sorted(path.name for path in self.directory.iterdir() if path.is_dir()), ["a-topic-1"])
+        self.assertEqual(
+            sorted(path.name for path in self.directory.iterdir() if path.is_dir()), ["a-topic-1"]
+        )
         names = sorted(path.name for path in (self.directory / "a-topic-1").iterdir())
-        self.assertEqual(names, ["00000000000000000000.kafka", "00000000000000000108.kafka", "00000000000000000216.kafka"])
+        self.assertEqual(
+            names,
+            [
+                "00000000000000000000.kafka",
+                "00000000000000000108.kafka",
+                "00000000000000000216.kafka",
+            ],
+        )
 
     @inThread
     def test_offsets(self) -> None:
@@ -175,7 +193,10 @@ class SegmentTests(StorageCase):
         client = self.client()
         for _ in range(20):
             client.produce("t", 0, TWELVE)
-        self.assertEqual([client.fetch("t", 0, offset)[1] for offset in (0, 108, 216)], [TWELVE * 9, TWELVE * 9, TWELVE * 2])
+        self.assertEqual(
+            [client.fetch("t", 0, offset)[1] for offset in (0, 108, 216)],
+            [TWELVE * 9, TWELVE * 9, TWELVE * 2],
+        )
 
     @inThread
     def test_perTopicSize(self) -> None:
@@ -219,7 +240,19 @@ class SegmentTests(StorageCase):
     def test_topicNames(self) -> None:
         """Illegal names are refused by each request in its way and leave nothing behind; odd but legal ones work."""
         self.start()
-        for name in ("", ".", "..", "x" * 256, "a/b", "a\0b", "a\x01b", "a\x18b", "a\x1fb", "a\x8fb", "a\ufffab"):
+        for name in (
+            "",
+            ".",
+            "..",
+            "x" * 256,
+            "a/b",
+            "a\0b",
+            "a\x01b",
+            "a\x18b",
+            "a\x1fb",
+            "a\x8fb",
+            "a\ufffab",
+        ):
             client = self.client()
             self.assertEqual(client.fetch(name, 0, 0), (-1, b""), repr(name))
             client.produce(name, 0, TWELVE)
@@ -244,19 +277,34 @@ class RetentionTests(StorageCase):
     @inThread
     def test_byAge(self) -> None:
         """Segments not written to for C{log.retention.hours} go, those of a topic with more of C{topic.log.retention.hours} stay."""
-        self.start({"log.file.size": "100", "log.retention.hours": "48", "topic.log.retention.hours": "kept:96,gone:1"})
+        self.start(
+            {
+                "log.file.size": "100",
+                "log.retention.hours": "48",
+                "topic.log.retention.hours": "kept:96,gone:1",
+            }
+        )
         for topic in ("t", "kept", "gone"):
             self.fill(topic)
         self.makeOld("t", 3)
         self.makeOld("kept", 3)
         self.makeOld("gone", 1)
         self.retain()
-        self.assertEqual((self.segments("t"), self.segments("kept"), self.segments("gone")), ([240], [0, 108, 216], [240]))
+        self.assertEqual(
+            (self.segments("t"), self.segments("kept"), self.segments("gone")),
+            ([240], [0, 108, 216], [240]),
+        )
 
     @inThread
     def test_bySize(self) -> None:
         """The oldest go while the rest is still as large as C{log.retention.size}, or C{topic.log.retention.size} for its topics."""
-        self.start({"log.file.size": "100", "log.retention.size": "130", "topic.log.retention.size": "more:200"})
+        self.start(
+            {
+                "log.file.size": "100",
+                "log.retention.size": "130",
+                "topic.log.retention.size": "more:200",
+            }
+        )
         for topic in ("t", "more"):
             self.fill(topic)
         self.retain()
@@ -274,21 +322,27 @@ class RetentionTests(StorageCase):
         self.assertEqual(client.fetch("t", 0, 240), (0, b""))
         self.assertEqual(client.fetch("t", 0, 0), (1, b""))
         self.assertEqual(client.fetch("t", 0, 239), (1, b""))
-        self.assertEqual((client.offsets("t", 0, EARLIEST, 5), client.offsets("t", 0, LATEST, 5)), ([240], [240]))
+        self.assertEqual(
+            (client.offsets("t", 0, EARLIEST, 5), client.offsets("t", 0, LATEST, 5)), ([240], [240])
+        )
         client.produce("t", 0, TWELVE)
         self.assertEqual(client.fetch("t", 0, 240), (0, TWELVE))
 
     @inThread
     def test_readingWhileWriting(self) -> None:
         """Consumers read whole messages in order while a producer appends, segments roll, and the oldest are deleted."""
-        self.start({"log.file.size": "2000", "log.retention.size": "6000", "log.flush.interval": "7"})
+        self.start(
+            {"log.file.size": "2000", "log.retention.size": "6000", "log.flush.interval": "7"}
+        )
         total = 3000
         produced = threading.Event()
 
         def produce() -> None:
             client = self.client()
             for start in range(0, total, 10):
-                client.produce("t", 0, encodeSet([b"%06d" % number for number in range(start, start + 10)]))
+                client.produce(
+                    "t", 0, encodeSet([b"%06d" % number for number in range(start, start + 10)])
+                )
             client.processed()
             produced.set()
 
@@ -305,7 +359,10 @@ class RetentionTests(StorageCase):
                     offset = whole.nextOffset
 
         outcomes: list[list[int]] = [[], [], []]
-        threads = [threading.Thread(target=produce), *(threading.Thread(target=consume, args=(found,)) for found in outcomes)]
+        threads = [
+            threading.Thread(target=produce),
+            *(threading.Thread(target=consume, args=(found,)) for found in outcomes),
+        ]
         for thread in threads:
             thread.start()
         while not produced.is_set():
@@ -347,7 +404,13 @@ class RestartTests(StorageCase):
     @inThread
     def test_recovery(self) -> None:
         """Without the mark the last segment is cut at the first entry that is not whole and valid, and appending goes on there."""
-        for junk in (b"\0", TWELVE[:-1], b"\0\0\0\x08\7" + bytes(7), TWELVE[:-1] + b"x", bytes(100)):
+        for junk in (
+            b"\0",
+            TWELVE[:-1],
+            b"\0\0\0\x08\7" + bytes(7),
+            TWELVE[:-1] + b"x",
+            bytes(100),
+        ):
             self.start()
             client = self.client()
             client.produce("t", 0, TWELVE)

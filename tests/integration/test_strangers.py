@@ -22,7 +22,9 @@ SECONDS_MAX = 10
 def apiVersions() -> bytes:
     """What a client of Kafka 2.4 and later sends first: ApiVersions 3, with a header of version 2 (a tag buffer behind the client's name)."""
     header = struct.pack(">hhih", 18, 3, 1, 7) + b"rdkafka" + b"\x00"
-    body = b"\x0blibrdkafka" + b"\x062.3.0" + b"\x00"  # compact strings: one more than their size, then the bytes; a tag buffer
+    body = (
+        b"\x0blibrdkafka" + b"\x062.3.0" + b"\x00"
+    )  # compact strings: one more than their size, then the bytes; a tag buffer
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
@@ -47,7 +49,9 @@ class StrangerTests(SynchronousTestCase):
 
     def assertNamed(self, name: str) -> None:
         """One line of the log names it; those who speak the protocol are served, over their old connections and over new ones."""
-        self.broker.waitForLine(f"127.0.0.1:[0-9]+ seems to speak {name}, not the protocol of Kafka 0.7: closed")
+        self.broker.waitForLine(
+            f"127.0.0.1:[0-9]+ seems to speak {name}, not the protocol of Kafka 0.7: closed"
+        )
         self.friend.roundTrip("friends", b"old connection")
         with self.broker.client() as friend:
             friend.roundTrip("friends", b"new connection")
@@ -72,7 +76,9 @@ class StrangerTests(SynchronousTestCase):
     def test_http(self) -> None:
         """C{urllib} asks for a page, and is closed without one."""
         with self.assertRaises((urllib.error.URLError, OSError)) as caught:
-            urllib.request.urlopen(f"http://127.0.0.1:{self.broker.port}/metrics", timeout=SECONDS_MAX)
+            urllib.request.urlopen(
+                f"http://127.0.0.1:{self.broker.port}/metrics", timeout=SECONDS_MAX
+            )
         self.assertNotIsInstance(caught.exception, TimeoutError)
         self.assertNamed("HTTP")
 
@@ -81,7 +87,10 @@ class StrangerTests(SynchronousTestCase):
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        with socket.create_connection(("127.0.0.1", self.broker.port), SECONDS_MAX) as plain, self.assertRaises(OSError) as caught:
+        with (
+            socket.create_connection(("127.0.0.1", self.broker.port), SECONDS_MAX) as plain,
+            self.assertRaises(OSError) as caught,
+        ):
             context.wrap_socket(plain)
         self.assertNotIsInstance(caught.exception, TimeoutError)
         self.assertNamed("TLS")

@@ -105,7 +105,9 @@ class RealBench:
     def client(self, chroot: str = "", session_timeout: int = zookeeper.SESSION_MS) -> Any:
         wire = Wire(self._port)
         self._case.addCleanup(wire.close)
-        client = ZookeeperClient(reactor, f"127.0.0.1:{wire.port}{self.root}{chroot}", session_timeout)
+        client = ZookeeperClient(
+            reactor, f"127.0.0.1:{wire.port}{self.root}{chroot}", session_timeout
+        )
         self._case.addCleanup(client.close)
         self._wires[client] = wire
         return client
@@ -150,7 +152,9 @@ class FaultTests(zookeeper.ZookeeperCase):
 
     def client(self, session_timeout: int = 4_000, **keywords: Any) -> Any:
         """A client without a wire."""
-        client = ZookeeperClient(reactor, f"{sharedZookeeper().servers}{self.bench.root}", session_timeout, **keywords)
+        client = ZookeeperClient(
+            reactor, f"{sharedZookeeper().servers}{self.bench.root}", session_timeout, **keywords
+        )
         self.addCleanup(client.close)
         return client
 
@@ -212,7 +216,9 @@ class FaultTests(zookeeper.ZookeeperCase):
         """A request that cannot be made is an error of the request, not of the client."""
         client = self.client()
         await client.connect()
-        self.assertIs(type(await zookeeper.failureOf(client.create("/text", "no bytes"))), ZookeeperError)
+        self.assertIs(
+            type(await zookeeper.failureOf(client.create("/text", "no bytes"))), ZookeeperError
+        )
         self.assertEqual(await client.create("/a"), "/a")
 
     async def test_slowServer(self) -> None:
@@ -236,7 +242,9 @@ class FaultTests(zookeeper.ZookeeperCase):
         server = ZookeeperServer(reactor, self.mktemp(), tickMs=1000)
         self.addCleanup(server.stop)
         await server.start()
-        client = ZookeeperClient(reactor, server.servers, 20_000)  # Java may take a while to come back
+        client = ZookeeperClient(
+            reactor, server.servers, 20_000
+        )  # Java may take a while to come back
         self.addCleanup(client.close)
         await client.connect()
         session = client.session_id
@@ -285,4 +293,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         await client.connect()
         self.assertIn(f" connected, session {client.session_id:#x}", repr(client))
         for servers in ("", "host:port"):
-            self.assertIn(f"zk.connect={servers}:", str(self.assertRaises(ConfigurationError, ZookeeperClient, reactor, servers)))
+            self.assertIn(
+                f"zk.connect={servers}:",
+                str(self.assertRaises(ConfigurationError, ZookeeperClient, reactor, servers)),
+            )

@@ -43,7 +43,9 @@ class BrokerCase(TestCase):
         """Call a function on the reactor's thread, and wait for the Deferred that it may return."""
         return blockingCallFromThread(reactor, function, *args)  # type: ignore[arg-type]
 
-    def serve(self, properties: Mapping[str, str] | None = None, directory: str | None = None) -> LocalBroker:
+    def serve(
+        self, properties: Mapping[str, str] | None = None, directory: str | None = None
+    ) -> LocalBroker:
         """Start a broker."""
         self.broker = self.inReactor(LocalBroker, reactor, properties, directory)
         self.inReactor(self.broker.start)

@@ -49,7 +49,10 @@ class ToolCluster:
         self.servers = await freshChroot("tools")
         for number in range(2):
             own = {"log.file.size": "4000", "log.flush.interval": "1", "http.listener": "0"}
-            broker = BrokerProcess(f"{self._folder}/logs{number}", {**registered(self.servers, number, PARTITION_COUNT), **own})
+            broker = BrokerProcess(
+                f"{self._folder}/logs{number}",
+                {**registered(self.servers, number, PARTITION_COUNT), **own},
+            )
             self.brokers.append(broker)
             broker.start()
 
@@ -105,7 +108,13 @@ class ToolCluster:
 
     async def spread(self, topic: str, payloads: list[bytes], codec: int = 0) -> None:
         """Put messages into all partitions; each payload is its own key. They are visible when this returns."""
-        settings = {"zk.connect": self.servers, "confirm": "true", "producer.type": "async", "queue.time": "20", "compression.codec": str(codec)}
+        settings = {
+            "zk.connect": self.servers,
+            "confirm": "true",
+            "producer.type": "async",
+            "queue.time": "20",
+            "compression.codec": str(codec),
+        }
         producer = Producer(reactor, settings)
         await producer.start()
         for payload in payloads:
@@ -121,7 +130,13 @@ class ToolCluster:
             consumer = SimpleConsumer(reactor, f"127.0.0.1:{broker.port}")
             for partition in range(PARTITION_COUNT):
                 messages: list[tuple[bytes, int]] = []
-                while pairs := list((await consumer.fetch(topic, partition, messages[-1][1] if messages else 0, FETCH_SIZE)).payloads()):
+                while pairs := list(
+                    (
+                        await consumer.fetch(
+                            topic, partition, messages[-1][1] if messages else 0, FETCH_SIZE
+                        )
+                    ).payloads()
+                ):
                     messages += pairs
                 if messages:
                     found[BrokerPartition(number, partition)] = messages
@@ -135,8 +150,15 @@ class ToolCluster:
 
     async def mirrored(self, group: str, topic: str) -> None:
         """A mirror has written down offsets of a target, though it is not known of which."""
-        for broker, partition in ((broker, partition) for broker in range(len(self.brokers)) for partition in range(PARTITION_COUNT)):
-            await self.node(f"/consumers/{group}/mirror/{topic}/{broker}-{partition}", OffsetTable(entries=[(0, {})]).encode())
+        for broker, partition in (
+            (broker, partition)
+            for broker in range(len(self.brokers))
+            for partition in range(PARTITION_COUNT)
+        ):
+            await self.node(
+                f"/consumers/{group}/mirror/{topic}/{broker}-{partition}",
+                OffsetTable(entries=[(0, {})]).encode(),
+            )
 
     async def positions(self, group: str, topic: str) -> dict[BrokerPartition, int]:
         """The truth: what stands in ZooKeeper."""

@@ -10,7 +10,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pylogbroker", "pyspark_pylogbroker.py", "twisted", "etc")
+SOURCES = (
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "pylogbroker",
+    "pyspark_pylogbroker.py",
+    "twisted",
+    "etc",
+)
 
 
 def copyTree(tree: Path) -> None:
@@ -19,7 +28,9 @@ def copyTree(tree: Path) -> None:
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache"))
+            shutil.copytree(
+                source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache")
+            )
         else:
             shutil.copy(source, tree / name)
 
@@ -29,7 +40,19 @@ def buildWheel(tree: Path, folder: Path) -> Path:
     @param tree: the copy.
     @param folder: where to put it.
     """
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(tree)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        str(folder),
+        str(tree),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     [wheel] = folder.glob("*.whl")

@@ -39,7 +39,11 @@ class ZookeeperProcess:
 
     def start(self) -> ZookeeperProcess:
         """Blocks until it serves; returns itself."""
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        }
         arguments = ["--data", self.directory, "--port", str(self.port), "--tick", str(TICK_MS)]
         self._process = process = subprocess.Popen(
             [sys.executable, "-m", "pylogbroker", "zookeeper", *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

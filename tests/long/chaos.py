@@ -24,7 +24,16 @@ from time import monotonic
 from pylogbroker import __version__
 from pylogbroker.formats.checksum import CRC32_NAME
 from tests.integration.brokerprocess import ROOT
-from tests.integration.chaos import BACKOFF_MS, BROKER_PROPERTIES, COMMIT_MS, SESSION_MS, SETTLE_SECONDS, BrokenError, ChaosTrial, Figures
+from tests.integration.chaos import (
+    BACKOFF_MS,
+    BROKER_PROPERTIES,
+    COMMIT_MS,
+    SESSION_MS,
+    SETTLE_SECONDS,
+    BrokenError,
+    ChaosTrial,
+    Figures,
+)
 
 Outcome = tuple[int, Figures, "str | None"]
 
@@ -42,7 +51,13 @@ def row(outcome: Outcome) -> str:
         figures.sentCount, figures.okCount, figures.failedCount, figures.unknownCount, figures.unknownLoggedCount, figures.repeatedCount,
         figures.twiceLoggedCount, figures.loggedCount, figures.deliveredCount,
     )  # fmt: skip
-    cells = [str(seed), *(f"{number:,}" for number in numbers), again, f"{figures.settledSeconds:.1f}", "BROKEN" if broken else "holds"]
+    cells = [
+        str(seed),
+        *(f"{number:,}" for number in numbers),
+        again,
+        f"{figures.settledSeconds:.1f}",
+        "BROKEN" if broken else "holds",
+    ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -85,15 +100,26 @@ def page(outcomes: Sequence[Outcome], seconds: float, command: str, revision: st
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.chaos", description="Disturb a cluster of processes, and see whether the books balance.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.chaos",
+        description="Disturb a cluster of processes, and see whether the books balance.",
+    )
     parser.add_argument("--seeds", type=int, default=10, help="how many runs (10)")
     parser.add_argument("--seed", type=int, help="the first seed; the others follow it (random)")
-    parser.add_argument("--seconds", type=float, default=120, help="how long faults come, in each run (120)")
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="how long faults come, in each run (120)"
+    )
     parser.add_argument("--output", type=Path, help="a page to write the figures to")
     options = parser.parse_args()
     first = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     command = f"python -m tests.long.chaos --seeds {options.seeds} --seed {first} --seconds {options.seconds:g}"
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     out = sys.stdout
     outcomes: list[Outcome] = []
     for number in range(options.seeds):
@@ -102,7 +128,9 @@ def main() -> int:
         begun = monotonic()
 
         def tell(text: str, seed: int = seed, number: int = number, begun: float = begun) -> None:
-            out.write(f"{number + 1}/{options.seeds} seed {seed} {monotonic() - begun:6.1f} s  {text}\n")
+            out.write(
+                f"{number + 1}/{options.seeds} seed {seed} {monotonic() - begun:6.1f} s  {text}\n"
+            )
             out.flush()
 
         trial = ChaosTrial(folder, seed, options.seconds, tell)
@@ -118,7 +146,10 @@ def main() -> int:
         tell(str(trial.figures))
         outcomes.append((seed, trial.figures, broken))
         if options.output is not None:
-            options.output.write_text(page(outcomes, options.seconds, command, found.stdout.strip() or "unknown"), encoding="utf-8")
+            options.output.write_text(
+                page(outcomes, options.seconds, command, found.stdout.strip() or "unknown"),
+                encoding="utf-8",
+            )
     return 1 if any(broken for _seed, _figures, broken in outcomes) else 0
 
 

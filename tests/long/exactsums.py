@@ -16,14 +16,22 @@ import sqlite3
 import tempfile
 from time import monotonic
 
-from tests.integration.exactsums import NUMBERS_PER_LIFE, PARTITION_COUNT, ExactSumTrial, InexactError
+from tests.integration.exactsums import (
+    NUMBERS_PER_LIFE,
+    PARTITION_COUNT,
+    ExactSumTrial,
+    InexactError,
+)
 from tests.integration.zookeeperprocess import ZookeeperProcess
 from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.exactsums", description="Kill an application that adds up numbers, and look at its sums.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.exactsums",
+        description="Kill an application that adds up numbers, and look at its sums.",
+    )
     parser.add_argument("--kills", type=int, default=25, help="how many (25)")
     addSeed(parser, "the moments and the numbers")
     options = parser.parse_args()
@@ -42,7 +50,12 @@ def main() -> int:
         return 1
     finally:
         zookeeper.stop()
-        counts = {"kills": trial.killCount, "with work done": trial.hitCount, "of two members": trial.sharedCount, "conflicts": trial.conflictCount}
+        counts = {
+            "kills": trial.killCount,
+            "with work done": trial.hitCount,
+            "of two members": trial.sharedCount,
+            "conflicts": trial.conflictCount,
+        }
         tellFigures({**counts, "numbers": trial.numberCount, "seconds": monotonic() - begun})
     shutil.rmtree(folder)
     tell("every sum was exact, after each kill and at the end")

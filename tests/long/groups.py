@@ -66,7 +66,9 @@ class Cluster:
         client = self.broker.client()
         for partition, payloads in sets.items():
             for start in range(0, len(payloads), 200):
-                client.send(encodeProduce(TOPIC, partition, encodeSet(payloads[start : start + 200])))
+                client.send(
+                    encodeProduce(TOPIC, partition, encodeSet(payloads[start : start + 200]))
+                )
         client.close()
 
 
@@ -87,7 +89,12 @@ async def until(reactor: Any, holds: Callable[[], bool]) -> None:
 async def join(reactor: Any, cluster: Cluster) -> bool:
     """Twenty members, the last of whom comes late, some times."""
     cluster.produce({0: [b"x"]})
-    settings = {"zk.connect": cluster.zookeeper.servers, "groupid": GROUP, "rebalance.backoff.ms": str(BACKOFF_MS), "rebalance.retries.max": "50"}
+    settings = {
+        "zk.connect": cluster.zookeeper.servers,
+        "groupid": GROUP,
+        "rebalance.backoff.ms": str(BACKOFF_MS),
+        "rebalance.retries.max": "50",
+    }
     members: list[ConsumerConnector] = []
 
     async def enter() -> None:
@@ -97,8 +104,16 @@ async def join(reactor: Any, cluster: Cluster) -> bool:
 
     def isShared(count: int) -> bool:
         places = [place for member in members for place in member.owned]
-        isEven = all(len(member.owned) == JOIN_PARTITION_COUNT // count for member in members) if not JOIN_PARTITION_COUNT % count else True
-        return len(places) == len(set(places)) == JOIN_PARTITION_COUNT and isEven and all(member.isOwning for member in members)
+        isEven = (
+            all(len(member.owned) == JOIN_PARTITION_COUNT // count for member in members)
+            if not JOIN_PARTITION_COUNT % count
+            else True
+        )
+        return (
+            len(places) == len(set(places)) == JOIN_PARTITION_COUNT
+            and isEven
+            and all(member.isOwning for member in members)
+        )
 
     await gatherResults([Deferred.fromCoroutine(enter()) for _member in range(MEMBER_COUNT - 1)])
     await until(reactor, lambda: isShared(MEMBER_COUNT - 1))
@@ -111,7 +126,10 @@ async def join(reactor: Any, cluster: Cluster) -> bool:
         await until(reactor, lambda: isShared(MEMBER_COUNT))
         settled = time.monotonic() - begun
         isGood = isGood and settled < SETTLED_SECONDS_MAX
-        report(f"join {number + 1}: seconds until the newcomer has its share, and until all have", f"{first:.2f} {settled:.2f}")
+        report(
+            f"join {number + 1}: seconds until the newcomer has its share, and until all have",
+            f"{first:.2f} {settled:.2f}",
+        )
         await members.pop().shutdown()
         await until(reactor, lambda: isShared(MEMBER_COUNT - 1))
     await gatherResults([member.shutdown() for member in members])
@@ -148,7 +166,10 @@ class Reader:
     async def _read(self, stream: MessageStream) -> None:
         async for _message in stream:
             now, busyNow = time.monotonic(), time.thread_time()
-            self.gap, self.busyGap = max(self.gap, now - self._last), max(self.busyGap, busyNow - self._busyLast)
+            self.gap, self.busyGap = (
+                max(self.gap, now - self._last),
+                max(self.busyGap, busyNow - self._busyLast),
+            )
             self._last, self._busyLast = now, busyNow
             self.count += 1
 
@@ -174,7 +195,13 @@ async def commit(reactor: Any, cluster: Cluster) -> bool:
     zookeeper = ZookeeperClient(reactor, cluster.zookeeper.servers)
     await zookeeper.connect()
     store = CountingStore(zookeeper, GROUP)
-    settings = {"groupid": GROUP, "autocommit.enable": "false", "fetcher.backoff.ms": "50", "rebalance.backoff.ms": "200", "queuedchunks.max": "100000"}
+    settings = {
+        "groupid": GROUP,
+        "autocommit.enable": "false",
+        "fetcher.backoff.ms": "50",
+        "rebalance.backoff.ms": "200",
+        "queuedchunks.max": "100000",
+    }
     consumer = await ConsumerConnector(reactor, settings, zookeeper, store).connect()
     (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
     reader = Reader(stream)
@@ -212,7 +239,10 @@ async def commit(reactor: Any, cluster: Cluster) -> bool:
     during = flow(reader, before, seconds, time.thread_time() - busy)
     isLeft = reader.count < wantedCount + STREAM_MESSAGE_COUNT
     report("the stream alone", alone)
-    report(f"the stream during a commit of {store.writtenCount - writtenBefore}, which took {seconds:.2f} s", during)
+    report(
+        f"the stream during a commit of {store.writtenCount - writtenBefore}, which took {seconds:.2f} s",
+        during,
+    )
     report("messages were left to read at its end", isLeft)
     isGood = isGood and isLeft and reader.count > before
     await consumer.shutdown()
@@ -231,7 +261,10 @@ async def run(reactor: Any, name: str) -> None:
     scene, partitionCount = SCENES[name]
     folder = tempfile.mkdtemp()
     cluster = Cluster(folder, partitionCount)
-    report("load of the machine, ns for a turn of a loop in Python", f"{os.getloadavg()[0]:.1f} {turnNs():.0f}")
+    report(
+        "load of the machine, ns for a turn of a loop in Python",
+        f"{os.getloadavg()[0]:.1f} {turnNs():.0f}",
+    )
     try:
         isGood = await scene(reactor, cluster)
     finally:
@@ -242,7 +275,9 @@ async def run(reactor: Any, name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.long.groups", description="Large groups at a real ZooKeeper.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.groups", description="Large groups at a real ZooKeeper."
+    )
     parser.add_argument("scene", choices=sorted(SCENES))
     options = parser.parse_args()
     react(lambda reactor: Deferred.fromCoroutine(run(reactor, options.scene)))

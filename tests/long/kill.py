@@ -20,12 +20,17 @@ from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.kill", description="Kill a broker at random moments and look for what was lost.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.kill",
+        description="Kill a broker at random moments and look for what was lost.",
+    )
     parser.add_argument("--rounds", type=int, default=200, help="how many kills (200)")
     addSeed(parser, "the moments and the messages")
     options = parser.parse_args()
     seed = seedOf(options)
-    tellStart(f"seed {seed}, {options.rounds} rounds", f"CRC by {CRC32_NAME}", properties=PROPERTIES)
+    tellStart(
+        f"seed {seed}, {options.rounds} rounds", f"CRC by {CRC32_NAME}", properties=PROPERTIES
+    )
     folder = tempfile.mkdtemp()
     begun = monotonic()
     trial = KillTrial(folder + "/logs", seed)

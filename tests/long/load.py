@@ -23,13 +23,24 @@ from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.load", description="Kill a loader again and again, and compare table and topic.")
-    parser.add_argument("--messages", type=int, default=20_000, help="how many messages are published before each load (20000)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.load",
+        description="Kill a loader again and again, and compare table and topic.",
+    )
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=20_000,
+        help="how many messages are published before each load (20000)",
+    )
     parser.add_argument("--kills", type=int, default=20, help="how often the loader is killed (20)")
     addSeed(parser, "the moments")
     options = parser.parse_args()
     seed = seedOf(options)
-    tellStart(f"seed {seed}, {options.messages} messages a load, {options.kills} kills", f"PySpark {version('pyspark')}")
+    tellStart(
+        f"seed {seed}, {options.messages} messages a load, {options.kills} kills",
+        f"PySpark {version('pyspark')}",
+    )
     folder = tempfile.mkdtemp(prefix="pylogbroker-load-")
     os.makedirs(f"{folder}/trial")
     begun = monotonic()

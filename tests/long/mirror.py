@@ -22,14 +22,24 @@ from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.mirror", description="Kill a mirror and restart its target, and look for what is missing.")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="how many numbered messages (1000000)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.mirror",
+        description="Kill a mirror and restart its target, and look for what is missing.",
+    )
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="how many numbered messages (1000000)"
+    )
     parser.add_argument("--kills", type=int, default=5, help="how often the mirror is killed (5)")
-    parser.add_argument("--restarts", type=int, default=1, help="how often the target's broker is restarted (1)")
+    parser.add_argument(
+        "--restarts", type=int, default=1, help="how often the target's broker is restarted (1)"
+    )
     addSeed(parser, "the moments")
     options = parser.parse_args()
     seed = seedOf(options)
-    tellStart(f"seed {seed}, {options.messages} messages, {options.kills} kills, {options.restarts} restarts", properties=BROKER)
+    tellStart(
+        f"seed {seed}, {options.messages} messages, {options.kills} kills, {options.restarts} restarts",
+        properties=BROKER,
+    )
     folder = tempfile.mkdtemp()
     begun = monotonic()
     trial = MirrorTrial(folder, sharedZookeeper(), f"mirror{seed}", seed)
@@ -37,9 +47,13 @@ def main() -> int:
     try:
         trial.run(options.messages, options.kills, options.restarts)
         tellFigures(trial.figures._asdict())
-        tell("nothing is missing, and what is there twice had been sent and not committed at a kill, or was told of")
+        tell(
+            "nothing is missing, and what is there twice had been sent and not committed at a kill, or was told of"
+        )
         tellFigures(MirrorAudit(trial).run()._asdict())
-        tell("the audit of source and target agrees in every window, before and after holes were planted, and names these and no others")
+        tell(
+            "the audit of source and target agrees in every window, before and after holes were planted, and names these and no others"
+        )
     except (MirrorError, AuditError) as error:
         tellFigures(trial.figures._asdict())
         tell(f"WRONG: {error}\nthe directory is {folder}")

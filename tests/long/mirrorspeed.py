@@ -99,14 +99,19 @@ class Speed:
         zookeeper = sharedZookeeper()
         client = KazooClient(zookeeper.servers)
         client.start()
-        self.connects = {side: f"{zookeeper.servers}/{name}-{side}" for side in ("source", "target")}
+        self.connects = {
+            side: f"{zookeeper.servers}/{name}-{side}" for side in ("source", "target")
+        }
         for side in self.connects:
             client.ensure_path(f"/{name}-{side}")
         client.stop()
         client.close()
         self.folder = folder
         self.messageCount = messageCount
-        self.brokers = {side: BrokerProcess(f"{folder}/{side}", {**BROKER, "zk.connect": connect}) for side, connect in self.connects.items()}
+        self.brokers = {
+            side: BrokerProcess(f"{folder}/{side}", {**BROKER, "zk.connect": connect})
+            for side, connect in self.connects.items()
+        }
         for broker in self.brokers.values():
             broker.start()
 
@@ -117,12 +122,29 @@ class Speed:
 
     def _there(self, side: str, topic: str) -> bool:
         with self.brokers[side].client() as client:
-            return sum(client.end(topic, partition) for partition in range(PARTITION_COUNT)) >= self.messageCount * (MESSAGE_SIZE + 10)
+            return sum(
+                client.end(topic, partition) for partition in range(PARTITION_COUNT)
+            ) >= self.messageCount * (MESSAGE_SIZE + 10)
 
     def _run(self, program: str, topic: str) -> float:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-        arguments = [self.connects["source"], topic, str(self.messageCount), str(BATCH_COUNT), str(MESSAGE_SIZE)]
-        done = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=SECONDS_MAX)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        }
+        arguments = [
+            self.connects["source"],
+            topic,
+            str(self.messageCount),
+            str(BATCH_COUNT),
+            str(MESSAGE_SIZE),
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
         if done.returncode:
             raise AssertionError(done.stderr)
         return float(done.stdout.split()[-1])
@@ -139,14 +161,27 @@ class Speed:
 
     def mirror(self, topic: str) -> float:
         """Messages a second, by one mirror: from the moment in which it is a member of the group until the target has all."""
-        consumer = {"zk.connect": self.connects["source"], "groupid": f"mirror-{topic}", "autocommit.interval.ms": "1000"}
+        consumer = {
+            "zk.connect": self.connects["source"],
+            "groupid": f"mirror-{topic}",
+            "autocommit.interval.ms": "1000",
+        }
         mirror = MirrorProcess(
-            f"{self.folder}/mirror", [consumer], {"zk.connect": self.connects["target"], "batch.size": str(BATCH_COUNT)}, "--whitelist", topic
+            f"{self.folder}/mirror",
+            [consumer],
+            {"zk.connect": self.connects["target"], "batch.size": str(BATCH_COUNT)},
+            "--whitelist",
+            topic,
         )
         try:
             mirror.start()
             begun = monotonic()
-            until(lambda: self._there("target", topic), f"all is in the target\n{mirror.log}", SECONDS_MAX, 20)
+            until(
+                lambda: self._there("target", topic),
+                f"all is in the target\n{mirror.log}",
+                SECONDS_MAX,
+                20,
+            )
             return self.messageCount / (monotonic() - begun)
         finally:
             mirror.stop()
@@ -154,13 +189,22 @@ class Speed:
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.mirrorspeed", description="Measure a mirror beside a producer and a consumer.")
-    parser.add_argument("--messages", type=int, default=300_000, help="how many messages in each round (300000)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.mirrorspeed",
+        description="Measure a mirror beside a producer and a consumer.",
+    )
+    parser.add_argument(
+        "--messages", type=int, default=300_000, help="how many messages in each round (300000)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how many rounds (3)")
     options = parser.parse_args()
     out = sys.stdout
-    out.write(f"{options.messages} messages of {MESSAGE_SIZE} bytes, batches of {BATCH_COUNT}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
-    out.write(f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, {platform.system()} {platform.release()}\n")
+    out.write(
+        f"{options.messages} messages of {MESSAGE_SIZE} bytes, batches of {BATCH_COUNT}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
+    )
+    out.write(
+        f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, {platform.system()} {platform.release()}\n"
+    )
     folder = tempfile.mkdtemp()
     speed = Speed(folder, f"speed{SystemRandom().randrange(1 << 32)}", options.messages)
     rates: dict[str, list[float]] = {"produce": [], "consume": [], "mirror": []}
@@ -168,17 +212,29 @@ def main() -> int:
         out.write("messages a second     produce     consume      mirror\n")
         for number in range(options.rounds):
             topic = f"round{number}"
-            for what, measure in (("produce", speed.produce), ("consume", speed.consume), ("mirror", speed.mirror)):
+            for what, measure in (
+                ("produce", speed.produce),
+                ("consume", speed.consume),
+                ("mirror", speed.mirror),
+            ):
                 rates[what].append(measure(topic))
-            out.write(f"{'round ' + str(number + 1):>17} " + "".join(f"{rates[what][-1]:>12,.0f}" for what in rates) + "\n")
+            out.write(
+                f"{'round ' + str(number + 1):>17} "
+                + "".join(f"{rates[what][-1]:>12,.0f}" for what in rates)
+                + "\n"
+            )
             out.flush()
     finally:
         speed.stop()
         shutil.rmtree(folder)
     medians = {what: statistics.median(each) for what, each in rates.items()}
-    out.write(f"{'median':>17} " + "".join(f"{median:>12,.0f}" for median in medians.values()) + "\n")
+    out.write(
+        f"{'median':>17} " + "".join(f"{median:>12,.0f}" for median in medians.values()) + "\n"
+    )
     share = medians["mirror"] / min(medians["produce"], medians["consume"])
-    out.write(f"the mirror has {share:.2f} of the slower of producing and consuming; {'' if share >= 0.5 else 'TOO LITTLE: '}0.5 is asked for\n")
+    out.write(
+        f"the mirror has {share:.2f} of the slower of producing and consuming; {'' if share >= 0.5 else 'TOO LITTLE: '}0.5 is asked for\n"
+    )
     return 0 if share >= 0.5 else 1
 
 

@@ -23,7 +23,14 @@ from statistics import median
 from pylogbroker import __version__
 from pylogbroker.formats.checksum import CRC32_NAME
 from tests.integration.brokerprocess import ROOT
-from tests.integration.slowconsumer import FETCH_SIZE, QUEUED_SIZE_MAX, STOPPED, STREAM_COUNT, Reading, SlowCluster
+from tests.integration.slowconsumer import (
+    FETCH_SIZE,
+    QUEUED_SIZE_MAX,
+    STOPPED,
+    STREAM_COUNT,
+    Reading,
+    SlowCluster,
+)
 from tests.integration.zookeeperprocess import ZookeeperProcess
 
 ALONE, BESIDE = "alone", "beside a stopped one"
@@ -34,7 +41,9 @@ def row(kind: str, readings: list[Reading], count: int) -> str:
     """A line of the table: medians, and the extremes of memory."""
     total = count * (STREAM_COUNT - 1)
     rate = median(total / reading.seconds for reading in readings)
-    slowest, fastest = (edge(total / reading.seconds for reading in readings) for edge in (min, max))
+    slowest, fastest = (
+        edge(total / reading.seconds for reading in readings) for edge in (min, max)
+    )
     cpu = median(reading.cpuSeconds / total * 1e6 for reading in readings)
     cells = [
         kind,
@@ -55,9 +64,18 @@ def course(reading: Reading) -> str:
     return ", ".join(f"{reading.rssSizes[last * step // 10] / 1e6:.1f}" for step in range(11))
 
 
-def page(readings: dict[str, list[Reading]], brokerSizes: dict[str, list[int]], count: int, size: int, command: str, revision: str) -> str:
+def page(
+    readings: dict[str, list[Reading]],
+    brokerSizes: dict[str, list[int]],
+    count: int,
+    size: int,
+    command: str,
+    revision: str,
+) -> str:
     """The whole page, in Markdown."""
-    rates = {kind: median(1 / reading.seconds for reading in found) for kind, found in readings.items()}
+    rates = {
+        kind: median(1 / reading.seconds for reading in found) for kind, found in readings.items()
+    }
     lines = [
         "# A slow consumer",
         "",
@@ -90,14 +108,25 @@ def page(readings: dict[str, list[Reading]], brokerSizes: dict[str, list[int]], 
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.slowconsumer", description="Measure what a stopped stream costs the others.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.slowconsumer",
+        description="Measure what a stopped stream costs the others.",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="how often each is measured (7)")
-    parser.add_argument("--count", type=int, default=300_000, help="messages in each partition (300000)")
+    parser.add_argument(
+        "--count", type=int, default=300_000, help="messages in each partition (300000)"
+    )
     parser.add_argument("--size", type=int, default=200, help="bytes of each (200)")
     parser.add_argument("--output", type=Path, help="a page to write the figures to")
     options = parser.parse_args()
     command = f"python -m tests.long.slowconsumer --rounds {options.rounds} --count {options.count} --size {options.size}"
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     folder = tempfile.mkdtemp()
     zookeeper = ZookeeperProcess(folder + "/zookeeper").start()
     readings: dict[str, list[Reading]] = {kind: [] for kind in KINDS}
@@ -117,14 +146,26 @@ def main() -> int:
                 finally:
                     cluster.close()
                     shutil.rmtree(f"{folder}/{name}")
-                assert reading.inTurn == [options.count] * (STREAM_COUNT - 1) and reading.lateInTurn == counts[STOPPED]
+                assert (
+                    reading.inTurn == [options.count] * (STREAM_COUNT - 1)
+                    and reading.lateInTurn == counts[STOPPED]
+                )
                 readings[kind].append(reading)
-                sys.stdout.write(f"{number + 1}/{options.rounds} {row(kind, [reading], options.count)}\n")
+                sys.stdout.write(
+                    f"{number + 1}/{options.rounds} {row(kind, [reading], options.count)}\n"
+                )
                 sys.stdout.flush()
     finally:
         zookeeper.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    text = page(readings, brokerSizes, options.count, options.size, command, found.stdout.strip() or "unknown")
+    text = page(
+        readings,
+        brokerSizes,
+        options.count,
+        options.size,
+        command,
+        found.stdout.strip() or "unknown",
+    )
     if options.output is None:
         sys.stdout.write(text)
     else:

@@ -32,7 +32,9 @@ class Run:
 
     def __init__(self, messageCount: int, random: Random) -> None:
         self.session = sharedSession()
-        self.cluster = SparkCluster(2, num_partitions="2", log_file_size=str(32 << 20), log_flush_interval="20000")
+        self.cluster = SparkCluster(
+            2, num_partitions="2", log_file_size=str(32 << 20), log_flush_interval="20000"
+        )
         self.counts = {place: messageCount // len(PLACES) for place in PLACES}
         self._random = random
 
@@ -41,11 +43,17 @@ class Run:
         for index, place in enumerate(PLACES):
             for start in range(0, self.counts[place], PIECE_COUNT):
                 numbers = range(start, min(start + PIECE_COUNT, self.counts[place]))
-                self.cluster.write("clicks", place, [payload(place, number) for number in numbers], codec=index % 3)
+                self.cluster.write(
+                    "clicks", place, [payload(place, number) for number in numbers], codec=index % 3
+                )
 
     def batch(self) -> list[str]:
         """Read all as a batch; returns what is wrong."""
-        frame = self.session.read.format("pylogbroker").options(zookeeper=self.cluster.zookeeper, subscribe="clicks", minPartitions="16").load()
+        frame = (
+            self.session.read.format("pylogbroker")
+            .options(zookeeper=self.cluster.zookeeper, subscribe="clicks", minPartitions="16")
+            .load()
+        )
         return faults(frame.mapInArrow(judge, STRETCHES).collect(), self.counts)
 
     def stream(self, stopCount: int) -> list[str]:
@@ -60,25 +68,50 @@ class Run:
         return faults(self.session.read.parquet(table).collect(), self.counts)
 
     def _query(self, table: str) -> Any:
-        given = {"zookeeper": self.cluster.zookeeper, "subscribe": "clicks", "startingOffsets": "earliest", "maxBytesPerTrigger": str(48 << 20)}
-        stretches = self.session.readStream.format("pylogbroker").options(**given).load().mapInArrow(judge, STRETCHES)
-        write = stretches.writeStream.format("parquet").option("checkpointLocation", f"{table}.checkpoint").trigger(availableNow=True)
+        given = {
+            "zookeeper": self.cluster.zookeeper,
+            "subscribe": "clicks",
+            "startingOffsets": "earliest",
+            "maxBytesPerTrigger": str(48 << 20),
+        }
+        stretches = (
+            self.session.readStream.format("pylogbroker")
+            .options(**given)
+            .load()
+            .mapInArrow(judge, STRETCHES)
+        )
+        write = (
+            stretches.writeStream.format("parquet")
+            .option("checkpointLocation", f"{table}.checkpoint")
+            .trigger(availableNow=True)
+        )
         return write.start(table)
 
 
 def main() -> int:
     """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.spark", description="Many messages through Spark, compared one by one.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.spark",
+        description="Many messages through Spark, compared one by one.",
+    )
     parser.add_argument("--messages", type=int, default=5_000_000, help="how many (5000000)")
-    parser.add_argument("--stops", type=int, default=3, help="how often the stream is stopped and started again (3)")
+    parser.add_argument(
+        "--stops", type=int, default=3, help="how often the stream is stopped and started again (3)"
+    )
     parser.add_argument("--seed", type=int, default=2011, help="of the moments (2011)")
     options = parser.parse_args()
     out = sys.stdout
-    out.write(f"{options.messages} messages, {options.stops} stops, seed {options.seed}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
+    out.write(
+        f"{options.messages} messages, {options.stops} stops, seed {options.seed}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
+    )
     run = Run(options.messages, Random(options.seed))
     wrong: list[str] = []
     try:
-        for name, step in (("written", run.fill), ("batch", run.batch), ("stream", lambda: run.stream(options.stops))):
+        for name, step in (
+            ("written", run.fill),
+            ("batch", run.batch),
+            ("stream", lambda: run.stream(options.stops)),
+        ):
             begun = monotonic()
             found = step() or []
             wrong += found

@@ -18,7 +18,9 @@ def addSeed(parser: argparse.ArgumentParser, of: str) -> None:
     """
     @param of: what chance decides; the machine decides the rest.
     """
-    parser.add_argument("--seed", type=int, help=f"of {of} (random; moments depend on the machine, too)")
+    parser.add_argument(
+        "--seed", type=int, help=f"of {of} (random; moments depend on the machine, too)"
+    )
 
 
 def seedOf(options: argparse.Namespace) -> int:
@@ -38,7 +40,12 @@ def tellStart(what: str, *versions: str, properties: Mapping[str, str] | None = 
     @param versions: beside our own, and those of Twisted, Python and the system.
     @param properties: of a broker.
     """
-    known = (f"pylogbroker {__version__}", f"Twisted {version('Twisted')}", f"Python {platform.python_version()}", *versions)
+    known = (
+        f"pylogbroker {__version__}",
+        f"Twisted {version('Twisted')}",
+        f"Python {platform.python_version()}",
+        *versions,
+    )
     tell(what)
     tell(", ".join((*known, f"{platform.system()} {platform.release()}")))
     for key, value in (properties or {}).items():

@@ -20,7 +20,9 @@ class ClientFiguresTests(SynchronousTestCase):
 
     def check(self, families: list[Family]) -> list[str]:
         for family in families:
-            self.assertTrue(re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name)
+            self.assertTrue(
+                re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name
+            )
             self.assertEqual(family.kind == COUNTER, family.name.endswith("_total"), family.name)
         return [line for line in render(families).decode().splitlines() if not line.startswith("#")]
 
@@ -28,7 +30,9 @@ class ClientFiguresTests(SynchronousTestCase):
         """Each of a producer's counters is a figure, with what is queued."""
         counters = ProducerCounters(*range(1, 1 + len(fields(ProducerCounters))))
         lines = self.check(producerFamilies(asdict(counters), 20, 30, {"name": "a"}))
-        self.assertEqual(sorted(int(line.rpartition(" ")[2]) for line in lines), [*range(1, 9), 20, 30])
+        self.assertEqual(
+            sorted(int(line.rpartition(" ")[2]) for line in lines), [*range(1, 9), 20, 30]
+        )
         self.assertIn('pylogbroker_producer_accepted_messages_total{name="a"} 1', lines)
         self.assertIn('pylogbroker_producer_queued_bytes{name="a"} 30', lines)
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.metrics.counters import BrokerCounters, ConnectionCounters, FlushCounters, RequestCounters, TopicCounters
+from pylogbroker.metrics.counters import (
+    BrokerCounters,
+    ConnectionCounters,
+    FlushCounters,
+    RequestCounters,
+    TopicCounters,
+)
 
 
 class CountedTests(SynchronousTestCase):
@@ -20,9 +26,18 @@ class CountedTests(SynchronousTestCase):
     def test_connections(self) -> None:
         """Clients come and go; the most at a time is remembered."""
         counters = ConnectionCounters()
-        for step in (counters.opened, counters.opened, counters.closed, counters.opened, counters.closed, counters.closed):
+        for step in (
+            counters.opened,
+            counters.opened,
+            counters.closed,
+            counters.opened,
+            counters.closed,
+            counters.closed,
+        ):
             step()
-        self.assertEqual((counters.openCount, counters.openCountMax, counters.openedCount), (0, 2, 3))
+        self.assertEqual(
+            (counters.openCount, counters.openCountMax, counters.openedCount), (0, 2, 3)
+        )
 
     def test_flushes(self) -> None:
         """Flushes add up; the longest is remembered."""
@@ -66,7 +81,10 @@ class BrokerCountersTests(SynchronousTestCase):
         self.assertEqual((counters.topics, counters.otherTopics.failedFetchCount), ({}, 10))
         counters.refused("real", True).failedFetchCount += 1
         counters.refused("real", False).failedFetchCount += 1
-        self.assertEqual((counters.topics["real"].failedFetchCount, counters.otherTopics.failedFetchCount), (2, 10))
+        self.assertEqual(
+            (counters.topics["real"].failedFetchCount, counters.otherTopics.failedFetchCount),
+            (2, 10),
+        )
 
     def test_sums(self) -> None:
         """The sum over all topics holds those beyond the limit, too."""
@@ -88,6 +106,9 @@ class BrokerCountersTests(SynchronousTestCase):
         counters.flushes.flushed(1)
         counters.connections.opened()
         after = counters.snapshot()
-        self.assertEqual(sorted(before), ["allTopics", "connections", "flushes", "otherTopics", "requests", "topics"])
+        self.assertEqual(
+            sorted(before),
+            ["allTopics", "connections", "flushes", "otherTopics", "requests", "topics"],
+        )
         for group in ("allTopics", "connections", "flushes", "requests", "topics"):
             self.assertNotEqual(before[group], after[group])

@@ -18,7 +18,12 @@ class RenderTests(SynchronousTestCase):
             [
                 Family("a_total", COUNTER, "How many.", (Sample(3),)),
                 Family("b", GAUGE, "None.", ()),
-                Family("c", GAUGE, "Some.", (Sample(0.25, {"x": "1", "y": "2"}), Sample(True, {"x": "2", "y": "2"}))),
+                Family(
+                    "c",
+                    GAUGE,
+                    "Some.",
+                    (Sample(0.25, {"x": "1", "y": "2"}), Sample(True, {"x": "2", "y": "2"})),
+                ),
             ]
         )
         self.assertEqual(
@@ -30,11 +35,15 @@ class RenderTests(SynchronousTestCase):
     def test_escaped(self) -> None:
         """Backslashes, quotes and line ends cannot leave their label, nor a line its line."""
         text = render([Family("a", GAUGE, "one\\\ntwo", (Sample(1, {"t": 'q"\\\n}'}),))])
-        self.assertEqual(text.decode(), '# HELP a one\\\\\\ntwo\n# TYPE a gauge\na{t="q\\"\\\\\\n}"} 1\n')
+        self.assertEqual(
+            text.decode(), '# HELP a one\\\\\\ntwo\n# TYPE a gauge\na{t="q\\"\\\\\\n}"} 1\n'
+        )
 
     def test_notUnicode(self) -> None:
         """Half a surrogate pair, which some language let through, does not break the rest."""
-        self.assertIn(b'{t="?"} 1', render([Family("a", GAUGE, "x", (Sample(1, {"t": "\ud800"}),))]))
+        self.assertIn(
+            b'{t="?"} 1', render([Family("a", GAUGE, "x", (Sample(1, {"t": "\ud800"}),))])
+        )
 
     def test_nothing(self) -> None:
         """Nothing is nothing."""
@@ -42,4 +51,6 @@ class RenderTests(SynchronousTestCase):
 
     def test_large(self) -> None:
         """Whole numbers are whole, however large."""
-        self.assertIn(b"a 9223372036854775807\n", render([Family("a", COUNTER, "x", (Sample(2**63 - 1),))]))
+        self.assertIn(
+            b"a 9223372036854775807\n", render([Family("a", COUNTER, "x", (Sample(2**63 - 1),))])
+        )

@@ -25,7 +25,10 @@ def picture() -> BrokerPicture:
     counters.connections.opened()
     counters.topic("t").messageCount = 5
     counters.topic("beyond").messageCount = 2
-    partitions = (PartitionPicture("t", 0, 10, 30, 40, 20, 2, 10, 5, ""), PartitionPicture("t", 1, 0, 0, 0, 0, 1, 0, 0, "fsync failed"))
+    partitions = (
+        PartitionPicture("t", 0, 10, 30, 40, 20, 2, 10, 5, ""),
+        PartitionPicture("t", 1, 0, 0, 0, 0, 1, 0, 0, "fsync failed"),
+    )
     return BrokerPicture(
         7, "h:1", 2_000, 1_500, True, counters.snapshot(), partitions, 2, {"u-0": "gap"}, 10, 100, 3,
         (Holding("", -1, "flush", 2), Holding("t", 1, "flush", 3), Holding("t", 0, "roll", 1)), (), {"flush": 5, "memory": 0}, 1.5, 4096,
@@ -44,7 +47,9 @@ class FiguresTests(SynchronousTestCase):
         names = [family.name for family in self.families]
         self.assertEqual(sorted(set(names)), sorted(names))
         for family in self.families:
-            self.assertTrue(re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name)
+            self.assertTrue(
+                re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name
+            )
             self.assertEqual(family.kind == COUNTER, family.name.endswith("_total"), family.name)
 
     def test_values(self) -> None:
@@ -85,7 +90,10 @@ class FiguresTests(SynchronousTestCase):
 
     def test_leftOut(self) -> None:
         """What a broker has not, it does not claim: no registration without ZooKeeper, no memory where nobody can tell."""
-        names = {family.name for family in brokerFamilies(picture()._replace(isRegistered=None, memorySize=0), "1")}
+        names = {
+            family.name
+            for family in brokerFamilies(picture()._replace(isRegistered=None, memorySize=0), "1")
+        }
         self.assertFalse(names & {"pylogbroker_registered", "process_resident_memory_bytes"})
 
     def test_everyCounter(self) -> None:
@@ -94,7 +102,11 @@ class FiguresTests(SynchronousTestCase):
         for part, numbers in picture().counters.items():
             for name in numbers if part not in ("topics", "otherTopics", "allTopics") else ():
                 changed = {**picture().counters, part: {**numbers, name: 10**9}}
-                self.assertNotEqual(values(brokerFamilies(picture()._replace(counters=changed), "1")), values(before), name)
+                self.assertNotEqual(
+                    values(brokerFamilies(picture()._replace(counters=changed), "1")),
+                    values(before),
+                    name,
+                )
 
 
 def values(families: list[Family]) -> bytes:

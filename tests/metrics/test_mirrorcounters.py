@@ -47,4 +47,7 @@ class MirrorCountersTests(SynchronousTestCase):
         counters.confirmed("x" * 256, 1, 1)
         for number in range(TOPIC_COUNT_MAX + 5):
             counters.confirmed(str(number), 1, 2)
-        self.assertEqual((len(counters.topics), counters.otherTopics.messageCount, counters.otherTopics.size), (TOPIC_COUNT_MAX, 6, 11))
+        self.assertEqual(
+            (len(counters.topics), counters.otherTopics.messageCount, counters.otherTopics.size),
+            (TOPIC_COUNT_MAX, 6, 11),
+        )

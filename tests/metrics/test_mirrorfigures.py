@@ -19,7 +19,9 @@ class MirrorFigureTests(SynchronousTestCase):
     def lines(self, counters: MirrorCounters) -> list[str]:
         families = mirrorFamilies(counters, [("g", "zk1:2181", True), ("g", "zk2:2181", False)])
         for family in families:
-            self.assertTrue(re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name)
+            self.assertTrue(
+                re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name
+            )
             self.assertEqual(family.kind == COUNTER, family.name.endswith("_total"), family.name)
         return [line for line in render(families).decode().splitlines() if not line.startswith("#")]
 
@@ -29,7 +31,12 @@ class MirrorFigureTests(SynchronousTestCase):
         counters.taken(13, 1030)
         counters.givenBack(3, 30)
         counters.confirmed("t", 4, 300)
-        counters.retriedCount, counters.repeatedCount, counters.faultCount, counters.commitCount = 21, 22, 23, 24
+        counters.retriedCount, counters.repeatedCount, counters.faultCount, counters.commitCount = (
+            21,
+            22,
+            23,
+            24,
+        )
         self.assertEqual(
             self.lines(counters),
             [
@@ -57,7 +64,9 @@ class MirrorFigureTests(SynchronousTestCase):
         """Messages that the target does not take are counted, and each has its offset and size, of so many at most."""
         counters = MirrorCounters()
         for number in range(STUCK_COUNT_MAX + 5):
-            counters.stuck[number] = StuckMessage({"topic": "t", "partition": str(number)}, 100 + number, 1_000_001)
+            counters.stuck[number] = StuckMessage(
+                {"topic": "t", "partition": str(number)}, 100 + number, 1_000_001
+            )
         lines = self.lines(counters)
         self.assertIn("pylogbroker_mirror_stuck_messages 1005", lines)
         self.assertIn('pylogbroker_mirror_stuck_offset{topic="t",partition="7"} 107', lines)

@@ -46,7 +46,9 @@ class Cluster:
     @ivar brokers: by number; L{None} while one is down.
     """
 
-    def __init__(self, name: str, brokerCount: int = 1, partitionCount: int = 2, directory: str = "") -> None:
+    def __init__(
+        self, name: str, brokerCount: int = 1, partitionCount: int = 2, directory: str = ""
+    ) -> None:
         self.name = name
         self.zookeeper = ZookeeperDouble(reactor)
         self.partitionCount = partitionCount
@@ -71,7 +73,12 @@ class Cluster:
             "brokerid": str(number), "num.partitions": str(self.partitionCount), "enable.zookeeper": "true", "zk.connect": "double",
             "zk.sessiontimeout.ms": str(SESSION_MS), **self.properties,
         }  # fmt: skip
-        broker = LocalBroker(reactor, properties, f"{self._directory}-{self.name}-{number}", zookeeper=lambda: self.zookeeper.client(SESSION_MS))
+        broker = LocalBroker(
+            reactor,
+            properties,
+            f"{self._directory}-{self.name}-{number}",
+            zookeeper=lambda: self.zookeeper.client(SESSION_MS),
+        )
         await broker.start()
         self.brokers[number] = broker
 
@@ -89,7 +96,9 @@ class Cluster:
         assert broker is not None
         return broker.endpoint
 
-    async def produce(self, topic: str, partition: str, payloads: list[bytes], codec: int = 0) -> None:
+    async def produce(
+        self, topic: str, partition: str, payloads: list[bytes], codec: int = 0
+    ) -> None:
         """Some messages in one set to C{"0-1"}."""
         number, _, index = partition.partition("-")
         producer = SyncProducer(reactor, self.endpoint(int(number)))
@@ -97,7 +106,9 @@ class Cluster:
         await producer.confirm(topic, int(index))
         await producer.close()
 
-    async def read(self, topic: str, offsets: Mapping[BrokerPartition, int] | None = None) -> dict[str, list[bytes]]:
+    async def read(
+        self, topic: str, offsets: Mapping[BrokerPartition, int] | None = None
+    ) -> dict[str, list[bytes]]:
         """What stands in each partition, from the offsets on."""
         found: dict[str, list[bytes]] = {}
         for number in self.brokers:
@@ -112,7 +123,9 @@ class Cluster:
 
     async def messages(self, topic: str) -> list[bytes]:
         """All of it, sorted."""
-        return sorted(payload for payloads in (await self.read(topic)).values() for payload in payloads)
+        return sorted(
+            payload for payloads in (await self.read(topic)).values() for payload in payloads
+        )
 
     def node(self, path: str) -> bytes | None:
         found = self.zookeeper.tree().get(path)
@@ -143,7 +156,12 @@ class MirrorCase(TestCase):
         ]  # fmt: skip
         settings = MirrorSettings.fromProperties(
             consumers,
-            {"zk.connect": target.name, "zk.sessiontimeout.ms": str(SESSION_MS), "close.timeout.ms": "5000", **(producer or {})},
+            {
+                "zk.connect": target.name,
+                "zk.sessiontimeout.ms": str(SESSION_MS),
+                "close.timeout.ms": "5000",
+                **(producer or {}),
+            },
             topics or whitelist("t.*"),
             self.fail,
             **more,

@@ -37,7 +37,9 @@ class FarTarget:
         self.room = Queue(clock, 30, 1 << 20, -1)
         self.sent: list[tuple[str, list[bytes], BrokerPartition | None, Deferred[None]]] = []
 
-    def send(self, topic: str, payloads: list[bytes], home: BrokerPartition | None) -> Deferred[None]:
+    def send(
+        self, topic: str, payloads: list[bytes], home: BrokerPartition | None
+    ) -> Deferred[None]:
         self.sent.append((topic, payloads, home, Deferred()))
         return self.sent[-1][-1]
 
@@ -58,14 +60,30 @@ class ForwarderTests(SynchronousTestCase):
         self.positions: dict[Place, int] = {}
         self.ends: dict[Place, int] = {}
         self.unreadable: list[Place] = []
-        self.stream = MessageStream("s", self.clock, self.positions, lambda: None, unreadable=lambda place, offset, _error: self.unreadable.append(place))
+        self.stream = MessageStream(
+            "s",
+            self.clock,
+            self.positions,
+            lambda: None,
+            unreadable=lambda place, offset, _error: self.unreadable.append(place),
+        )
         self.target = FarTarget(self.clock)
         self.ledger = Ledger()
         self.counters = MirrorCounters()
         self.again: list[tuple[Place, int]] = []
         self.homes: dict[Place, BrokerPartition] = {}
         target: Any = self.target
-        self.forwarder = Forwarder(self.clock, lambda: 0.0, self.stream, target, self.ledger, self.counters, self.homes.get, {}, self.readAgain)
+        self.forwarder = Forwarder(
+            self.clock,
+            lambda: 0.0,
+            self.stream,
+            target,
+            self.ledger,
+            self.counters,
+            self.homes.get,
+            {},
+            self.readAgain,
+        )
         self.running = Deferred.fromCoroutine(self.forwarder.run())
 
     def readAgain(self, place: Place, offset: int) -> None:
@@ -94,14 +112,21 @@ class ForwarderTests(SynchronousTestCase):
         self.assertEqual(self.target.batches()[0], [b"x"])
         self.assertEqual([len(batch) for batch in self.target.batches()[1:]], [10, 10, 5])
         self.put(ONE, b"a" * 60, b"b" * 60, b"c" * 200, b"d")
-        self.assertEqual([batch[0][:1] + b"%d" % len(batch) for batch in self.target.batches()[4:]], [b"a1", b"b1", b"c1", b"d1"])
+        self.assertEqual(
+            [batch[0][:1] + b"%d" % len(batch) for batch in self.target.batches()[4:]],
+            [b"a1", b"b1", b"c1", b"d1"],
+        )
         self.assertEqual(self.counters.underWayCount, 30)
 
     def test_mixed(self) -> None:
         """Partitions that take turns have their batches side by side."""
         for _round in range(3):
             for place in (ONE, TWO):
-                self.stream.put(Chunk(place, MessageSet(encodeSet([b"%d" % place.partition.partition]), 0), 11, 11))
+                self.stream.put(
+                    Chunk(
+                        place, MessageSet(encodeSet([b"%d" % place.partition.partition]), 0), 11, 11
+                    )
+                )
         self.turn()
         self.assertEqual(sorted(self.target.batches()[-2:]), [[b"0"] * 2, [b"1"] * 3])
 
@@ -109,10 +134,27 @@ class ForwarderTests(SynchronousTestCase):
         """What is taken is in the books in the same moment, and settled when it is confirmed."""
         self.ledger.begin(ONE, 0)
         end = self.put(ONE, b"a", b"b")
-        self.assertEqual((self.positions[ONE], self.ledger.committable(ONE, end), self.target.room.count), (end, 0, 2))
+        self.assertEqual(
+            (self.positions[ONE], self.ledger.committable(ONE, end), self.target.room.count),
+            (end, 0, 2),
+        )
         self.target.confirm()
-        self.assertEqual((self.ledger.committable(ONE, end), self.ledger.edge(ONE, None), self.target.room.count), (end, end, 0))
-        self.assertEqual((self.counters.confirmedCount, self.counters.confirmedSize, self.counters.topics["t"].messageCount), (2, 2, 2))
+        self.assertEqual(
+            (
+                self.ledger.committable(ONE, end),
+                self.ledger.edge(ONE, None),
+                self.target.room.count,
+            ),
+            (end, end, 0),
+        )
+        self.assertEqual(
+            (
+                self.counters.confirmedCount,
+                self.counters.confirmedSize,
+                self.counters.topics["t"].messageCount,
+            ),
+            (2, 2, 2),
+        )
 
     def test_offsets(self) -> None:
         """A message that the target does not take has the offset that a reader gets it with; the very first of a partition, that of its end."""
@@ -121,7 +163,10 @@ class ForwarderTests(SynchronousTestCase):
         self.put(TWO, b"x" * 99)
         with capturedLogs() as events:
             self.refuse()
-        self.assertEqual([event["where"] for event in events if "where" in event], ["at offset 0", "that ends at offset 109"])
+        self.assertEqual(
+            [event["where"] for event in events if "where" in event],
+            ["at offset 0", "that ends at offset 109"],
+        )
         self.assertEqual([each.offset for each in self.counters.stuck.values()], [0, 109])
         self.target.confirm()
         self.put(ONE, b"a", b"x" * 99)
@@ -167,7 +212,9 @@ class ForwarderTests(SynchronousTestCase):
         self.ledger.begin(ONE, 0)
         end = self.put(ONE, *[b"%d" % number for number in range(4)], codec=1)
         self.assertEqual(self.ledger.edge(ONE, None), end)
-        self.put(ONE, *[b"%d" % number for number in range(10)], codec=1)  # all but one fill a batch
+        self.put(
+            ONE, *[b"%d" % number for number in range(10)], codec=1
+        )  # all but one fill a batch
         self.target.batchCountMax = 9
         edges: list[int | None] = []
         handed = self.ledger.hand
@@ -189,7 +236,9 @@ class ForwarderTests(SynchronousTestCase):
         self.put(TWO, b"a", b"b", spoil=True)
         self.put(ONE, b"c", spoil=True)
         self.put(ONE, b"d")
-        self.assertEqual([payload for batch in self.target.batches() for payload in batch], [b"a", b"d"])
+        self.assertEqual(
+            [payload for batch in self.target.batches() for payload in batch], [b"a", b"d"]
+        )
         self.assertEqual((self.counters.faultCount, self.unreadable), (2, [TWO, ONE]))
         self.assertEqual(self.flushLoggedErrors(InvalidChecksumError), [])
 
@@ -206,7 +255,9 @@ class ForwarderTests(SynchronousTestCase):
 
         self.stream.take = broken  # type: ignore[method-assign]
         self.put(ONE, b"a", b"b")
-        self.assertEqual((self.target.batches(), len(self.flushLoggedErrors(ZeroDivisionError))), ([[b"a"]], 1))
+        self.assertEqual(
+            (self.target.batches(), len(self.flushLoggedErrors(ZeroDivisionError))), ([[b"a"]], 1)
+        )
         self.clock.advance(forwarding.PAUSE_MS / 1000)
         self.turn()
         self.assertEqual(self.target.batches(), [[b"a"], [b"b"]])
@@ -216,7 +267,10 @@ class ForwarderTests(SynchronousTestCase):
         self.homes[ONE] = BrokerPartition(3, 4)
         self.put(ONE, b"a")
         self.put(TWO, b"b")
-        self.assertEqual([home for _topic, _payloads, home, _answer in self.target.sent], [BrokerPartition(3, 4), None])
+        self.assertEqual(
+            [home for _topic, _payloads, home, _answer in self.target.sent],
+            [BrokerPartition(3, 4), None],
+        )
 
     def test_noHome(self) -> None:
         """What has a home that is not known now is not sent anywhere; it is sent, in order, when the home is known."""
@@ -236,7 +290,10 @@ class ForwarderTests(SynchronousTestCase):
         for _round in range(3):
             self.clock.advance(20)
             self.target.confirm()
-        self.assertEqual([(payloads, home) for _topic, payloads, home, _answer in self.target.sent], [([b"a"], homes[0]), ([b"b"], homes[0])])
+        self.assertEqual(
+            [(payloads, home) for _topic, payloads, home, _answer in self.target.sent],
+            [([b"a"], homes[0]), ([b"b"], homes[0])],
+        )
 
     def test_stuck(self) -> None:
         """
@@ -253,8 +310,17 @@ class ForwarderTests(SynchronousTestCase):
                 if not answer.called:
                     answer.errback(MessageTooLargeError("too large"))
             self.clock.advance(20)
-        self.assertEqual((self.again, self.target.room.count, self.counters.underWayCount), ([(ONE, end)], 1, 1))
-        self.assertEqual((self.ledger.committable(ONE, 500), self.ledger.edge(ONE, 500), self.counters.givenBackCount), (None, None, 30))
+        self.assertEqual(
+            (self.again, self.target.room.count, self.counters.underWayCount), ([(ONE, end)], 1, 1)
+        )
+        self.assertEqual(
+            (
+                self.ledger.committable(ONE, 500),
+                self.ledger.edge(ONE, 500),
+                self.counters.givenBackCount,
+            ),
+            (None, None, 30),
+        )
         settled = self.ledger.settled([ONE])
         self.put(TWO, b"b")
         self.target.sent[-1][-1].callback(None)

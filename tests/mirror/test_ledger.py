@@ -30,7 +30,10 @@ class ForgetTests(SynchronousTestCase):
         waiting, leaving = ledger.settled([ONE]), ledger.settled([ONE])
         ledger.done(third)
         self.assertTrue(ledger.forgetBehind(ONE, first))
-        self.assertEqual((ledger.handed(ONE), ledger.edge(ONE, 400), ledger.committable(ONE, 400)), (200, None, 100))
+        self.assertEqual(
+            (ledger.handed(ONE), ledger.edge(ONE, 400), ledger.committable(ONE, 400)),
+            (200, None, 100),
+        )
         ledger.done(second)
         self.assertEqual(ledger.committable(ONE, 400), 100)
         leaving.cancel()
@@ -101,7 +104,9 @@ class CommittableTests(SynchronousTestCase):
         self.assertNoResult(settled)
         self.ledger.done(second)
         self.successResultOf(settled)
-        self.assertEqual((self.ledger.committable(ONE, 320), self.ledger.confirmed(ONE)), (320, 320))
+        self.assertEqual(
+            (self.ledger.committable(ONE, 320), self.ledger.confirmed(ONE)), (320, 320)
+        )
 
     def test_takenOver(self) -> None:
         """What is still under way from before counts no more in a partition that was taken over."""
@@ -128,7 +133,9 @@ class CommittableTests(SynchronousTestCase):
             committable = ledger.committable(ONE, ends[-1])
             assert committable is not None
             first = min(open_, default=None)
-            self.assertEqual(committable, ends[-1] if first is None else ([0, *ends])[ends.index(first)])
+            self.assertEqual(
+                committable, ends[-1] if first is None else ([0, *ends])[ends.index(first)]
+            )
 
 
 class EdgeTests(SynchronousTestCase):
@@ -141,7 +148,9 @@ class EdgeTests(SynchronousTestCase):
         ledger.takeOver(ONE)
         self.assertIs(ledger.edge(ONE, 50), None)
         ledger.begin(ONE, 40)
-        self.assertEqual((ledger.edge(ONE, 50), ledger.handed(ONE), ledger.handed(TWO)), (50, None, None))
+        self.assertEqual(
+            (ledger.edge(ONE, 50), ledger.handed(ONE), ledger.handed(TWO)), (50, None, None)
+        )
         ledger.hand(ONE, 100)
         self.assertEqual((ledger.edge(ONE, 50), ledger.handed(ONE)), (100, 100))
         ledger.hand(ONE, 100, isWhole=False)

@@ -29,7 +29,9 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
         self.taken: list[Place] = []
         self.isRefusing = False
         self.committed: list[Mapping[Place, int]] = []
-        self.store = ConfirmedOffsetStore(self.clock, self.inner, self.ledger, self.take, self.committed.append)
+        self.store = ConfirmedOffsetStore(
+            self.clock, self.inner, self.ledger, self.take, self.committed.append
+        )
 
     async def take(self, place: Place) -> None:
         if self.isRefusing:
@@ -69,7 +71,9 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
         self.assertNoResult(committing)
         self.ledger.done(entry)
         self.assertEqual(self.successResultOf(committing), {ONE: 200, TWO: 50})
-        self.assertEqual((self.inner.positions, self.committed), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}]))
+        self.assertEqual(
+            (self.inner.positions, self.committed), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}])
+        )
 
     def test_commitLess(self) -> None:
         """What is not confirmed in time is not stored; what is before it, is; where nothing is known, nothing."""

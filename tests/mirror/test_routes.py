@@ -9,7 +9,14 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import ConnectionError, LostConnectionError, MessageTooLargeError, NoBrokersError, TimedOutError, UnknownOutcomeError  # noqa: A004
+from pylogbroker.errors import (
+    ConnectionError,
+    LostConnectionError,
+    MessageTooLargeError,
+    NoBrokersError,
+    TimedOutError,
+    UnknownOutcomeError,
+)  # noqa: A004
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.routes import Batch, Route
 from pylogbroker.mirror.waiting import RETRY_MAX_MS
@@ -27,7 +34,14 @@ class RouteTests(SynchronousTestCase):
         self.told: list[bytes] = []
         self.forgotten: list[bytes] = []
         self.instantly = False
-        self.route = Route(Place("t", BrokerPartition(0, 0)), self.clock, lambda: 0.0, self.send, self.counters, {"group": "g"})
+        self.route = Route(
+            Place("t", BrokerPartition(0, 0)),
+            self.clock,
+            lambda: 0.0,
+            self.send,
+            self.counters,
+            {"group": "g"},
+        )
 
     def send(self, payloads: list[bytes]) -> Deferred[None]:
         if self.instantly:
@@ -43,7 +57,10 @@ class RouteTests(SynchronousTestCase):
     def addPayloads(self, payloads: list[bytes]) -> None:
         """A batch whose messages have the offsets 100, 101 and so on."""
         name = b"".join(payloads)
-        tells = [lambda found=found: found.append(name) for found in (self.settled, self.told, self.forgotten)]
+        tells = [
+            lambda found=found: found.append(name)
+            for found in (self.settled, self.told, self.forgotten)
+        ]
         self.route.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), *tells))
 
     def names(self) -> list[bytes]:
@@ -91,7 +108,9 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.names(), [b"b", b"d", b"e", b"f"])
         for name in (b"b", b"d", b"e", b"f"):
             self.answer(name)
-        self.assertEqual((self.settled, self.route.isIdle), ([b"c", b"a", b"b", b"d", b"e", b"f"], True))
+        self.assertEqual(
+            (self.settled, self.route.isIdle), ([b"c", b"a", b"b", b"d", b"e", b"f"], True)
+        )
         self.assertEqual((self.counters.retriedCount, self.counters.repeatedCount), (2, 1))
 
     def test_probeFails(self) -> None:
@@ -188,7 +207,10 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(list(self.counters.stuck.values()), [StuckMessage(labels, 102, 50)])
         told = [formatEvent(event) for event in events if event["log_level"] is LogLevel.error]
         self.assertEqual(len(told), 1)
-        self.assertIn("t/0-0: the target does not take the message at offset 102 of the source, of 50 bytes", told[0])
+        self.assertIn(
+            "t/0-0: the target does not take the message at offset 102 of the source, of 50 bytes",
+            told[0],
+        )
         self.instantly = True
         self.clock.advance(RETRY_MAX_MS / 1000)
         self.assertEqual((len(self.settled), self.route.isIdle, self.counters.stuck), (1, True, {}))
@@ -197,7 +219,9 @@ class RouteTests(SynchronousTestCase):
         """What is behind a message that is not taken is not kept; what was one batch with it is, and goes when it has gone."""
         self.add(b"aXb", b"cd", b"ef")
         for name in (b"ef", b"cd", b"aXb"):
-            self.answer(name, MessageTooLargeError("too large"))  # the second is in parts by now, too
+            self.answer(
+                name, MessageTooLargeError("too large")
+            )  # the second is in parts by now, too
         for _round in range(3):
             self.clock.advance(RETRY_MAX_MS / 1000)
             for name, answer in self.sent:
@@ -206,11 +230,16 @@ class RouteTests(SynchronousTestCase):
                         answer.callback(None)
                     else:
                         answer.errback(MessageTooLargeError("too large"))
-        self.assertEqual((len(self.counters.stuck), self.told, self.forgotten, self.settled), (1, [b"aXb"], [b"cd", b"ef"], []))
+        self.assertEqual(
+            (len(self.counters.stuck), self.told, self.forgotten, self.settled),
+            (1, [b"aXb"], [b"cd", b"ef"], []),
+        )
         self.names()
         self.instantly = True
         self.clock.advance(RETRY_MAX_MS / 1000)
-        self.assertEqual((b"".join(self.names()), self.settled, self.route.isIdle), (b"Xb", [b"aXb"], True))
+        self.assertEqual(
+            (b"".join(self.names()), self.settled, self.route.isIdle), (b"Xb", [b"aXb"], True)
+        )
 
     def test_slow(self) -> None:
         """A batch that is not answered in time goes again as it is, and no message of it is named."""

@@ -33,7 +33,10 @@ class MirrorServiceTests(MirrorCase):
     """What mirrors do."""
 
     async def both(self, brokerCount: int = 1, partitionCount: int = 2) -> tuple[Cluster, Cluster]:
-        source, target = self.cluster("source", brokerCount, partitionCount), self.cluster("target", brokerCount, partitionCount)
+        source, target = (
+            self.cluster("source", brokerCount, partitionCount),
+            self.cluster("target", brokerCount, partitionCount),
+        )
         await source.start()
         await target.start()
         return source, target
@@ -56,7 +59,10 @@ class MirrorServiceTests(MirrorCase):
         await self.until(lambda: source.node(f"{OFFSETS}/t2/0-0") == b"170")
         await mirror.stopService()
         snapshot: Any = mirror.counters.snapshot()
-        self.assertEqual((snapshot["takenCount"], snapshot["underWayCount"], snapshot["repeatedCount"]), (1010, 0, 0))
+        self.assertEqual(
+            (snapshot["takenCount"], snapshot["underWayCount"], snapshot["repeatedCount"]),
+            (1010, 0, 0),
+        )
         self.assertEqual(snapshot["topics"]["t2"], {"messageCount": 10, "size": 70})
         self.assertGreater(snapshot["commitCount"], 2)
 
@@ -88,7 +94,12 @@ class MirrorServiceTests(MirrorCase):
             self.assertEqual(mirror.counters.underWayCount, 0)
         mirror = self.mirror([source], target)
         mirror.startService()
-        await self.until(lambda: source.node(f"{OFFSETS}/t/0-0") == b"68000" and source.node(f"{OFFSETS}/t/0-1") == b"34000")
+        await self.until(
+            lambda: (
+                source.node(f"{OFFSETS}/t/0-0") == b"68000"
+                and source.node(f"{OFFSETS}/t/0-1") == b"34000"
+            )
+        )
         await mirror.stopService()
         self.assertEqual(await target.messages("t"), total)
 
@@ -102,17 +113,23 @@ class MirrorServiceTests(MirrorCase):
         for partition in range(4):
             await source.produce("t", f"0-{partition}", payloads(f"a{partition}", 500))
         await self.until(lambda: all(each.sources[0].isOwning for each in (first, second)))
-        await self.until(lambda: first.counters.confirmedCount + second.counters.confirmedCount == 2000)
+        await self.until(
+            lambda: first.counters.confirmedCount + second.counters.confirmedCount == 2000
+        )
         await self.until(lambda: len(self.owned(first)) == len(self.owned(second)) == 2)
         for partition in range(4):
             await source.produce("t", f"0-{partition}", payloads(f"b{partition}", 500))
-        await self.until(lambda: first.counters.confirmedCount + second.counters.confirmedCount == 4000)
+        await self.until(
+            lambda: first.counters.confirmedCount + second.counters.confirmedCount == 4000
+        )
         self.assertGreaterEqual(second.counters.confirmedCount, 1000)
         await second.stopService()
         await self.until(lambda: len(self.owned(first)) == 4)
         for partition in range(4):
             await source.produce("t", f"0-{partition}", payloads(f"c{partition}", 5))
-        await self.until(lambda: first.counters.confirmedCount + second.counters.confirmedCount == 4020)
+        await self.until(
+            lambda: first.counters.confirmedCount + second.counters.confirmedCount == 4020
+        )
         await first.stopService()
         self.assertEqual(max(Counter(await target.messages("t")).values()), 1)
 
@@ -132,16 +149,30 @@ class MirrorServiceTests(MirrorCase):
         await target.start()
         large = b"x" * 200
         await source.produce("t", "0-0", [*payloads("a", 10), large, *payloads("c", 500)])
-        mirror = self.mirror([source], target, producer={"queue.size": "50", "batch.size": "10"}, isKeeping=True)
+        mirror = self.mirror(
+            [source], target, producer={"queue.size": "50", "batch.size": "10"}, isKeeping=True
+        )
         mirror.startService()
         await self.until(lambda: mirror.counters.stuck)
         [stuck] = mirror.counters.stuck.values()
-        self.assertEqual((stuck.labels["topic"], stuck.labels["broker"], stuck.labels["partition"], stuck.offset, stuck.size), ("t", "0", "0", 170, 200))
+        self.assertEqual(
+            (
+                stuck.labels["topic"],
+                stuck.labels["broker"],
+                stuck.labels["partition"],
+                stuck.offset,
+                stuck.size,
+            ),
+            ("t", "0", "0", 170, 200),
+        )
         await source.produce("t", "0-1", payloads("b", 300))
         confirmedCount = mirror.counters.confirmedCount
         await self.until(lambda: mirror.counters.confirmedCount == confirmedCount + 300)
         self.assertIn(source.node(f"{OFFSETS}/t/0-0"), (None, b"0"))
-        self.assertEqual({*await target.messages("t")} - {*payloads("c", 500)}, {*payloads("a", 10), *payloads("b", 300)})
+        self.assertEqual(
+            {*await target.messages("t")} - {*payloads("c", 500)},
+            {*payloads("a", 10), *payloads("b", 300)},
+        )
         await target.stopBroker(0)
         target.properties = {}
         await target.startBroker(0)
@@ -159,7 +190,12 @@ class MirrorServiceTests(MirrorCase):
         await target.stopBroker(0)
         await source.produce("t", "0-0", payloads("a", 5000))
         small = {"fetch.size": "4096", "queuedchunks.max": "2"}
-        mirror = self.mirror([source], target, producer={"queue.size": "1000", "zk.read.num.retries": "0"}, consumer=small)
+        mirror = self.mirror(
+            [source],
+            target,
+            producer={"queue.size": "1000", "zk.read.num.retries": "0"},
+            consumer=small,
+        )
         mirror.startService()
         await self.until(lambda: mirror.counters.retriedCount)
         self.assertLessEqual(mirror.counters.underWayCount, 3000)
@@ -180,7 +216,9 @@ class MirrorServiceTests(MirrorCase):
         source, target = await self.both()
         await target.stopBroker(0)
         await source.produce("t", "0-0", payloads("a", 50))
-        mirror = self.mirror([source], target, producer={"close.timeout.ms": "200", "zk.read.num.retries": "0"})
+        mirror = self.mirror(
+            [source], target, producer={"close.timeout.ms": "200", "zk.read.num.retries": "0"}
+        )
         mirror.startService()
         await self.until(lambda: mirror.counters.takenCount == 50)
         with capturedLogs() as events:
@@ -227,7 +265,9 @@ class MirrorServiceTests(MirrorCase):
             {"source": source, "target": target}[away].away = 1 << 30
             mirror = self.mirror([source], target)
             mirror.startService()
-            await self.until(lambda source=source, target=target: source.away + target.away < 1 << 30)  # type: ignore[misc]
+            await self.until(
+                lambda source=source, target=target: source.away + target.away < 1 << 30
+            )  # type: ignore[misc]
             await mirror.stopService()
             self.assertFalse(mirror.sources[0].isOwning)
             await source.stop()
@@ -242,7 +282,9 @@ class MirrorServiceTests(MirrorCase):
             mirror.startService()
             for partition, sent in written.items():
                 sent += payloads(f"{partition}", 400, 400 * run)
-                await source.produce("t", f"0-{partition}", payloads(f"{partition}", 400, 400 * run))
+                await source.produce(
+                    "t", f"0-{partition}", payloads(f"{partition}", 400, 400 * run)
+                )
             await self.until(lambda mirror=mirror: mirror.counters.confirmedCount == 1200)  # type: ignore[misc]
             await mirror.stopService()
             await target.stopBroker(0)
@@ -255,7 +297,10 @@ class MirrorServiceTests(MirrorCase):
         source, target = await self.both(brokerCount=2)
         mirror = self.mirror([source], target, isKeeping=isKeeping, producer={"batch.size": "10"})
         mirror.startService()
-        place = {name: Place("t", BrokerPartition(*map(int, name.split("-")))) for name in ("0-0", "0-1", "1-0", "1-1")}
+        place = {
+            name: Place("t", BrokerPartition(*map(int, name.split("-"))))
+            for name in ("0-0", "0-1", "1-0", "1-1")
+        }
         count = 0
         for round_ in range(12):
             for name in place:
@@ -278,8 +323,13 @@ class MirrorServiceTests(MirrorCase):
                 left |= set(standing[name][30 * rounds :])
                 positions[each] = await self.offsetAfter(source, name, rounds)
             targets = [BrokerPartition(broker, index) for broker in (0, 1) for index in (0, 1)]
-            found = {at.partition: offset for at, offset in translate(positions, tables, {"t": targets}).items()}
-            seen = [payload for there in (await target.read("t", found)).values() for payload in there]
+            found = {
+                at.partition: offset
+                for at, offset in translate(positions, tables, {"t": targets}).items()
+            }
+            seen = [
+                payload for there in (await target.read("t", found)).values() for payload in there
+            ]
             self.assertLessEqual(left, set(seen))
             ends[rounds] = len(seen)
         self.assertEqual(ends[12], 0)
@@ -325,7 +375,12 @@ class TellingTests(SynchronousTestCase):
     def test_tells(self) -> None:
         """How much was mirrored, once a minute at most, and only when there was something."""
         clock = Clock()
-        settings = MirrorSettings.fromProperties([{"zk.connect": "a", "groupid": "g"}], {"broker.list": "0:h:1"}, blacklist("x"), self.fail)
+        settings = MirrorSettings.fromProperties(
+            [{"zk.connect": "a", "groupid": "g"}],
+            {"broker.list": "0:h:1"},
+            blacklist("x"),
+            self.fail,
+        )
         never: Any = Never()
         service = MirrorService(clock, settings, sourceZookeepers=lambda index: never)
         service.startService()

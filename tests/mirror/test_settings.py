@@ -27,8 +27,16 @@ class MirrorSettingsTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.warnings: list[str] = []
 
-    def settings(self, *consumers: dict[str, str], producer: dict[str, str] | None = None, **more: Any) -> MirrorSettings:
-        return MirrorSettings.fromProperties(consumers or (CONSUMER,), producer or PRODUCER, whitelist(".*"), self.warnings.append, **more)
+    def settings(
+        self, *consumers: dict[str, str], producer: dict[str, str] | None = None, **more: Any
+    ) -> MirrorSettings:
+        return MirrorSettings.fromProperties(
+            consumers or (CONSUMER,),
+            producer or PRODUCER,
+            whitelist(".*"),
+            self.warnings.append,
+            **more,
+        )
 
     def fails(self, *arguments: Any, **more: Any) -> str:
         return str(self.assertRaises(ConfigurationError, self.settings, *arguments, **more))
@@ -36,21 +44,50 @@ class MirrorSettingsTests(SynchronousTestCase):
     def test_plain(self) -> None:
         """One source, one stream, one producer; what a mirror needs is so without being asked for."""
         settings = self.settings()
-        self.assertEqual((len(settings.consumers), settings.streamCount, settings.producerCount, settings.isKeeping), (1, 1, 1, False))
+        self.assertEqual(
+            (
+                len(settings.consumers),
+                settings.streamCount,
+                settings.producerCount,
+                settings.isKeeping,
+            ),
+            (1, 1, 1, False),
+        )
         (source,) = settings.consumers
-        self.assertEqual((source.autoCommit, source.isShallow, source.consumerTimeoutMs), (True, False, -1))
-        self.assertEqual((settings.producer.isConfirming, settings.producer.isAsync, settings.producer.enqueueTimeoutMs), (True, False, -1))
+        self.assertEqual(
+            (source.autoCommit, source.isShallow, source.consumerTimeoutMs), (True, False, -1)
+        )
+        self.assertEqual(
+            (
+                settings.producer.isConfirming,
+                settings.producer.isAsync,
+                settings.producer.enqueueTimeoutMs,
+            ),
+            (True, False, -1),
+        )
         self.assertEqual(self.warnings, [])
 
     def test_otherwise(self) -> None:
         """A file that wants what a mirror cannot do is told so, key by key, and the mirror does what it must."""
         settings = self.settings(
             {**CONSUMER, "autocommit.enable": "false", "shallowiterator.enable": "true"},
-            producer={**PRODUCER, "confirm": "false", "queue.enqueueTimeout.ms": "0", "producer.type": "async"},
+            producer={
+                **PRODUCER,
+                "confirm": "false",
+                "queue.enqueueTimeout.ms": "0",
+                "producer.type": "async",
+            },
         )
         odd = ["autocommit.enable", "shallowiterator.enable", "confirm", "queue.enqueueTimeout.ms"]
         self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
-        self.assertEqual((settings.consumers[0].autoCommit, settings.consumers[0].isShallow, settings.producer.isConfirming), (True, False, True))
+        self.assertEqual(
+            (
+                settings.consumers[0].autoCommit,
+                settings.consumers[0].isShallow,
+                settings.producer.isConfirming,
+            ),
+            (True, False, True),
+        )
 
     def test_misspelt(self) -> None:
         """A key that nobody knows is a warning that names its neighbour."""
@@ -59,7 +96,19 @@ class MirrorSettingsTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """What is missing or does not go together is refused, with a sentence."""
-        self.assertIn("a source at least", str(self.assertRaises(ConfigurationError, MirrorSettings.fromProperties, [], PRODUCER, whitelist("a"), print)))
+        self.assertIn(
+            "a source at least",
+            str(
+                self.assertRaises(
+                    ConfigurationError,
+                    MirrorSettings.fromProperties,
+                    [],
+                    PRODUCER,
+                    whitelist("a"),
+                    print,
+                )
+            ),
+        )
         self.assertIn("0 streams", self.fails(streamCount=0))
         self.assertIn("0 producers", self.fails(producerCount=0))
         self.assertIn("zk.connect is missing", self.fails({"groupid": "g"}))
@@ -67,8 +116,13 @@ class MirrorSettingsTests(SynchronousTestCase):
         self.assertIn("for ever", self.fails({**CONSUMER, **PRODUCER}))
         self.assertIn("broker.list", self.fails(producer={"broker.list": "0:h:1"}, isKeeping=True))
         for key in ("serializer.class", "callback.handler", "event.handler"):
-            self.assertIn("bytes on as they are", self.fails(producer={**PRODUCER, key: "kafka.serializer.StringEncoder"}))
-        self.assertEqual(len(self.settings(CONSUMER, {**CONSUMER, "zk.connect": "other:2181"}).consumers), 2)
+            self.assertIn(
+                "bytes on as they are",
+                self.fails(producer={**PRODUCER, key: "kafka.serializer.StringEncoder"}),
+            )
+        self.assertEqual(
+            len(self.settings(CONSUMER, {**CONSUMER, "zk.connect": "other:2181"}).consumers), 2
+        )
 
 
 class SampleTests(SynchronousTestCase):
@@ -77,15 +131,22 @@ class SampleTests(SynchronousTestCase):
     def test_together(self) -> None:
         """The two make a mirror, and say nothing odd."""
         warnings: list[str] = []
-        properties = [parseProperties((ETC / f"mirror-{role}.properties").read_text(encoding="utf-8")) for role in ("consumer", "producer")]
-        MirrorSettings.fromProperties([properties[0]], properties[1], whitelist(".*"), warnings.append)
+        properties = [
+            parseProperties((ETC / f"mirror-{role}.properties").read_text(encoding="utf-8"))
+            for role in ("consumer", "producer")
+        ]
+        MirrorSettings.fromProperties(
+            [properties[0]], properties[1], whitelist(".*"), warnings.append
+        )
         self.assertEqual(warnings, [])
 
     def test_againstTheTable(self) -> None:
         """Every key that stands in them, commented out or not, is one that has an effect; what is commented out shows the default."""
         for role, rows in (("consumer", CONSUMER_ROWS), ("producer", PRODUCER_ROWS)):
             known = {row.key: row for row in rows if row.used}
-            for line in (ETC / f"mirror-{role}.properties").read_text(encoding="utf-8").splitlines():
+            for line in (
+                (ETC / f"mirror-{role}.properties").read_text(encoding="utf-8").splitlines()
+            ):
                 if not line or line.startswith("# "):
                     continue
                 key, _, value = line.lstrip("#").partition("=")

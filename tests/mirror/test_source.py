@@ -22,7 +22,11 @@ class SourceTests(MirrorCase):
         await source.start()
         await target.start()
         await source.produce("t", "0-0", [b"a", b"b"])
-        mirror = self.mirror([source], target, consumer={key.replace("_", "."): value for key, value in properties.items()})
+        mirror = self.mirror(
+            [source],
+            target,
+            consumer={key.replace("_", "."): value for key, value in properties.items()},
+        )
         return source, mirror
 
     async def test_member(self) -> None:
@@ -32,11 +36,20 @@ class SourceTests(MirrorCase):
         mirror.startService()
         await self.until(lambda: mirror.counters.confirmedCount == 2)
         self.assertTrue(mirror.sources[0].isOwning)
-        (member,) = [path for path in source.zookeeper.tree() if path.startswith("/consumers/mirrors/ids/")]
+        (member,) = [
+            path for path in source.zookeeper.tree() if path.startswith("/consumers/mirrors/ids/")
+        ]
         self.assertEqual(source.node(member), b"*1*t.*")
         self.assertIsNot(source.node("/consumers/mirrors/owners/t/0-0"), None)
         await mirror.stopService()
-        self.assertEqual([path for path in source.zookeeper.tree() if path.startswith(("/consumers/mirrors/ids/", "/consumers/mirrors/owners/t/"))], [])
+        self.assertEqual(
+            [
+                path
+                for path in source.zookeeper.tree()
+                if path.startswith(("/consumers/mirrors/ids/", "/consumers/mirrors/owners/t/"))
+            ],
+            [],
+        )
         self.assertEqual(source.node("/consumers/mirrors/offsets/t/0-0"), b"22")
         self.assertIn(b'"entries":[[', source.node("/consumers/mirrors/mirror/t/0-0") or b"")
 
@@ -48,7 +61,9 @@ class SourceTests(MirrorCase):
         await claim(session, paths.GroupPaths("mirrors").consumer("mirrors_one"), b"*1*t.*")
         with capturedLogs() as events:
             mirror.startService()
-            await self.until(lambda: any("not there yet" in str(event.get("sentence")) for event in events))
+            await self.until(
+                lambda: any("not there yet" in str(event.get("sentence")) for event in events)
+            )
         await session.close()
         await self.until(lambda: mirror.counters.confirmedCount == 2)
 

@@ -82,9 +82,17 @@ class TablesTests(SynchronousTestCase):
         self.addCleanup(client.close)
         return client
 
-    def tables(self, isKeeping: bool = False, zookeeper: Any = None, ledger: Ledger | None = None) -> Tables:
+    def tables(
+        self, isKeeping: bool = False, zookeeper: Any = None, ledger: Ledger | None = None
+    ) -> Tables:
         target: Any = self.target
-        return Tables(zookeeper or self.zookeeper, GroupPaths("mirrors"), target, ledger or self.ledger, isKeeping)
+        return Tables(
+            zookeeper or self.zookeeper,
+            GroupPaths("mirrors"),
+            target,
+            ledger or self.ledger,
+            isKeeping,
+        )
 
     def do(self, work: Any) -> Any:
         doing = Deferred.fromCoroutine(work)
@@ -111,7 +119,10 @@ class TablesTests(SynchronousTestCase):
             self.ledger.begin(place, 0)
         self.ledger.hand(ONE, 500)
         self.do(tables.record([ONE, TWO, THREE], {ONE: 500, TWO: 30}))
-        self.assertEqual((self.entries("7-0"), self.entries("7-1")), ([(500, {A: 10, B: 20})], [(30, {A: 10, B: 20})]))
+        self.assertEqual(
+            (self.entries("7-0"), self.entries("7-1")),
+            ([(500, {A: 10, B: 20})], [(30, {A: 10, B: 20})]),
+        )
         self.assertIs(tables.home(ONE), None)
         self.assertEqual(repr(tables), "<Tables, 2 partitions>")
 
@@ -208,7 +219,9 @@ class TablesTests(SynchronousTestCase):
         tables = self.tables()
         self.do(tables.take(ONE))
         self.ledger.begin(ONE, 0)
-        doing = [Deferred.fromCoroutine(tables.record([ONE], {ONE: offset})) for offset in (1, 2, 3)]
+        doing = [
+            Deferred.fromCoroutine(tables.record([ONE], {ONE: offset})) for offset in (1, 2, 3)
+        ]
         for _turn in range(200):
             self.clock.advance(0)
         for each in doing:

@@ -23,8 +23,15 @@ class TargetTests(MirrorCase):
         self.target = await self.connected(self.far)
 
     async def connected(self, cluster: Cluster, producerCount: int = 1, **changes: str) -> Target:
-        properties = {"zk.connect": "double", "confirm": "true", "zk.read.num.retries": "0", **{key.replace("_", "."): value for key, value in changes.items()}}
-        target = Target(reactor, ProducerSettings.fromProperties(properties), producerCount, cluster.client)
+        properties = {
+            "zk.connect": "double",
+            "confirm": "true",
+            "zk.read.num.retries": "0",
+            **{key.replace("_", "."): value for key, value in changes.items()},
+        }
+        target = Target(
+            reactor, ProducerSettings.fromProperties(properties), producerCount, cluster.client
+        )
         await target.connect()
         self.addCleanup(target.close)
         return target
@@ -43,7 +50,9 @@ class TargetTests(MirrorCase):
         await self.target.provide("t")
         await self.far.stopBroker(1)
         await self.until(lambda: 1 not in self.discovery().brokers)
-        await self.assertFailure(self.target.send("t", [b"a"], BrokerPartition(1, 1)), NoBrokersError)
+        await self.assertFailure(
+            self.target.send("t", [b"a"], BrokerPartition(1, 1)), NoBrokersError
+        )
         await self.far.startBroker(1)
         await self.until(lambda: BrokerPartition(1, 1) in self.discovery().partitions("t"))
         await self.target.send("t", [b"a"], BrokerPartition(1, 1))
@@ -57,7 +66,9 @@ class TargetTests(MirrorCase):
         """Where all partitions end; of a broker that does not answer, where they last did; of an unknown topic, nothing."""
         self.assertEqual(await self.target.ends(["none"]), {"none": {}})
         partitions = await self.target.provide("t")
-        self.assertEqual(partitions, [BrokerPartition(broker, index) for broker in (0, 1) for index in (0, 1)])
+        self.assertEqual(
+            partitions, [BrokerPartition(broker, index) for broker in (0, 1) for index in (0, 1)]
+        )
         await self.until(lambda: len(self.discovery().partitions("t")) == 4)
         await self.target.send("t", [b"12345"], BrokerPartition(0, 1))
         expected = {"t": {each: 15 if each == BrokerPartition(0, 1) else 0 for each in partitions}}
@@ -86,7 +97,9 @@ class TargetTests(MirrorCase):
         await write(session, "/brokers/topics/u/0", b"many")
         await write(session, "/brokers/topics/u/1", b"2")
         await session.close()
-        self.assertEqual(await self.target.provide("u"), [BrokerPartition(1, 0), BrokerPartition(1, 1)])
+        self.assertEqual(
+            await self.target.provide("u"), [BrokerPartition(1, 0), BrokerPartition(1, 1)]
+        )
 
     async def test_provideNobody(self) -> None:
         """If nobody enters the topic in time, that is an error, and can be tried again."""
@@ -103,7 +116,9 @@ class TargetTests(MirrorCase):
 
     async def test_room(self) -> None:
         """There is room for each producer's queue; a compressed batch is small enough to be one message."""
-        target = await self.connected(self.far, 3, queue_size="100", compression_codec="gzip", max_message_size="5000")
+        target = await self.connected(
+            self.far, 3, queue_size="100", compression_codec="gzip", max_message_size="5000"
+        )
         for _message in range(299):
             target.room.add(1, 1)
         self.assertTrue(target.room.isReady)
@@ -114,7 +129,10 @@ class TargetTests(MirrorCase):
 
     async def test_list(self) -> None:
         """Brokers may be given by name; then nothing is known of partitions."""
-        brokers = ",".join(f"{number}:127.0.0.1:{self.far.endpoint(number).rpartition(':')[2]}" for number in (0, 1))
+        brokers = ",".join(
+            f"{number}:127.0.0.1:{self.far.endpoint(number).rpartition(':')[2]}"
+            for number in (0, 1)
+        )
         target = await self.connected(self.far, zk_connect="", broker_list=brokers)
         await target.send("t", [b"a"], None)
         self.assertEqual(await self.far.messages("t"), [b"a"])

@@ -29,7 +29,10 @@ class OffsetTableTests(SynchronousTestCase):
         table = OffsetTable()
         for offset, end in ((100, 1000), (200, 2500)):
             self.assertTrue(table.record(offset, {A: end}))
-        self.assertEqual([table.lookUp(position) for position in (99, 100, 199, 200, 10**9)], [None, {A: 1000}, {A: 1000}, {A: 2500}, {A: 2500}])
+        self.assertEqual(
+            [table.lookUp(position) for position in (99, 100, 199, 200, 10**9)],
+            [None, {A: 1000}, {A: 1000}, {A: 2500}, {A: 2500}],
+        )
 
     def test_noNews(self) -> None:
         """What says nothing new is said to; a later end at the same offset is news."""
@@ -51,7 +54,9 @@ class OffsetTableTests(SynchronousTestCase):
         for step in range(5000):
             table.record(step * 1000, {A: step * 1100})
         self.assertEqual(len(table.entries), COUNT_MAX)
-        self.assertEqual((table.entries[0], table.entries[-1]), ((0, {A: 0}), (4_999_000, {A: 5_498_900})))
+        self.assertEqual(
+            (table.entries[0], table.entries[-1]), ((0, {A: 0}), (4_999_000, {A: 5_498_900}))
+        )
 
     def test_precision(self) -> None:
         """Whoever is B bytes behind lands at most a third of B further back than they need to, and a step."""
@@ -68,7 +73,9 @@ class OffsetTableTests(SynchronousTestCase):
 
     def test_bytes(self) -> None:
         """A table of many partitions has fewer entries, so that it stays within its limit in bytes."""
-        many = [BrokerPartition(broker, partition) for broker in range(20) for partition in range(10)]
+        many = [
+            BrokerPartition(broker, partition) for broker in range(20) for partition in range(10)
+        ]
         table = OffsetTable()
         for step in range(COUNT_MAX):
             table.record(step, dict.fromkeys(many, 10**14 + step))
@@ -99,14 +106,19 @@ class TranslateTests(SynchronousTestCase):
 
     def test_least(self) -> None:
         """In each target partition the least counts that any source partition asks for."""
-        tables = {ONE: OffsetTable(entries=[(0, {A: 0, B: 0}), (100, {A: 50, B: 70})]), TWO: OffsetTable(entries=[(0, {A: 40, B: 10}), (100, {A: 60, B: 80})])}
+        tables = {
+            ONE: OffsetTable(entries=[(0, {A: 0, B: 0}), (100, {A: 50, B: 70})]),
+            TWO: OffsetTable(entries=[(0, {A: 40, B: 10}), (100, {A: 60, B: 80})]),
+        }
         found = translate({ONE: 150, TWO: 99}, tables, {"t": [A, B]})
         self.assertEqual(found, {Place("t", A): 40, Place("t", B): 10})
 
     def test_unknown(self) -> None:
         """A partition that no mirror knows, or a group that was not there yet, begins at the beginning; so does what came to the target later."""
         tables = {ONE: OffsetTable(entries=[(100, {A: 50})])}
-        self.assertEqual(translate({ONE: 100}, tables, {"t": [A, B]}), {Place("t", A): 50, Place("t", B): 0})
+        self.assertEqual(
+            translate({ONE: 100}, tables, {"t": [A, B]}), {Place("t", A): 50, Place("t", B): 0}
+        )
         self.assertEqual(translate({ONE: 99}, tables, {"t": [A]}), {Place("t", A): 0})
         self.assertEqual(translate({ONE: 100, TWO: 5}, tables, {"t": [A]}), {Place("t", A): 0})
         self.assertEqual(translate({TWO: 100}, tables, {"t": [A]}), {Place("t", A): 0})
@@ -115,8 +127,13 @@ class TranslateTests(SynchronousTestCase):
     def test_home(self) -> None:
         """With partitions kept, each source partition has its say about its own target partition only."""
         tables = {ONE: OffsetTable(A, [(0, {A: 7})]), TWO: OffsetTable(B, [(0, {B: 9})])}
-        self.assertEqual(translate({ONE: 5, TWO: 5}, tables, {"t": [A, B]}), {Place("t", A): 7, Place("t", B): 9})
-        self.assertEqual(translate({ONE: 5, TWO: 5}, {ONE: tables[ONE], TWO: OffsetTable(B)}, {"t": [A, B]}), {Place("t", A): 0, Place("t", B): 0})
+        self.assertEqual(
+            translate({ONE: 5, TWO: 5}, tables, {"t": [A, B]}), {Place("t", A): 7, Place("t", B): 9}
+        )
+        self.assertEqual(
+            translate({ONE: 5, TWO: 5}, {ONE: tables[ONE], TWO: OffsetTable(B)}, {"t": [A, B]}),
+            {Place("t", A): 0, Place("t", B): 0},
+        )
 
     @settings(deadline=None)
     @given(st.randoms(use_true_random=False), st.booleans())
@@ -138,7 +155,11 @@ class TranslateTests(SynchronousTestCase):
                 target[partition].append((place, handed[place]))
                 handed[place] += 1
             elif act < 0.75:
-                ends = {partition: len(there) for partition, there in target.items() if not isKeeping or partition == homes[place]}
+                ends = {
+                    partition: len(there)
+                    for partition, there in target.items()
+                    if not isKeeping or partition == homes[place]
+                }
                 tables[place].record(handed[place], ends)
             elif act < 0.85:
                 committed[place] = random.randint(committed[place], handed[place])
@@ -150,10 +171,21 @@ class TranslateTests(SynchronousTestCase):
                 target[partition].append((place, handed[place]))
                 handed[place] += 1
         group = {place: random.randint(0, 200) for place in tables}
-        found = translate(group, {place: decodeTable("/x", table.encode()) for place, table in tables.items()}, {"t": [A, B]})
-        seen = {each for partition, there in target.items() for each in there[found.get(Place("t", partition), 0) :]}
+        found = translate(
+            group,
+            {place: decodeTable("/x", table.encode()) for place, table in tables.items()},
+            {"t": [A, B]},
+        )
+        seen = {
+            each
+            for partition, there in target.items()
+            for each in there[found.get(Place("t", partition), 0) :]
+        }
         for place, position in group.items():
-            self.assertEqual({number for each, number in seen if each == place and number >= position}, set(range(position, 200)))
+            self.assertEqual(
+                {number for each, number in seen if each == place and number >= position},
+                set(range(position, 200)),
+            )
 
 
 class ThinTests(SynchronousTestCase):

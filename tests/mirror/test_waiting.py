@@ -19,7 +19,12 @@ class UntilDoneTests(SynchronousTestCase):
     def test_untilItWorks(self) -> None:
         """It is tried again, later and later, until it works; the log has a line for each reason, and one when it is over."""
         clock = Clock()
-        outcomes: list[PylogbrokerError | None] = [NoBrokersError("a"), NoBrokersError("a"), NoBrokersError("b"), None]
+        outcomes: list[PylogbrokerError | None] = [
+            NoBrokersError("a"),
+            NoBrokersError("a"),
+            NoBrokersError("b"),
+            None,
+        ]
 
         async def work() -> str:
             outcome = outcomes.pop(0)
@@ -28,7 +33,9 @@ class UntilDoneTests(SynchronousTestCase):
             return "done"
 
         with capturedLogs() as events:
-            doing = Deferred.fromCoroutine(untilDone(work, Patience(clock, lambda: 0.0, "the matter")))
+            doing = Deferred.fromCoroutine(
+                untilDone(work, Patience(clock, lambda: 0.0, "the matter"))
+            )
             self.assertEqual(len(outcomes), 3)
             clock.advance(RETRY_FIRST_MS / 1000)
             self.assertEqual(len(outcomes), 2)
@@ -46,7 +53,14 @@ class UntilDoneTests(SynchronousTestCase):
             return 1
 
         with capturedLogs() as events:
-            self.assertEqual(self.successResultOf(Deferred.fromCoroutine(untilDone(work, Patience(Clock(), lambda: 0.0, "the matter")))), 1)
+            self.assertEqual(
+                self.successResultOf(
+                    Deferred.fromCoroutine(
+                        untilDone(work, Patience(Clock(), lambda: 0.0, "the matter"))
+                    )
+                ),
+                1,
+            )
         self.assertEqual(events, [])
 
     def test_bug(self) -> None:
@@ -55,4 +69,7 @@ class UntilDoneTests(SynchronousTestCase):
         async def work() -> int:
             raise ZeroDivisionError
 
-        self.failureResultOf(Deferred.fromCoroutine(untilDone(work, Patience(Clock(), lambda: 0.0, "the matter"))), ZeroDivisionError)
+        self.failureResultOf(
+            Deferred.fromCoroutine(untilDone(work, Patience(Clock(), lambda: 0.0, "the matter"))),
+            ZeroDivisionError,
+        )

@@ -34,11 +34,24 @@ class ProducerCase(SynchronousTestCase):
     def b(self) -> PuppetBroker:
         return self.cluster.brokers["b:1"]
 
-    def producer(self, properties: dict[str, Any] | None = None, random: Callable[[], float] | None = None, **arguments: Any) -> Producer:
+    def producer(
+        self,
+        properties: dict[str, Any] | None = None,
+        random: Callable[[], float] | None = None,
+        **arguments: Any,
+    ) -> Producer:
         given = {"broker.list": "0:a:1", "producer.type": "async", **(properties or {})}
         connections = PuppetConnections(self.cluster.network, self.random.random)
-        texts = {key.replace("_", "."): str(value) for key, value in given.items() if value is not None}
-        self.made = Producer(self.clock, texts, connections=connections, random=random or self.random.random, **arguments)
+        texts = {
+            key.replace("_", "."): str(value) for key, value in given.items() if value is not None
+        }
+        self.made = Producer(
+            self.clock,
+            texts,
+            connections=connections,
+            random=random or self.random.random,
+            **arguments,
+        )
         return self.made
 
     def turn(self) -> None:
@@ -47,7 +60,13 @@ class ProducerCase(SynchronousTestCase):
     def books(self) -> None:
         """The counters add up."""
         counters = self.made.counters
-        self.assertEqual(counters.acceptedCount, counters.writtenCount + counters.failedCount + counters.unknownCount + self.made._queue.count)
+        self.assertEqual(
+            counters.acceptedCount,
+            counters.writtenCount
+            + counters.failedCount
+            + counters.unknownCount
+            + self.made._queue.count,
+        )
 
     def close(self, producer: Producer) -> None:
         closing = producer.close()
@@ -82,7 +101,9 @@ class ClusterCase(ProducerCase):
 
     def topic(self, name: str, number: int, count: int) -> None:
         self.registrar.create(f"/brokers/topics/{name}").addErrback(lambda failure: None)
-        self.registrar.create(f"/brokers/topics/{name}/{number}", str(count).encode(), flags=EPHEMERAL)
+        self.registrar.create(
+            f"/brokers/topics/{name}/{number}", str(count).encode(), flags=EPHEMERAL
+        )
         self.settle()
 
     def unregister(self, number: int, *topics: str) -> None:
@@ -92,7 +113,12 @@ class ClusterCase(ProducerCase):
         self.settle()
 
     def clustered(self, properties: dict[str, Any] | None = None, **arguments: Any) -> Producer:
-        given = {"broker.list": None, "zk.connect": "z:2181", "producer.type": "sync", **(properties or {})}
+        given = {
+            "broker.list": None,
+            "zk.connect": "z:2181",
+            "producer.type": "sync",
+            **(properties or {}),
+        }
         return self.producer(given, zookeeper=self.zookeeper, **arguments)
 
     def done(self, sending: Any) -> Any:

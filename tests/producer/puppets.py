@@ -21,7 +21,9 @@ from pylogbroker.wire.responses import encodeOffsets
 class PuppetConnections(Connections):
     """Ways over the puppet network, by the names of the endpoints."""
 
-    def __init__(self, network: PuppetNetwork, random: Callable[[], float], connectTimeoutMs: float = 5000) -> None:
+    def __init__(
+        self, network: PuppetNetwork, random: Callable[[], float], connectTimeoutMs: float = 5000
+    ) -> None:
         super().__init__(network.clock, random=random)
         self._make: Any = lambda endpoint: BrokerLink(
             network.clock,
@@ -93,7 +95,10 @@ class PuppetBroker:
         self.parts.append([(produce.topic, produce.partition) for produce in produces])
         for produce in produces:
             for data in produce.sets:
-                self.log += [(produce.topic, produce.partition, payload) for payload, _ in MessageSet(data).payloads()]
+                self.log += [
+                    (produce.topic, produce.partition, payload)
+                    for payload, _ in MessageSet(data).payloads()
+                ]
 
     def cut(self) -> None:
         """All its connections break."""
@@ -140,4 +145,3 @@ class PuppetCluster:
         for _step in range(round(seconds / step)):
             self.clock.advance(step)
             self.turn()
-

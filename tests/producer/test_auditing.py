@@ -61,7 +61,13 @@ class AuditingCase(ProducerCase):
         given |= {"audit.window.ms": "2000", "audit.interval.ms": "500", "audit.host": "web1"}
         connections = PuppetConnections(self.cluster.network, self.random.random)
         chosen = {"random": self.random.random, **options}
-        return AuditedProducer(self.clock, {**given, **(properties or {})}, connections=connections, auditRandom=Random(1), **chosen)
+        return AuditedProducer(
+            self.clock,
+            {**given, **(properties or {})},
+            connections=connections,
+            auditRandom=Random(1),
+            **chosen,
+        )
 
     def reports(self) -> list[CountReport]:
         return [decodeReport(payload) for payload in self.a.payloads(TOPIC)]
@@ -71,7 +77,10 @@ class AuditingCase(ProducerCase):
         ledger = Ledger(2000)
         for report in self.reports():
             ledger.enter(report)
-        return {(line.topic, line.startMs): (line.expectedCount, line.unknownCount) for line in ledger.compare(["live"], 10**12, 0).lines}
+        return {
+            (line.topic, line.startMs): (line.expectedCount, line.unknownCount)
+            for line in ledger.compare(["live"], 10**12, 0).lines
+        }
 
 
 class ProducerTests(AuditingCase):
@@ -80,23 +89,38 @@ class ProducerTests(AuditingCase):
     def test_envelopes(self) -> None:
         """A payload goes with time and host; the counts come after the interval, one report a topic and window."""
         producer = self.audited()
-        sendings = [producer.send("clicks", b"one"), producer.send("clicks", [b"two", b"three"]), producer.send("views", b"four")]
+        sendings = [
+            producer.send("clicks", b"one"),
+            producer.send("clicks", [b"two", b"three"]),
+            producer.send("views", b"four"),
+        ]
         self.cluster.pass_(0.2)
         for sending in sendings:
             self.successResultOf(sending)
         envelopes = [decodeEnvelope(payload) for payload in self.a.payloads("clicks")]
-        self.assertEqual([tuple(envelope) for envelope in envelopes], [(1_000_000, "web1", payload) for payload in (b"one", b"two", b"three")])
+        self.assertEqual(
+            [tuple(envelope) for envelope in envelopes],
+            [(1_000_000, "web1", payload) for payload in (b"one", b"two", b"three")],
+        )
         self.assertEqual(self.reports(), [])
         self.cluster.pass_(0.6)
-        self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0), ("views", 1_000_000): (1, 0)})
+        self.assertEqual(
+            self.counted(), {("clicks", 1_000_000): (3, 0), ("views", 1_000_000): (1, 0)}
+        )
         [report, _] = self.reports()
-        self.assertEqual((report.role, report.tier, report.host, report.windowMs, report.source[:13]), ("sent", "live", "web1", 2000, "web1-1000000-"))
+        self.assertEqual(
+            (report.role, report.tier, report.host, report.windowMs, report.source[:13]),
+            ("sent", "live", "web1", 2000, "web1-1000000-"),
+        )
         self.assertEqual(producer.counts.leftOutCount, 0)
 
     def test_cancelled(self) -> None:
         """A message whose sender waits no longer, by cancelling or by a timeout, is sent all the same, and counts when its fate is known."""
         producer = self.audited({"queue.time": "1000"})
-        single, several = producer.send("clicks", b"one"), producer.send("clicks", [b"two", b"three"])
+        single, several = (
+            producer.send("clicks", b"one"),
+            producer.send("clicks", [b"two", b"three"]),
+        )
         late = producer.send("views", b"four").addTimeout(0.1, self.clock)
         single.cancel()
         several.cancel()
@@ -107,7 +131,9 @@ class ProducerTests(AuditingCase):
         self.assertEqual(self.a.payloads("clicks"), [])
         self.cluster.pass_(3)
         self.assertEqual((len(self.a.payloads("clicks")), len(self.a.payloads("views"))), (3, 1))
-        self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0), ("views", 1_000_000): (1, 0)})
+        self.assertEqual(
+            self.counted(), {("clicks", 1_000_000): (3, 0), ("views", 1_000_000): (1, 0)}
+        )
         sums = sum(report.checksum or 0 for report in self.reports() if report.topic == "clicks")
         self.assertEqual(sums, sum(crc32(payload) for payload in self.a.payloads("clicks")))
 
@@ -115,7 +141,10 @@ class ProducerTests(AuditingCase):
         """A report has the sum of the checksums of what is in the log, envelopes and all."""
         for isAsync in (True, False):
             producer = self.audited({"producer.type": "async" if isAsync else "sync"})
-            sendings = [producer.send("clicks", b"one"), producer.send("clicks", [b"two", b"three"])]
+            sendings = [
+                producer.send("clicks", b"one"),
+                producer.send("clicks", [b"two", b"three"]),
+            ]
             self.cluster.pass_(1)
             for sending in sendings:
                 self.successResultOf(sending)
@@ -129,9 +158,14 @@ class ProducerTests(AuditingCase):
         for _ in range(3):
             producer.send("clicks", b"x")
             self.cluster.pass_(1.1)
-        self.assertEqual([(report.startMs, report.messageCount) for report in self.reports()], [(1_000_000, 1), (1_000_000, 2), (1_002_000, 1)])
+        self.assertEqual(
+            [(report.startMs, report.messageCount) for report in self.reports()],
+            [(1_000_000, 1), (1_000_000, 2), (1_002_000, 1)],
+        )
         self.cluster.pass_(10)
-        self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0), ("clicks", 1_002_000): (1, 0)})
+        self.assertEqual(
+            self.counted(), {("clicks", 1_000_000): (2, 0), ("clicks", 1_002_000): (1, 0)}
+        )
         closing = producer.close()
         self.cluster.pass_(0.2)
         self.successResultOf(closing)
@@ -195,7 +229,11 @@ class ProducerTests(AuditingCase):
 
     def test_sendMany(self) -> None:
         """Messages of several topics in a call are counted one by one; those of a topic and key go together, in sync mode all that concerns a broker."""
-        datas = [ProducerData("clicks", [b"one", b"two"], "key"), ProducerData("views", (b"three",)), ProducerData("none", [])]
+        datas = [
+            ProducerData("clicks", [b"one", b"two"], "key"),
+            ProducerData("views", (b"three",)),
+            ProducerData("none", []),
+        ]
         for mode, kinds in (("async", ["MultiProduce"]), ("sync", ["MultiProduce"])):
             self.setUp()
             producer = self.audited({"producer.type": mode})
@@ -203,16 +241,23 @@ class ProducerTests(AuditingCase):
             self.cluster.pass_(0.2)
             self.successResultOf(sending)
             self.assertEqual(self.a.kinds, kinds)
-            self.assertEqual([decodeEnvelope(payload).payload for payload in self.a.payloads("clicks")], [b"one", b"two"])
+            self.assertEqual(
+                [decodeEnvelope(payload).payload for payload in self.a.payloads("clicks")],
+                [b"one", b"two"],
+            )
             self.cluster.pass_(1)
-            self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0), ("views", 1_000_000): (1, 0)})
+            self.assertEqual(
+                self.counted(), {("clicks", 1_000_000): (2, 0), ("views", 1_000_000): (1, 0)}
+            )
             self.successResultOf(producer.sendMany([]))
 
     def test_sendManyFromAnIterator(self) -> None:
         """Values may come from an iterator, whether they are sent or refused."""
         producer = self.audited()
         sending = producer.sendMany([ProducerData("clicks", iter([b"one", b"two"]))])  # type: ignore[arg-type] # as Producer.sendMany takes it, too
-        self.failureResultOf(producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]), EncodingError)  # type: ignore[arg-type]
+        self.failureResultOf(
+            producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]), EncodingError
+        )  # type: ignore[arg-type]
         self.cluster.pass_(1)
         self.successResultOf(sending)
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0)})
@@ -221,24 +266,44 @@ class ProducerTests(AuditingCase):
     def test_sendManyPartly(self) -> None:
         """Of a call of which a part fails, the rest counts; who called is told the worst. If a value cannot be encoded nothing of the call is sent."""
         producer = self.audited({"max.message.size": "1000"})
-        sending = producer.sendMany([ProducerData("clicks", [b"small", b"x" * 2000]), ProducerData("views", [b"y"])])
-        self.failureResultOf(producer.sendMany([ProducerData("clicks", [b"good"]), ProducerData("clicks", ["no bytes", b"good"])]), EncodingError)
+        sending = producer.sendMany(
+            [ProducerData("clicks", [b"small", b"x" * 2000]), ProducerData("views", [b"y"])]
+        )
+        self.failureResultOf(
+            producer.sendMany(
+                [ProducerData("clicks", [b"good"]), ProducerData("clicks", ["no bytes", b"good"])]
+            ),
+            EncodingError,
+        )
         self.cluster.pass_(1)
         self.failureResultOf(sending, MessageTooLargeError)
-        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (1, 0)})
+        self.assertEqual(
+            self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (1, 0)}
+        )
         counters = producer.counters
-        self.assertEqual((counters.acceptedCount - counters.writtenCount, counters.failedCount), (4, 4))
+        self.assertEqual(
+            (counters.acceptedCount - counters.writtenCount, counters.failedCount), (4, 4)
+        )
 
     def test_sendManyOverBrokers(self) -> None:
         """In sync mode, of a call that concerns two brokers, one of which is lost, what the other got is counted, and the rest is unknown."""
         draws = iter([0.0, 0.9])
-        given = {"producer.type": "sync", "broker.list": "0:a:1,1:b:1", "confirm": "true", "socket.timeout.ms": "1000"}
+        given = {
+            "producer.type": "sync",
+            "broker.list": "0:a:1,1:b:1",
+            "confirm": "true",
+            "socket.timeout.ms": "1000",
+        }
         producer = self.audited(given, random=lambda: next(draws, 0.0))
         self.b.isAnswering = False
-        sending = producer.sendMany([ProducerData("clicks", [b"to a"]), ProducerData("views", [b"to b", b"to b"])])
+        sending = producer.sendMany(
+            [ProducerData("clicks", [b"to a"]), ProducerData("views", [b"to b", b"to b"])]
+        )
         self.cluster.pass_(5)
         self.failureResultOf(sending, UnknownOutcomeError)
-        self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (0, 2)})
+        self.assertEqual(
+            self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (0, 2)}
+        )
 
     def test_post(self) -> None:
         """What is posted is counted, too; what cannot be is counted as failed and logged, and nobody is told."""
@@ -248,7 +313,9 @@ class ProducerTests(AuditingCase):
         with capturedLogs() as events:
             producer.post("clicks", "no bytes")
             producer.post(TOPIC, b"x")
-        self.assertEqual(len([event for event in events if "1 messages were not sent" in formatEvent(event)]), 2)
+        self.assertEqual(
+            len([event for event in events if "1 messages were not sent" in formatEvent(event)]), 2
+        )
         self.cluster.pass_(1)
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (3, 0)})
         self.assertEqual(producer.counters.failedCount, 2)
@@ -304,7 +371,6 @@ class ProducerTests(AuditingCase):
         self.failureResultOf(closing, TimedOutError)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-
     def test_closeWithUnknownOutcomes(self) -> None:
         """Messages that nothing is known of at the end are counted by nobody's clock any more, and how many counts were lost is said, once."""
         producer = self.audited({"confirm": "true"})
@@ -320,7 +386,12 @@ class ProducerTests(AuditingCase):
             self.failureResultOf(sending, UnknownOutcomeError)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         lines = [line for line in map(formatEvent, events) if "could not be published" in str(line)]
-        self.assertEqual(lines, ["2 counts could not be published: the audit will see more messages than were reported"])
+        self.assertEqual(
+            lines,
+            [
+                "2 counts could not be published: the audit will see more messages than were reported"
+            ],
+        )
 
 
 class ApplicationTests(AuditingCase):
@@ -328,17 +399,26 @@ class ApplicationTests(AuditingCase):
 
     def test_timeOf(self) -> None:
         """The application's own time decides the window, without envelopes if it likes; where it knows none, the time of sending does."""
-        producer = self.audited({"audit.envelope": "false"}, timeOf=lambda payload: int(payload) if payload != b"?" else None)
+        producer = self.audited(
+            {"audit.envelope": "false"},
+            timeOf=lambda payload: int(payload) if payload != b"?" else None,
+        )
         for payload in (b"5000", b"5999", b"6000", b"?"):
             producer.send("clicks", payload)
         self.cluster.pass_(1)
         self.assertEqual(self.a.payloads("clicks"), [b"5000", b"5999", b"6000", b"?"])
-        self.assertEqual(self.counted(), {("clicks", 4000): (2, 0), ("clicks", 6000): (1, 0), ("clicks", 1_000_000): (1, 0)})
+        self.assertEqual(
+            self.counted(),
+            {("clicks", 4000): (2, 0), ("clicks", 6000): (1, 0), ("clicks", 1_000_000): (1, 0)},
+        )
 
     def test_foreignFailures(self) -> None:
         """An encoder or C{timeOf} that raises fails the call, and nothing else."""
         producer = self.audited(timeOf=lambda payload: 1 // 0, encoder=str.encode)
-        self.assertIn("ZeroDivisionError", str(self.failureResultOf(producer.send("clicks", "one"), PylogbrokerError).value))
+        self.assertIn(
+            "ZeroDivisionError",
+            str(self.failureResultOf(producer.send("clicks", "one"), PylogbrokerError).value),
+        )
 
     def test_encoder(self) -> None:
         """C{serializer.class} makes the payload that goes into the envelope."""
@@ -374,13 +454,18 @@ class CountPublisherTests(AuditingCase):
     def test_seen(self) -> None:
         """A program at the other end reports what it has seen, as a tier."""
         inner = self.producer({"queue.time": 10})
-        counts = CountPublisher(self.clock, inner, {"audit.tier": "warehouse", "audit.window.ms": "2000"}, role=SEEN)
+        counts = CountPublisher(
+            self.clock, inner, {"audit.tier": "warehouse", "audit.window.ms": "2000"}, role=SEEN
+        )
         counts.count("clicks", 5000, 3)
         closing = counts.close()
         self.cluster.pass_(0.1)
         self.successResultOf(closing)
         [report] = self.reports()
-        self.assertEqual((report.role, report.tier, report.startMs, report.messageCount), ("seen", "warehouse", 4000, 3))
+        self.assertEqual(
+            (report.role, report.tier, report.startMs, report.messageCount),
+            ("seen", "warehouse", 4000, 3),
+        )
         self.successResultOf(counts.close())
 
     def test_limit(self) -> None:
@@ -399,10 +484,15 @@ class CountPublisherTests(AuditingCase):
         with capturedLogs() as events:
             for number in range(5):
                 counts.count("clicks", counts.nowMs() + (number + 2) * FUTURE_MS_MAX)
-        self.assertEqual([formatEvent(event)[:43] for event in events], ["Messages are not counted for the audit: 0 t"])
+        self.assertEqual(
+            [formatEvent(event)[:43] for event in events],
+            ["Messages are not counted for the audit: 0 t"],
+        )
         counts.count("clicks", counts.nowMs() + FUTURE_MS_MAX)
         counts.count("clicks", 5000)
         closing = counts.close()
         self.cluster.pass_(0.1)
         self.successResultOf(closing)
-        self.assertEqual(([report.messageCount for report in self.reports()], counts.leftOutCount), ([1, 1], 5))
+        self.assertEqual(
+            ([report.messageCount for report in self.reports()], counts.leftOutCount), ([1, 1], 5)
+        )

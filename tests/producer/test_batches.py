@@ -15,7 +15,10 @@ class CollateTests(SynchronousTestCase):
 
     def test_groups(self) -> None:
         """AsyncProducerTest.testCollateEvents: by topic and partition, in order of first appearance, order inside a group kept."""
-        items = [QueueItem(topic, index, None, partition) for index, (topic, partition) in enumerate([("b", 1), ("a", 0), ("b", 0), ("b", 1)])]
+        items = [
+            QueueItem(topic, index, None, partition)
+            for index, (topic, partition) in enumerate([("b", 1), ("a", 0), ("b", 0), ("b", 1)])
+        ]
         batches = collate(items)
         found = [(batch.topic, batch.partition, batch.values) for batch in batches]
         self.assertEqual(found, [("b", 1, [0, 3]), ("a", 0, [1]), ("b", 0, [2])])

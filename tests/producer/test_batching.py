@@ -20,12 +20,16 @@ class LaneTests(SynchronousTestCase):
     def polled(self, poll: Any = None) -> PolledLane:
         return PolledLane(*self.laneArguments(3, 100), poll)
 
-    def laneArguments(self, countMax: int, sizeMax: int) -> tuple[Clock, int, int, int, Callable[[list[PartitionBatch]], None]]:
+    def laneArguments(
+        self, countMax: int, sizeMax: int
+    ) -> tuple[Clock, int, int, int, Callable[[list[PartitionBatch]], None]]:
         self.clock = Clock()
         self.batches: list[tuple[float, list[Any]]] = []
 
         def dispatch(batches: list[PartitionBatch]) -> None:
-            self.batches.append((round(self.clock.seconds(), 6), [item.value for item in itemsOf(batches)]))
+            self.batches.append(
+                (round(self.clock.seconds(), 6), [item.value for item in itemsOf(batches)])
+            )
 
         return self.clock, countMax, sizeMax, 200, dispatch
 
@@ -113,8 +117,19 @@ class LaneTests(SynchronousTestCase):
 
     def test_ordered(self) -> None:
         """For an application's own event sender messages stay in the order in which they came, whatever their partitions."""
-        lane = PolledLane(Clock(), 3, 100, 200, lambda batches: self.assertEqual([item.value for item in itemsOf(batches)], ["a", "b", "c"]))
-        items = [QueueItem("t", value, partition=partition, size=1) for value, partition in (("a", 0), ("b", 1), ("c", 0))]
+        lane = PolledLane(
+            Clock(),
+            3,
+            100,
+            200,
+            lambda batches: self.assertEqual(
+                [item.value for item in itemsOf(batches)], ["a", "b", "c"]
+            ),
+        )
+        items = [
+            QueueItem("t", value, partition=partition, size=1)
+            for value, partition in (("a", 0), ("b", 1), ("c", 0))
+        ]
         lane.addBatch(PartitionBatch("t", 0, items))
         self.assertEqual(lane.stop(), [])
 

@@ -35,7 +35,9 @@ class LoadTests(SynchronousTestCase):
     """What a property names."""
 
     def refused(self, name: str, method: str | None = None) -> str:
-        return str(self.assertRaises(ConfigurationError, load, "some.key", name, {"built.in": 1}, method))
+        return str(
+            self.assertRaises(ConfigurationError, load, "some.key", name, {"built.in": 1}, method)
+        )
 
     def test_builtIn(self) -> None:
         """Names of what is built in are not imported."""
@@ -50,11 +52,20 @@ class LoadTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """What cannot be imported, made, or called is a configuration error that names key, name and reason."""
         for name, why in (
-            ("word", "some.key=word: a dotted name is needed, package.module.Class (built in: built.in)"),
+            (
+                "word",
+                "some.key=word: a dotted name is needed, package.module.Class (built in: built.in)",
+            ),
             ("no.such.module.Class", "cannot be imported"),
             (f"{__name__}.Nothing", "cannot be imported"),
             (f"{__name__}.Demanding", "cannot be made without arguments"),
         ):
             self.assertIn(why, self.refused(name, "partition"))
-        self.assertIn("neither a function nor has it a method partition", str(self.assertRaises(ConfigurationError, callableOf, "k", 7, "partition")))
-        self.assertIn("cannot be imported", str(self.assertRaises(ConfigurationError, load, "k", "no.such", {})))
+        self.assertIn(
+            "neither a function nor has it a method partition",
+            str(self.assertRaises(ConfigurationError, callableOf, "k", 7, "partition")),
+        )
+        self.assertIn(
+            "cannot be imported",
+            str(self.assertRaises(ConfigurationError, load, "k", "no.such", {})),
+        )

@@ -29,7 +29,9 @@ class CloseTests(ProducerCase):
 
     def test_timeout(self) -> None:
         """Closing is bounded: what is still under way has failed, or is unknown."""
-        producer = self.producer({"confirm": "true", "batch.size": 2, "queue.size": 4, "close.timeout.ms": 1000})
+        producer = self.producer(
+            {"confirm": "true", "batch.size": 2, "queue.size": 4, "close.timeout.ms": 1000}
+        )
         self.a.isAnswering = False
         sendings = [producer.send("t", b"%d" % index) for index in range(6)]
         self.turn()
@@ -59,14 +61,18 @@ class CloseTests(ProducerCase):
         for mode in ("sync", "async"):
             for confirm in ("true", "false"):
                 for count in (0, 2):
-                    producer = self.producer({"producer.type": mode, "confirm": confirm, "batch.size": 1})
+                    producer = self.producer(
+                        {"producer.type": mode, "confirm": confirm, "batch.size": 1}
+                    )
                     self.a.isAnswering = True
                     self.successResultOf(self.sent(producer))
                     self.a.isAnswering = False
                     (line,) = self.a.lines
                     self.a.lines.clear()  # it reads nothing, and sees no end
                     for _message in range(count):
-                        producer.send("t", b"x" * 300_000).addErrback(lambda failure: failure.trap(UnknownOutcomeError))
+                        producer.send("t", b"x" * 300_000).addErrback(
+                            lambda failure: failure.trap(UnknownOutcomeError)
+                        )
                     self.turn()
                     closing = producer.close(1000)
                     self.cluster.pass_(0.95)
@@ -101,7 +107,9 @@ class CloseTests(ProducerCase):
         sending = producer.send("t", b"x")
         closing = producer.close(500)
         self.cluster.pass_(1)
-        self.assertIn("1 more are still under way", str(self.failureResultOf(closing, TimedOutError).value))
+        self.assertIn(
+            "1 more are still under way", str(self.failureResultOf(closing, TimedOutError).value)
+        )
         self.assertNoResult(sending)
         released.callback(None)
         self.successResultOf(sending)
@@ -180,12 +188,16 @@ class ClusterCloseTests(ClusterCase):
             self.patch(zookeeper, "close", partial(_given, ending))
             self.patch(pylogbroker.zookeeper.client, "ZookeeperClient", partial(_given, zookeeper))
             self.register(0, "a:1")
-            producer = self.producer({"broker.list": None, "zk.connect": "z:2181", "confirm": "true", "batch.size": 1})
+            producer = self.producer(
+                {"broker.list": None, "zk.connect": "z:2181", "confirm": "true", "batch.size": 1}
+            )
             self.done(producer.start())
             self.done(producer.send("t", b"x"))
             if isLost:
                 self.a.isAnswering = False
-                producer.send("t", b"y").addErrback(lambda failure: failure.trap(UnknownOutcomeError))
+                producer.send("t", b"y").addErrback(
+                    lambda failure: failure.trap(UnknownOutcomeError)
+                )
             closing = producer.close(500)
             self.cluster.pass_(0.4)
             self.assertNoResult(closing)

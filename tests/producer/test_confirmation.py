@@ -24,11 +24,21 @@ FRAME = encodeProduce("t", 0, encodeSet([b"x"]))
 class CarrierTests(SynchronousTestCase):
     """Requests to one broker, and what became of them."""
 
-    def carrier(self, isConfirming: bool = True, limits: ConnectionLimits | None = None, intervalCount: int = 1000) -> Carrier:
+    def carrier(
+        self,
+        isConfirming: bool = True,
+        limits: ConnectionLimits | None = None,
+        intervalCount: int = 1000,
+    ) -> Carrier:
         self.cluster = PuppetCluster("a:1")
         self.broker = self.cluster.brokers["a:1"]
         clock = self.cluster.clock
-        self.link = BrokerLink(clock, self.cluster.network.endpoint("a:1"), limits=limits or ConnectionLimits(closeMs=500), random=lambda: 0.5)
+        self.link = BrokerLink(
+            clock,
+            self.cluster.network.endpoint("a:1"),
+            limits=limits or ConnectionLimits(closeMs=500),
+            random=lambda: 0.5,
+        )
         rule = ReconnectRule(intervalCount, -1, lambda: 0.5)
         return Carrier(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
 
@@ -111,7 +121,10 @@ class CarrierTests(SynchronousTestCase):
         self.cluster.turn()
         (line,) = self.broker.lines
         line.stall()
-        carryings = [carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0) for _request in range(3)]
+        carryings = [
+            carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0)
+            for _request in range(3)
+        ]
         self.failureResultOf(carryings[2], BusyError)
         self.link.abort()
         self.cluster.turn()
@@ -145,7 +158,12 @@ class CarrierTests(SynchronousTestCase):
         """It is about a partition that is in the request, so that another one that is out of service is in nobody's way; if the broker picks it, about 0."""
         for partition, asked in ((0, 0), (3, 3), (RANDOM_PARTITION, 0)):
             carrier = self.carrier()
-            carryings = [carrier.send("t", partition, encodeSet([b"x"])), carrier.multiSend([("u", 9, encodeSet([b"x"])), ("t", partition, encodeSet([b"x"]))])]
+            carryings = [
+                carrier.send("t", partition, encodeSet([b"x"])),
+                carrier.multiSend(
+                    [("u", 9, encodeSet([b"x"])), ("t", partition, encodeSet([b"x"]))]
+                ),
+            ]
             self.cluster.turn()
             for carrying in carryings:
                 self.successResultOf(carrying)

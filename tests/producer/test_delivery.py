@@ -78,7 +78,9 @@ class RetryTests(ProducerCase):
     def test_otherBroker(self) -> None:
         """A batch that failed is tried again at another broker (gotcha 32), and that is counted."""
         self.a.isUp = False
-        producer = self.producer({"broker.list": "0:a:1,1:b:1", "num.retries": 1, "batch.size": 1}, lambda: 0.0)
+        producer = self.producer(
+            {"broker.list": "0:a:1,1:b:1", "num.retries": 1, "batch.size": 1}, lambda: 0.0
+        )
         sending = producer.send("t", b"x")
         self.cluster.pass_(6)
         self.successResultOf(sending)
@@ -110,7 +112,9 @@ class RetryTests(ProducerCase):
         self.a.cut()
         new = producer.send("t", b"y")
         self.cluster.pass_(30)
-        self.assertIn("an attempt was unknown", str(self.failureResultOf(doubtful, UnknownOutcomeError).value))
+        self.assertIn(
+            "an attempt was unknown", str(self.failureResultOf(doubtful, UnknownOutcomeError).value)
+        )
         self.failureResultOf(new, ConnectionError)
         self.assertEqual(self.a.payloads(), [b"x"])
         self.assertEqual((producer.counters.unknownCount, producer.counters.failedCount), (1, 1))
@@ -134,7 +138,15 @@ class ClusterTests(ClusterCase):
     def test_noBrokersForAWhile(self) -> None:
         """num.retries counts for a broker that is not to be found, too."""
         self.register(0, "a:1")
-        producer = self.clustered({"producer.type": "async", "batch.size": 1, "num.retries": 10, "zk.read.num.retries": 1, "confirm": "true"})
+        producer = self.clustered(
+            {
+                "producer.type": "async",
+                "batch.size": 1,
+                "num.retries": 10,
+                "zk.read.num.retries": 1,
+                "confirm": "true",
+            }
+        )
         self.done(producer.send("t", b"1"))
         self.a.isAnswering = False
         sending = producer.send("t", b"2")
@@ -163,13 +175,18 @@ class ClusterTests(ClusterCase):
         self.settle()
         for sending in sendings:
             self.successResultOf(sending)
-        self.assertEqual((self.a.payloads("t"), self.a.payloads("new")), ([b"1", b"2", b"3", b"4"], [b"x", b"y"]))
+        self.assertEqual(
+            (self.a.payloads("t"), self.a.payloads("new")), ([b"1", b"2", b"3", b"4"], [b"x", b"y"])
+        )
         self.close(producer)
 
     def test_syncGivenUp(self) -> None:
         """Who waits behind such a call when the producer's time is over is told so."""
         producer = self.clustered({"close.timeout.ms": 100})
-        sendings = [producer.sendMany([ProducerData("t", [b"1"]), ProducerData("new", [b"x"])]), producer.send("t", b"2")]
+        sendings = [
+            producer.sendMany([ProducerData("t", [b"1"]), ProducerData("new", [b"x"])]),
+            producer.send("t", b"2"),
+        ]
         closing = producer.close()
         self.cluster.pass_(1)
         self.failureResultOf(closing, TimedOutError)

@@ -34,7 +34,13 @@ class EncoderTests(SynchronousTestCase):
 class EncodingTests(SynchronousTestCase):
     """Message sets of values."""
 
-    def encoding(self, encoder: Any = defaultEncoder, codec: int = 0, topics: Any = (), payloadSizeMax: int = 100) -> Encoding:
+    def encoding(
+        self,
+        encoder: Any = defaultEncoder,
+        codec: int = 0,
+        topics: Any = (),
+        payloadSizeMax: int = 100,
+    ) -> Encoding:
         return Encoding(encoder, codec, topics, payloadSizeMax)
 
     def test_codecByTopic(self) -> None:
@@ -46,8 +52,17 @@ class EncodingTests(SynchronousTestCase):
     def test_plain(self) -> None:
         """A plain set is the format's, and its largest payload has exactly the limit."""
         encoding = self.encoding()
-        self.assertEqual(encoding.messageSetOf([b"a", b"x" * 100], "t"), encodeSet([b"a", b"x" * 100]))
-        self.assertIn("101", str(self.assertRaises(MessageTooLargeError, encoding.messageSetOf, [b"a", b"x" * 101], "t")))
+        self.assertEqual(
+            encoding.messageSetOf([b"a", b"x" * 100], "t"), encodeSet([b"a", b"x" * 100])
+        )
+        self.assertIn(
+            "101",
+            str(
+                self.assertRaises(
+                    MessageTooLargeError, encoding.messageSetOf, [b"a", b"x" * 101], "t"
+                )
+            ),
+        )
 
     def test_wrapper(self) -> None:
         """SyncProducerTest: a gzip wrapper counts as one message; ten messages of twenty equal bytes make a payload over the limit of 100: they go in two."""
@@ -57,7 +72,10 @@ class EncodingTests(SynchronousTestCase):
         payloadSize = len(data) - 10
         self.encoding(codec=1, payloadSizeMax=payloadSize).messageSetOf(values, "t")
         data = self.encoding(codec=1, payloadSizeMax=payloadSize - 1).messageSetOf(values, "t")
-        self.assertEqual([message.message.payload for message in MessageSet(data).shallow()], [data[10 : len(data) // 2], data[len(data) // 2 + 10 :]])
+        self.assertEqual(
+            [message.message.payload for message in MessageSet(data).shallow()],
+            [data[10 : len(data) // 2], data[len(data) // 2 + 10 :]],
+        )
         self.assertEqual([message.payload for message, _ in MessageSet(data)], values)
 
     def test_incompressible(self) -> None:
@@ -67,7 +85,9 @@ class EncodingTests(SynchronousTestCase):
             values = [random.randbytes(random.randrange(80, 101)) for _each in range(count)]
             values[count // 2] = random.randbytes(100)
             data, refused = self.encoding(codec=1).pack(values, "t")
-            self.assertEqual(([message.payload for message, _ in MessageSet(data)], refused), (values, {}))
+            self.assertEqual(
+                ([message.payload for message, _ in MessageSet(data)], refused), (values, {})
+            )
             entries = [each.message for each in MessageSet(data).shallow()]
             self.assertTrue(all(len(each.payload) <= 100 for each in entries))
             self.assertEqual({each.codec for each in entries}, {0})
@@ -77,15 +97,27 @@ class EncodingTests(SynchronousTestCase):
         values = [b"a", bytes(range(101)), b"x" * 1000, bytes(range(150)), b"b"]
         encoding = self.encoding(codec=1)
         data, refused = encoding.pack(values, "t")
-        self.assertEqual([message.payload for message, _ in MessageSet(data)], [b"a", b"x" * 1000, b"b"])
+        self.assertEqual(
+            [message.payload for message, _ in MessageSet(data)], [b"a", b"x" * 1000, b"b"]
+        )
         self.assertEqual(sorted(refused), [1, 3])
-        self.assertIn("has 101 bytes", str(self.assertRaises(MessageTooLargeError, encoding.messageSet, values, "t")))
-        self.assertEqual(sorted(self.encoding(codec=1, payloadSizeMax=0).pack(values, "t")[1]), [0, 1, 2, 3, 4])
+        self.assertIn(
+            "has 101 bytes",
+            str(self.assertRaises(MessageTooLargeError, encoding.messageSet, values, "t")),
+        )
+        self.assertEqual(
+            sorted(self.encoding(codec=1, payloadSizeMax=0).pack(values, "t")[1]), [0, 1, 2, 3, 4]
+        )
 
     def test_foreignEncoder(self) -> None:
         """An encoder that raises, or gives no bytes, is told as an encoding error."""
-        self.assertIn("ZeroDivisionError", str(self.assertRaises(EncodingError, self.encoding(lambda value: 1 // 0).payload, 1)))
-        self.assertIn("gave str", str(self.assertRaises(EncodingError, self.encoding(str).payload, 1)))
+        self.assertIn(
+            "ZeroDivisionError",
+            str(self.assertRaises(EncodingError, self.encoding(lambda value: 1 // 0).payload, 1)),
+        )
+        self.assertIn(
+            "gave str", str(self.assertRaises(EncodingError, self.encoding(str).payload, 1))
+        )
         self.assertRaises(EncodingError, self.encoding(stringEncoder).payload, 1)
 
     def test_payloads(self) -> None:
@@ -94,11 +126,15 @@ class EncodingTests(SynchronousTestCase):
         self.assertEqual(found[0], b"ab")
         self.assertIsInstance(found[1], EncodingError)
         self.assertIsInstance(found[2], MessageTooLargeError)
-        self.assertEqual(self.encoding(stringEncoder, 1, payloadSizeMax=3).payloads(["abcd"], "t"), [b"abcd"])
+        self.assertEqual(
+            self.encoding(stringEncoder, 1, payloadSizeMax=3).payloads(["abcd"], "t"), [b"abcd"]
+        )
 
     def test_allOrNothing(self) -> None:
         """For sync mode the first fault counts."""
-        self.assertRaises(PylogbrokerError, self.encoding(stringEncoder).messageSetOf, ["a", 7], "t")
+        self.assertRaises(
+            PylogbrokerError, self.encoding(stringEncoder).messageSetOf, ["a", 7], "t"
+        )
         self.assertEqual(self.encoding(stringEncoder).messageSetOf(["a"], "t"), encodeSet([b"a"]))
 
     def test_arePlain(self) -> None:

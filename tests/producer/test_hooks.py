@@ -78,7 +78,9 @@ class HookTests(ProducerCase):
         """0.7's order, but for close, which comes last (gotcha 34); what hooks give is what is sent."""
         hooks = Recorder()
         hooks.last = [QueueItem("t", b"last")]
-        producer = self.producer({"batch.size": 10, "queue.time": 1000, "callback.handler.props": "a=b"}, hooks=hooks)
+        producer = self.producer(
+            {"batch.size": 10, "queue.time": 1000, "callback.handler.props": "a=b"}, hooks=hooks
+        )
         sendings = [producer.send("t", b"x"), producer.send("t", b"drop")]
         self.cluster.pass_(1)
         for sending in sendings:
@@ -188,7 +190,9 @@ class HookTests(ProducerCase):
             def close(self) -> None:
                 calls.append("close")
 
-        producer = self.producer({"batch.size": 1, "event.handler.props": "x=y"}, eventSender=Sender())
+        producer = self.producer(
+            {"batch.size": 1, "event.handler.props": "x=y"}, eventSender=Sender()
+        )
         sendings = [producer.send("t", value) for value in (b"one", b"two")]
         self.turn()
         for sending in sendings:
@@ -226,7 +230,11 @@ class HookTests(ProducerCase):
             def close(self) -> None:
                 pass
 
-        arguments: list[dict[str, Any]] = [{"hooks": Adding()}, {"hooks": Choosing()}, {"eventSender": Emptying()}]
+        arguments: list[dict[str, Any]] = [
+            {"hooks": Adding()},
+            {"hooks": Choosing()},
+            {"eventSender": Emptying()},
+        ]
         for each, payloads in zip(arguments, ([b"1", b"2", b"more"], [b"2"], []), strict=True):
             self.a.log.clear()
             producer = self.producer({"batch.size": 2}, **each)
@@ -262,13 +270,17 @@ class ClusterTests(ClusterCase):
                 pass
 
             def handle(self, batch: Any, carrier: Any, encoder: Any) -> Any:
-                return carrier.send("by the sender", 0, encodeSet([encoder(item.value) for item in batch]))
+                return carrier.send(
+                    "by the sender", 0, encodeSet([encoder(item.value) for item in batch])
+                )
 
             def close(self) -> None:
                 pass
 
         arguments: list[dict[str, Any]] = [{"hooks": Sealing()}, {"eventSender": Sender()}]
-        for each, log in zip(arguments, ([("t", 0, b"sealed")], [("by the sender", 0, b"plain")]), strict=True):
+        for each, log in zip(
+            arguments, ([("t", 0, b"sealed")], [("by the sender", 0, b"plain")]), strict=True
+        ):
             self.b.log.clear()
             self.register(0, "a:1")
             producer = self.clustered({"producer.type": "async", "batch.size": 100}, **each)

@@ -36,7 +36,9 @@ class PublisherCase(ProducerCase):
         self.made_ = LogPublisher(clock, producer, "app-log", **options)
         return self.made_
 
-    def logger(self, publisher: LogPublisher, namespace: str = "application", **options: Any) -> Logger:
+    def logger(
+        self, publisher: LogPublisher, namespace: str = "application", **options: Any
+    ) -> Logger:
         return Logger(namespace, observer=TwistedPublisher(publisher.observer(**options)))
 
     def standard(self, publisher: LogPublisher, name: str = "application") -> logging.Logger:
@@ -62,7 +64,10 @@ class ObserverTests(PublisherCase):
             log.info("test {number} ü", number=number)
         self.assertEqual(publisher.sentCount, 0)
         payloads = self.arrived()
-        self.assertEqual([payload.decode().partition("[application#info] ")[2] for payload in payloads], [f"test {number} ü" for number in range(5)])
+        self.assertEqual(
+            [payload.decode().partition("[application#info] ")[2] for payload in payloads],
+            [f"test {number} ü" for number in range(5)],
+        )
         self.assertEqual((publisher.sentCount, publisher.leftOutCount), (5, 0))
 
     def test_json(self) -> None:
@@ -266,7 +271,15 @@ class RealTests(TestCase):
         broker = LocalBroker(reactor)
         self.addCleanup(broker.stop)
         await broker.start()
-        producer = Producer(reactor, {"broker.list": f"0:{broker.host}:{broker.port}", "producer.type": "async", "queue.time": "20", "confirm": "true"})
+        producer = Producer(
+            reactor,
+            {
+                "broker.list": f"0:{broker.host}:{broker.port}",
+                "producer.type": "async",
+                "queue.time": "20",
+                "confirm": "true",
+            },
+        )
         publisher = LogPublisher(reactor, producer, "app-log")
         logger = logging.Logger("application")
         logger.addHandler(PublishingLog(publisher))

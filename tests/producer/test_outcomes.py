@@ -50,7 +50,9 @@ class OutcomesTests(SynchronousTestCase):
 
     def items(self, count: int) -> list[QueueItem]:
         """In the queue, each with somebody who waits."""
-        items: list[QueueItem] = [QueueItem("t", b"12345", None, 0, 5, Deferred()) for _ in range(count)]
+        items: list[QueueItem] = [
+            QueueItem("t", b"12345", None, 0, 5, Deferred()) for _ in range(count)
+        ]
         self.assertTrue(self.queue.take(count, 5 * count))
         return items
 
@@ -71,14 +73,20 @@ class OutcomesTests(SynchronousTestCase):
 
     def test_failed(self) -> None:
         """Failed and unknown are counted apart."""
-        for error, kind in ((ConnectionError("no"), ConnectionError), (UnknownOutcomeError("who knows"), UnknownOutcomeError)):
+        for error, kind in (
+            (ConnectionError("no"), ConnectionError),
+            (UnknownOutcomeError("who knows"), UnknownOutcomeError),
+        ):
             items = self.items(2)
             waiters = self.waiters(items)
             self.outcomes.settle(items, Failure(error))
             for waiter in waiters:
                 self.failureResultOf(waiter, kind)
         counters = self.outcomes.counters
-        self.assertEqual((counters.writtenCount, counters.failedCount, counters.unknownCount, self.queue.count), (0, 2, 2, 0))
+        self.assertEqual(
+            (counters.writtenCount, counters.failedCount, counters.unknownCount, self.queue.count),
+            (0, 2, 2, 0),
+        )
 
     def test_refused(self) -> None:
         """What was refused was never in; it has failed, and was dropped if the queue was full."""
@@ -95,4 +103,6 @@ class OutcomesTests(SynchronousTestCase):
         """A second try of what is unknown may put a message into the log twice, and is counted as that."""
         self.outcomes.retried(self.items(2), "a:1", ConnectionError("no"))
         self.outcomes.retried(self.items(1), "a:1", UnknownOutcomeError("who knows"))
-        self.assertEqual((self.outcomes.counters.retriedCount, self.outcomes.counters.repeatedCount), (3, 1))
+        self.assertEqual(
+            (self.outcomes.counters.retriedCount, self.outcomes.counters.repeatedCount), (3, 1)
+        )

@@ -115,7 +115,10 @@ class PlaceTests(ClusterCase):
         """Calls that wait for a topic to be looked up keep the order of each key, also when a later one has fewer messages."""
         self.register(0, "a:1")
         producer = self.clustered()
-        calls = [[ProducerData("t", [b"1"], "k"), ProducerData("t", [b"2"], "l")], [ProducerData("t", [b"3"], "l")]]
+        calls = [
+            [ProducerData("t", [b"1"], "k"), ProducerData("t", [b"2"], "l")],
+            [ProducerData("t", [b"3"], "l")],
+        ]
         sendings = [producer.sendMany(call) for call in calls]
         self.settle()
         for sending in sendings:
@@ -133,7 +136,10 @@ class PlaceTests(ClusterCase):
         self.successResultOf(closing)
         for sending in sendings:
             self.successResultOf(sending)
-        self.assertEqual((self.a.payloads(), producer.counters.batchCount), ([b"%d" % index for index in range(25)], 3))
+        self.assertEqual(
+            (self.a.payloads(), producer.counters.batchCount),
+            ([b"%d" % index for index in range(25)], 3),
+        )
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_failingDiscovery(self) -> None:

@@ -35,7 +35,14 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.producer.producer import PAUSE_COUNT_MAX, PAUSE_FROM_COUNT, PAUSE_MS, TURN_COUNT_MAX, Producer, ProducerData
+from pylogbroker.producer.producer import (
+    PAUSE_COUNT_MAX,
+    PAUSE_FROM_COUNT,
+    PAUSE_MS,
+    TURN_COUNT_MAX,
+    Producer,
+    ProducerData,
+)
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.wire.requests import RequestDecoder
 from tests.producer.producercase import ClusterCase, ProducerCase
@@ -48,7 +55,12 @@ class SyncTests(ProducerCase):
     """Sync mode: each call a request."""
 
     def sync(self, **properties: Any) -> Producer:
-        return self.producer({"producer.type": "sync", **{key.replace("_", "."): value for key, value in properties.items()}})
+        return self.producer(
+            {
+                "producer.type": "sync",
+                **{key.replace("_", "."): value for key, value in properties.items()},
+            }
+        )
 
     def test_one(self) -> None:
         """ProducerTest.testSendSingleMessage: one ProducerData is one PRODUCE for partition -1; the Deferred fires when it is written."""
@@ -64,10 +76,14 @@ class SyncTests(ProducerCase):
     def test_several(self) -> None:
         """ProducerTest.testSend: several topics in one call are one MULTIPRODUCE; entries of the same topic are not merged; several values are one set."""
         producer = self.sync()
-        sending = producer.sendMany([ProducerData("t", [b"1", b"2"]), ProducerData("u", (b"3",)), ProducerData("t", [b"4"])])
+        sending = producer.sendMany(
+            [ProducerData("t", [b"1", b"2"]), ProducerData("u", (b"3",)), ProducerData("t", [b"4"])]
+        )
         self.turn()
         self.successResultOf(sending)
-        self.assertEqual((self.a.kinds, self.a.parts), (["MultiProduce"], [[("t", -1), ("u", -1), ("t", -1)]]))
+        self.assertEqual(
+            (self.a.kinds, self.a.parts), (["MultiProduce"], [[("t", -1), ("u", -1), ("t", -1)]])
+        )
         self.assertEqual(self.a.payloads(), [b"1", b"2", b"3", b"4"])
         self.close(producer)
 
@@ -120,13 +136,18 @@ class SyncTests(ProducerCase):
     def test_brokerGone(self) -> None:
         """A broker that cannot be reached within connect.timeout.ms is a failure: nothing was sent. One broker's failure leaves others sent."""
         chances = iter([0.0, 0.9] + [0.5] * 1000)
-        producer = self.producer({"broker.list": "0:a:1,1:b:1", "producer.type": "sync"}, lambda: next(chances))
+        producer = self.producer(
+            {"broker.list": "0:a:1,1:b:1", "producer.type": "sync"}, lambda: next(chances)
+        )
         self.b.isUp = False
         sending = producer.sendMany([ProducerData("t", [b"1"]), ProducerData("u", [b"2"])])
         self.cluster.pass_(6)
         failure = self.failureResultOf(sending, ConnectionError)
         self.assertFalse(failure.check(UnknownOutcomeError))
-        self.assertEqual((self.a.payloads(), producer.counters.failedCount, producer.counters.writtenCount), ([b"1"], 1, 1))
+        self.assertEqual(
+            (self.a.payloads(), producer.counters.failedCount, producer.counters.writtenCount),
+            ([b"1"], 1, 1),
+        )
         self.close(producer)
 
     def test_badTopic(self) -> None:
@@ -152,7 +173,9 @@ class SyncTests(ProducerCase):
             ("snappy-b3-1", "rec-sn", 2, 3),
             ("snappy-b200-0", "rec-sn", 2, 200),
         ):
-            golden = bytes.fromhex("".join((GOLDEN / f"prodperf-sync-{name}.c2s.hex").read_text().split()))
+            golden = bytes.fromhex(
+                "".join((GOLDEN / f"prodperf-sync-{name}.c2s.hex").read_text().split())
+            )
             self.setUp()
             theirs = PuppetBroker()
             decoder = RequestDecoder(100 << 20)
@@ -171,7 +194,10 @@ class SyncTests(ProducerCase):
                 self.assertEqual(set(self.a.kinds), {"Produce"})
             if codec == 1:
                 start = golden.index(b"\x1f\x8b")
-                self.assertEqual(gzip.decompress(golden[start:]), gzip.decompress(self.a.bytes[self.a.bytes.index(b"\x1f\x8b") :]))
+                self.assertEqual(
+                    gzip.decompress(golden[start:]),
+                    gzip.decompress(self.a.bytes[self.a.bytes.index(b"\x1f\x8b") :]),
+                )
             self.close(producer)
 
 
@@ -207,7 +233,9 @@ class AsyncTests(ProducerCase):
 
     def test_queueSize(self) -> None:
         """AsyncProducerTest.testProducerQueueSize: the eleventh message in a queue of ten fails at once; the ten are one batch at close."""
-        producer = self.producer({"queue.size": 10, "queue.enqueueTimeout.ms": 0, "batch.size": 100})
+        producer = self.producer(
+            {"queue.size": 10, "queue.enqueueTimeout.ms": 0, "batch.size": 100}
+        )
         for index in range(10):
             producer.send("t", b"%d" % index)
         for _again in range(2):
@@ -361,7 +389,9 @@ class AsyncTests(ProducerCase):
             self.close(producer)
             producer.post("t", b"late")
             counters = producer.counters
-            self.assertEqual((counters.acceptedCount, counters.writtenCount, counters.failedCount), (9, 7, 2))
+            self.assertEqual(
+                (counters.acceptedCount, counters.writtenCount, counters.failedCount), (9, 7, 2)
+            )
             self.assertEqual(self.a.payloads(), [b"%d" % index for index in range(7)])
             self.a.log.clear()
 
@@ -440,7 +470,9 @@ class AsyncTests(ProducerCase):
 
     def test_badMessagesAlone(self) -> None:
         """A message that cannot be encoded, or is too large, fails alone; the worst of a call is what is told."""
-        producer = self.producer({"max.message.size": 5, "batch.size": 4, "serializer.class": STRING_ENCODER})
+        producer = self.producer(
+            {"max.message.size": 5, "batch.size": 4, "serializer.class": STRING_ENCODER}
+        )
         sendings = [producer.send("t", value) for value in ("good", 7, "too large", "fine")]
         self.turn()
         self.assertEqual(self.a.payloads(), [b"good", b"fine"])
@@ -454,8 +486,18 @@ class AsyncTests(ProducerCase):
 
     def test_wrapperTooLarge(self) -> None:
         """What is too large, compressed and as it is, fails; its neighbours in the batch go, of other topics and of its own."""
-        producer = self.producer({"max.message.size": 30, "batch.size": 4, "compression.codec": 1, "compressed.topics": "t"})
-        first, bad, last, good = (producer.send(*each) for each in (("t", b"1"), ("t", bytes(range(100))), ("t", b"2"), ("u", b"x" * 30)))
+        producer = self.producer(
+            {
+                "max.message.size": 30,
+                "batch.size": 4,
+                "compression.codec": 1,
+                "compressed.topics": "t",
+            }
+        )
+        first, bad, last, good = (
+            producer.send(*each)
+            for each in (("t", b"1"), ("t", bytes(range(100))), ("t", b"2"), ("u", b"x" * 30))
+        )
         self.turn()
         self.failureResultOf(bad, MessageTooLargeError)
         for each in (first, last, good):
@@ -490,7 +532,9 @@ class AsyncTests(ProducerCase):
 
     def test_golden(self) -> None:
         """What an async producer writes is byte for byte what 0.7.2's wrote."""
-        golden = bytes.fromhex("".join((GOLDEN / "prodperf-async-c0-b3-1.c2s.hex").read_text().split()))
+        golden = bytes.fromhex(
+            "".join((GOLDEN / "prodperf-async-c0-b3-1.c2s.hex").read_text().split())
+        )
         producer = self.producer({"batch.size": 3})
         for _message in range(3):
             producer.send("rec-c0", bytes(10))
@@ -512,7 +556,9 @@ class AsyncTests(ProducerCase):
     def test_reconnectsByTime(self) -> None:
         """After reconnect.time.interval.ms, too, behind the first request then; a negative one means never."""
         for intervalMs, attemptCount in ((1_000, 3), (-1, 1)):
-            producer = self.producer({"batch.size": 1, "reconnect.time.interval.ms": intervalMs, "confirm": "true"})
+            producer = self.producer(
+                {"batch.size": 1, "reconnect.time.interval.ms": intervalMs, "confirm": "true"}
+            )
             before = len(self.cluster.network.attempts)
             for index in range(5):
                 sending = producer.send("t", b"%d" % index)
@@ -598,15 +644,28 @@ class ZookeeperTests(ClusterCase):
         self.topic("t", 1, 1)
         for mode in ("sync", "async"):
             before = len(self.cluster.network.attempts)
-            producer = self.clustered({"producer.type": mode}, partitioner=lambda key, count: int(key))
-            sendings = [producer.send("t", f"{mode} {number}".encode(), str(number % 2)) for number in range(4)]
+            producer = self.clustered(
+                {"producer.type": mode}, partitioner=lambda key, count: int(key)
+            )
+            sendings = [
+                producer.send("t", f"{mode} {number}".encode(), str(number % 2))
+                for number in range(4)
+            ]
             self.settle()
             producer.flush()
             for sending in sendings:
                 self.done(sending)
-            self.assertEqual([(attempt.name, attempt.state) for attempt in self.cluster.network.attempts[before:]], [("a:1", "accepted"), ("b:1", "accepted")])
+            self.assertEqual(
+                [
+                    (attempt.name, attempt.state)
+                    for attempt in self.cluster.network.attempts[before:]
+                ],
+                [("a:1", "accepted"), ("b:1", "accepted")],
+            )
             for broker, numbers in ((self.a, (0, 2)), (self.b, (1, 3))):
-                self.assertEqual(broker.payloads()[-2:], [f"{mode} {number}".encode() for number in numbers])
+                self.assertEqual(
+                    broker.payloads()[-2:], [f"{mode} {number}".encode() for number in numbers]
+                )
                 self.assertEqual(len(broker.lines), 1)
             self.close(producer)
             self.assertEqual((self.a.lines, self.b.lines), ({}, {}))
@@ -631,7 +690,15 @@ class FaultTests(SynchronousTestCase):
         retryCount=st.integers(0, 2),
         codec=st.sampled_from([0, 1]),
     )
-    def test_nothingIsLost(self, seed: int, cuts: list[tuple[int, int]], downs: set[int], isAsync: bool, retryCount: int, codec: int) -> None:
+    def test_nothingIsLost(
+        self,
+        seed: int,
+        cuts: list[tuple[int, int]],
+        downs: set[int],
+        isAsync: bool,
+        retryCount: int,
+        codec: int,
+    ) -> None:
         """
         Connections are cut at any byte and brokers go down for a while: with confirmation, sent = in the logs + reported failed or unknown;
         what is reported as sent is there, what is reported as failed is not, and only a reported retry puts a message in twice.
@@ -642,7 +709,12 @@ class FaultTests(SynchronousTestCase):
             "broker.list": "0:a:1,1:b:1", "producer.type": "async" if isAsync else "sync", "batch.size": "7", "confirm": "true", "queue.time": "100",
             "num.retries": str(retryCount), "compression.codec": str(codec), "reconnect.interval": "5", "queue.size": "60",
         }  # fmt: skip
-        producer = Producer(cluster.clock, properties, connections=PuppetConnections(cluster.network, random.random, 1000), random=random.random)
+        producer = Producer(
+            cluster.clock,
+            properties,
+            connections=PuppetConnections(cluster.network, random.random, 1000),
+            random=random.random,
+        )
         outcomes: dict[bytes, str] = {}
         sentCount = 0
         for step in range(40):
@@ -658,7 +730,9 @@ class FaultTests(SynchronousTestCase):
                 sentCount += 1
                 producer.send("t", payload + b"." * random.randrange(50)).addCallbacks(
                     lambda _, payload=payload: outcomes.setdefault(payload, "sent"),
-                    lambda failure, payload=payload: outcomes.setdefault(payload, "unknown" if failure.check(UnknownOutcomeError) else "failed"),
+                    lambda failure, payload=payload: outcomes.setdefault(
+                        payload, "unknown" if failure.check(UnknownOutcomeError) else "failed"
+                    ),
                 )
             cluster.turn()
             for at, _size in cuts:
@@ -671,7 +745,11 @@ class FaultTests(SynchronousTestCase):
         closing = producer.close()
         cluster.pass_(8)
         self.successResultOf(closing)
-        there = [payload.rstrip(b".") for broker in cluster.brokers.values() for payload in broker.payloads()]
+        there = [
+            payload.rstrip(b".")
+            for broker in cluster.brokers.values()
+            for payload in broker.payloads()
+        ]
         self.assertEqual(len(outcomes), sentCount)
         for payload, outcome in outcomes.items():
             count = there.count(payload)
@@ -682,7 +760,9 @@ class FaultTests(SynchronousTestCase):
         counters = producer.counters
         self.assertLessEqual(len(there) - len(set(there)), counters.repeatedCount)
         self.assertEqual(counters.acceptedCount, sentCount)
-        self.assertEqual(counters.writtenCount + counters.failedCount + counters.unknownCount, sentCount)
+        self.assertEqual(
+            counters.writtenCount + counters.failedCount + counters.unknownCount, sentCount
+        )
         self.assertEqual(cluster.clock.getDelayedCalls(), [])
 
 
@@ -699,7 +779,9 @@ class WholeTests(TestCase):
         await broker.start()
         consumer = SimpleConsumer(reactor, broker.endpoint)
         self.addCleanup(consumer.close)
-        for index, (mode, codec) in enumerate([("sync", "none"), ("async", "none"), ("sync", "gzip"), ("async", "snappy")]):
+        for index, (mode, codec) in enumerate(
+            [("sync", "none"), ("async", "none"), ("sync", "gzip"), ("async", "snappy")]
+        ):
             topic = f"topic{index}"
             properties = {
                 "broker.list": f"0:127.0.0.1:{broker.port}", "producer.type": mode, "compression.codec": codec, "confirm": "true", "batch.size": "10",
@@ -720,9 +802,15 @@ class WholeTests(TestCase):
         sizes = []
         changes: tuple[dict[str, str], ...] = ({}, {"buffer.size": "30000"})
         for properties in changes:
-            producer = Producer(reactor, {"broker.list": f"0:127.0.0.1:{broker.port}", **properties})
+            producer = Producer(
+                reactor, {"broker.list": f"0:127.0.0.1:{broker.port}", **properties}
+            )
             await producer.send("t", b"x")
-            [client] = [each for each in cast(Any, reactor).getReaders() if isinstance(each, Client) and each.getPeer().port == broker.port]
+            [client] = [
+                each
+                for each in cast(Any, reactor).getReaders()
+                if isinstance(each, Client) and each.getPeer().port == broker.port
+            ]
             sizes.append(client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
             await producer.close()
         self.assertEqual(sizes[1], 60_000)
@@ -735,7 +823,15 @@ class WholeTests(TestCase):
         broker = LocalBroker(reactor, directory=directory)
         await broker.start()
         port = broker.port
-        producer = Producer(reactor, {"broker.list": f"0:127.0.0.1:{port}", "confirm": "true", "producer.type": "async", "batch.size": "3"})
+        producer = Producer(
+            reactor,
+            {
+                "broker.list": f"0:127.0.0.1:{port}",
+                "confirm": "true",
+                "producer.type": "async",
+                "batch.size": "3",
+            },
+        )
         sendings = [producer.send("t", b"%d" % number) for number in range(30)]
         await broker.stop()
         sendings += [producer.send("t", b"%d" % number) for number in range(30, 60)]
@@ -749,7 +845,11 @@ class WholeTests(TestCase):
         self.addCleanup(consumer.close)
         there = set(self.payloads([await consumer.fetch("t", 0, 0, 100_000)]))
         sent = {b"%d" % number for number, (isGood, _result) in enumerate(results) if isGood}
-        failed = {b"%d" % number for number, (isGood, result) in enumerate(results) if not isGood and not result.check(UnknownOutcomeError)}
+        failed = {
+            b"%d" % number
+            for number, (isGood, result) in enumerate(results)
+            if not isGood and not result.check(UnknownOutcomeError)
+        }
         self.assertEqual(sent - there, set())
         self.assertEqual(failed & there, set())
         self.assertGreaterEqual(len(sent), 60)

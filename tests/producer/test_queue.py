@@ -21,7 +21,13 @@ class QueueTests(SynchronousTestCase):
         return Queue(self.clock, 10, 100, enqueueTimeoutMs)
 
     def enter(self, queue: Queue, name: str, count: int = 1, size: int = 1) -> None:
-        queue.enter(count, size, name, self.admitted.append, lambda name, reason: self.refusals.append((name, reason)))
+        queue.enter(
+            count,
+            size,
+            name,
+            self.admitted.append,
+            lambda name, reason: self.refusals.append((name, reason)),
+        )
 
     def test_bounds(self) -> None:
         """Both the number of messages and their bytes are bounded."""

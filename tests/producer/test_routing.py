@@ -9,7 +9,11 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import StaticDiscovery
-from pylogbroker.cluster.partitioning import REMEMBERED_COUNT_MAX, REMEMBERED_LENGTH_MAX, defaultPartitioner
+from pylogbroker.cluster.partitioning import (
+    REMEMBERED_COUNT_MAX,
+    REMEMBERED_LENGTH_MAX,
+    defaultPartitioner,
+)
 from pylogbroker.errors import InvalidKeyError, InvalidPartitionError
 from pylogbroker.model import BrokerPartition
 from pylogbroker.producer.routing import Route, Router
@@ -30,16 +34,23 @@ class RouterTests(SynchronousTestCase):
 
     places = ((0, 0), (0, 1), (1, 0), (1, 1))
 
-    def router(self, partitioner: Any = defaultPartitioner, chance: float = 0.0, *places: tuple[int, int]) -> Router:
+    def router(
+        self, partitioner: Any = defaultPartitioner, chance: float = 0.0, *places: tuple[int, int]
+    ) -> Router:
         return Router(Known(*(places or self.places)), partitioner, lambda: chance)
 
     def test_key(self) -> None:
         """The same key goes to the same place, by 0.7's hash: hash("test-key") is -1147945308."""
-        self.assertEqual(self.router().choose("t", "test-key"), BrokerPartition(*self.places[1147945308 % 4]))
+        self.assertEqual(
+            self.router().choose("t", "test-key"), BrokerPartition(*self.places[1147945308 % 4])
+        )
 
     def test_chance(self) -> None:
         """Without a key chance decides, over all."""
-        self.assertEqual([self.router(chance=chance).choose("t") for chance in (0, 0.3, 0.5, 0.999)], [BrokerPartition(*place) for place in self.places])
+        self.assertEqual(
+            [self.router(chance=chance).choose("t") for chance in (0, 0.3, 0.5, 0.999)],
+            [BrokerPartition(*place) for place in self.places],
+        )
 
     def test_avoid(self) -> None:
         """A broker can be avoided, if there is another and no key says otherwise."""
@@ -79,12 +90,28 @@ class RouterTests(SynchronousTestCase):
     def test_invalidPartition(self) -> None:
         """ProducerTest.testInvalidPartition: a partitioner that gives what is no index, or fails, is an error with the key in it."""
         for result in (-1, 4, None, 1.5):
-            error = self.assertRaises(InvalidPartitionError, self.router(lambda key, count, result=result: result).choose, "t", "some-key")
+            error = self.assertRaises(
+                InvalidPartitionError,
+                self.router(lambda key, count, result=result: result).choose,
+                "t",
+                "some-key",
+            )
             self.assertIn("some-key", str(error))
-        self.assertIn("ZeroDivisionError", str(self.assertRaises(InvalidPartitionError, self.router(lambda key, count: 1 // 0).choose, "t", "k")))
+        self.assertIn(
+            "ZeroDivisionError",
+            str(
+                self.assertRaises(
+                    InvalidPartitionError, self.router(lambda key, count: 1 // 0).choose, "t", "k"
+                )
+            ),
+        )
         self.assertRaises(InvalidKeyError, self.router().choose, "t", 1.5)
 
     def test_static(self) -> None:
         """ProducerTest.testSendSingleMessage: with a list of brokers a key means nothing, and the partition is -1."""
-        router = Router(StaticDiscovery([(0, "a", 1), (7, "b", 1)]), lambda key, count: self.fail("asked"), lambda: 0.9)
+        router = Router(
+            StaticDiscovery([(0, "a", 1), (7, "b", 1)]),
+            lambda key, count: self.fail("asked"),
+            lambda: 0.9,
+        )
         self.assertEqual(router.choose("t", "key"), BrokerPartition(7, -1))

@@ -10,7 +10,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import AlreadyCalledError, CancelledError, Deferred, getDebugging, setDebugging
+from twisted.internet.defer import (
+    AlreadyCalledError,
+    CancelledError,
+    Deferred,
+    getDebugging,
+    setDebugging,
+)
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -61,7 +67,9 @@ class Application:
 STEPS: dict[str, Callable[[Application, Deferred[Any]], object]] = {
     "errback": lambda application, deferred: deferred.addErrback(application.bad),
     "another errback": lambda application, deferred: deferred.addErrback(application.passing),
-    "errback with more": lambda application, deferred: deferred.addErrback(application.withMore, 1, two=2),
+    "errback with more": lambda application, deferred: deferred.addErrback(
+        application.withMore, 1, two=2
+    ),
     "callback": lambda application, deferred: deferred.addCallback(application.good),
     "raising": lambda application, deferred: deferred.addBoth(application.raising),
     "waiting": lambda application, deferred: deferred.addCallback(application.waiting),
@@ -86,7 +94,11 @@ def outcome(deferred: Deferred[Any], steps: list[str]) -> tuple[Told, bool, Any]
     while application.pauseCount:
         application.unpause(deferred)
     deferred.addErrback(lambda _failure: None)  # or it would be in the log
-    return application.told, bool(deferred.called), "a Deferred" if isinstance(result, Deferred) else str(result)
+    return (
+        application.told,
+        bool(deferred.called),
+        "a Deferred" if isinstance(result, Deferred) else str(result),
+    )
 
 
 def pick(inner: Deferred[None], _result: Any) -> Deferred[None]:
@@ -144,7 +156,10 @@ class SendingTests(SynchronousTestCase):
                 return type(error).__name__
             return "sent"
 
-        for end, expected in ((lambda each: each.callback(None), "sent"), (lambda each: each.errback(ValueError()), "ValueError")):
+        for end, expected in (
+            (lambda each: each.callback(None), "sent"),
+            (lambda each: each.errback(ValueError()), "ValueError"),
+        ):
             sending = sendings()()
             waiting = Deferred.fromCoroutine(wait(sending))
             end(sending)
@@ -199,7 +214,12 @@ class DoneTests(SynchronousTestCase):
             return await done
 
         self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(Done()))))
-        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(wait(Done().addCallback(lambda _nothing: 5)))), 5)
+        self.assertEqual(
+            self.successResultOf(
+                Deferred.fromCoroutine(wait(Done().addCallback(lambda _nothing: 5)))
+            ),
+            5,
+        )
         paused = Done()
         paused.pause()
         waiting = Deferred.fromCoroutine(wait(paused))

@@ -37,7 +37,11 @@ class StartingTests(ClusterCase):
         self.server.disconnect(self.zookeeper)
         for mode in ("sync", "async"):
             producer = self.clustered({"producer.type": mode})
-            sendings = [producer.send("t", b"x"), producer.send("t", b"y"), producer.send("t", b"y", "k")]
+            sendings = [
+                producer.send("t", b"x"),
+                producer.send("t", b"y"),
+                producer.send("t", b"y", "k"),
+            ]
             closing = producer.close(1000)
             self.cluster.pass_(2)
             self.failureResultOf(closing, TimedOutError)

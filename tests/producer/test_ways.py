@@ -81,7 +81,10 @@ class WayTests(ClusterCase):
         self.register(0, "a:1")
         producer = self.clustered({"producer.type": "async", "batch.size": 3})
         self.a.isUp = False
-        sendings = [producer.send("t", value, key) for value, key in ((b"1", "k"), (b"2", "k"), (b"3", "l"), (b"4", "l"))]
+        sendings = [
+            producer.send("t", value, key)
+            for value, key in ((b"1", "k"), (b"2", "k"), (b"3", "l"), (b"4", "l"))
+        ]
         producer.flush()
         self.settle()
         self.unregister(0)
@@ -101,7 +104,9 @@ class WayTests(ClusterCase):
             for confirm in ("true", "false"):
                 self.a.log.clear()
                 self.register(0, "a:1")
-                producer = self.clustered({"producer.type": mode, "batch.size": 1, "confirm": confirm})
+                producer = self.clustered(
+                    {"producer.type": mode, "batch.size": 1, "confirm": confirm}
+                )
                 producer.send("t", b"0", "k")
                 self.settle()
                 line = next(iter(self.a.lines))

@@ -43,7 +43,9 @@ class RegistryCase(TestCase):
 
     async def startBroker(self, **properties: str) -> None:
         """With what is in the directory; on the port that it had before."""
-        self.broker = LocalBroker(reactor, {"log.file.size": "4096", **self.properties, **properties}, self.directory)
+        self.broker = LocalBroker(
+            reactor, {"log.file.size": "4096", **self.properties, **properties}, self.directory
+        )
         await self.broker.start()
         self.properties["port"] = str(self.broker.port)
 
@@ -54,11 +56,21 @@ class RegistryCase(TestCase):
 
     def settings(self, **properties: str) -> RegistrySettings:
         given = {key.replace("_", "."): value for key, value in properties.items()}
-        own = {"broker": self.broker.endpoint, "listen": "0", "poll.interval.ms": "10", "timeout.ms": "20000", **given}
+        own = {
+            "broker": self.broker.endpoint,
+            "listen": "0",
+            "poll.interval.ms": "10",
+            "timeout.ms": "20000",
+            **given,
+        }
         return RegistrySettings.fromProperties(own, self.fail)
 
     def makeService(self, **properties: str) -> RegistryService:
-        service = RegistryService(reactor, self.settings(**properties), request=lambda: f"{id(self)}-{next(self.requests)}")
+        service = RegistryService(
+            reactor,
+            self.settings(**properties),
+            request=lambda: f"{id(self)}-{next(self.requests)}",
+        )
         self.addCleanup(service.stopService)
         return service
 
@@ -72,9 +84,14 @@ class RegistryCase(TestCase):
     def client(self, service: RegistryService) -> RegistryClient:
         return RegistryClient(reactor, f"http://127.0.0.1:{service.port.getHost().port}")
 
-    def makeLog(self, topic: str = "log", checkIntervalMs: float = 1e9, clock: Any = reactor) -> TopicLog:
+    def makeLog(
+        self, topic: str = "log", checkIntervalMs: float = 1e9, clock: Any = reactor
+    ) -> TopicLog:
         """@param clock: for its waits; its connections are the reactor's."""
-        ways = SimpleConsumer(reactor, self.broker.endpoint), SyncProducer(reactor, self.broker.endpoint)
+        ways = (
+            SimpleConsumer(reactor, self.broker.endpoint),
+            SyncProducer(reactor, self.broker.endpoint),
+        )
         log = TopicLog(clock, topic, *ways, 10, checkIntervalMs)
         self.addCleanup(log.close)
         return log

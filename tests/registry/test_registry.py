@@ -61,10 +61,20 @@ class RegistryTests(RegistryCase):
         answers = await gatherResults([
             asked(registries[task % 2].register(f"s{task % 3}", texts[task % 6])) for task in range(36)
         ])  # fmt: skip
-        self.assertEqual({len({answers[task] for task in range(36) if task % 6 == number}) for number in range(6)}, {1})
+        self.assertEqual(
+            {
+                len({answers[task] for task in range(36) if task % 6 == number})
+                for number in range(6)
+            },
+            {1},
+        )
         await gatherResults([registry._topicLog.refresh() for registry in registries])
         pictures = [
-            [(name, number, registry.state.version(name, number)) for name in registry.state.subjects() for number in registry.state.versions(name)]
+            [
+                (name, number, registry.state.version(name, number))
+                for name in registry.state.subjects()
+                for number in registry.state.versions(name)
+            ]
             for registry in registries
         ]
         self.assertEqual(pictures[0], pictures[1])
@@ -83,13 +93,18 @@ class RegistryTests(RegistryCase):
             return await Registry.problems(registry, *arguments)
 
         with patch.object(registry, "problems", problems):
-            self.assertIn("version 1", await self.refused(409, registry.register("s", record("A", field("z", "int")))))
+            self.assertIn(
+                "version 1",
+                await self.refused(409, registry.register("s", record("A", field("z", "int")))),
+            )
 
     async def test_neverQuickEnough(self) -> None:
         """Whoever is never quick enough is told so, in the end."""
         registry = await self.start()
         with patch.object(module, "ATTEMPT_COUNT_MAX", 0):
-            self.assertIn("others have changed s", await self.refused(50001, registry.register("s", X)))
+            self.assertIn(
+                "others have changed s", await self.refused(50001, registry.register("s", X))
+            )
 
     async def test_otherRegistrysId(self) -> None:
         """An id that another registry has just given out is known here at once, though the topic is read only now and then."""
@@ -136,9 +151,13 @@ class RegistryTests(RegistryCase):
         """A change that does not come back in time is refused, and says what may be the reason."""
         registry = await self.start(timeout_ms="300")
         await self.broker.stop()
-        await self.startBroker(**{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"})
+        await self.startBroker(
+            **{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"}
+        )
         await registry._topicLog.refresh()
-        self.assertIn("topic.flush.intervals.ms", await self.refused(50002, registry.register("s", X)))
+        self.assertIn(
+            "topic.flush.intervals.ms", await self.refused(50002, registry.register("s", X))
+        )
         await self.broker.stop()
         await self.eventually(lambda: registry._topicLog.problem is not None)
         await self.refused(50002, registry.register("t", X))
@@ -153,12 +172,20 @@ class RegistryTests(RegistryCase):
             await registry.register(f"s{number}", X)
         await self.broker.stop()
         self.cut()
-        changing = asked(registry.register("late", XY))  # it is not flushed: nobody sees it before the cut is seen
-        await self.startBroker(**{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"})
+        changing = asked(
+            registry.register("late", XY)
+        )  # it is not flushed: nobody sees it before the cut is seen
+        await self.startBroker(
+            **{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"}
+        )
         error = await self.assertFailure(changing, RegistryError)
         self.assertIn("not at 0", str(error))
-        self.assertIn("Nothing can be changed", await self.refused(50001, registry.register("later", XY)))
-        self.assertEqual((await registry.schema(1), registry.isReady), (registry.state.schema(1), True))
+        self.assertIn(
+            "Nothing can be changed", await self.refused(50001, registry.register("later", XY))
+        )
+        self.assertEqual(
+            (await registry.schema(1), registry.isReady), (registry.state.schema(1), True)
+        )
         self.assertIn("not at 0", await self.refused(50001, registry.schema(77)))
 
     async def test_begins(self) -> None:
@@ -170,13 +197,21 @@ class RegistryTests(RegistryCase):
         await self.produce("_schemas", b"rubbish", encodeEntry(Entry("x", Begin())), b"\xff\xfe")
         self.assertEqual(await services[0].registry.register("s", X), 1)
         await services[1].registry._topicLog.refresh()
-        self.assertEqual([(service.registry.skippedCount, service.registry.state.versions("s")) for service in services], [(2, [1])] * 2)
+        self.assertEqual(
+            [
+                (service.registry.skippedCount, service.registry.state.versions("s"))
+                for service in services
+            ],
+            [(2, [1])] * 2,
+        )
         self.flushLoggedErrors()
 
     async def test_stoppedBeforeItBegan(self) -> None:
         """When it is stopped before its first entry has come back, it does not go on sending it: nothing is left on the clock."""
         await self.broker.stop()
-        await self.startBroker(**{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"})
+        await self.startBroker(
+            **{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"}
+        )
         lines = capture(self)
         clock = Clock()
         log = self.makeLog("_schemas", clock=clock)

@@ -33,9 +33,13 @@ class ServiceTests(RegistryCase):
         """A port that is taken, and an endpoint that is none, fail the start and are named."""
         port = (await self.startService()).port.getHost().port
         for listen in (str(port), "nonsense:1", "tls:1"):
-            error = self.assertRaises(ConfigurationError, self.makeService(listen=listen).privilegedStartService)
+            error = self.assertRaises(
+                ConfigurationError, self.makeService(listen=listen).privilegedStartService
+            )
             self.assertIn(f"listen={listen}", str(error))
-        self.assertRaises(ConfigurationError, RegistryService, reactor, self.settings(broker="tcp:1"))
+        self.assertRaises(
+            ConfigurationError, RegistryService, reactor, self.settings(broker="tcp:1")
+        )
 
     async def test_cutBefore(self) -> None:
         """A topic that is not a registry's is logged; nothing is served."""
@@ -55,7 +59,9 @@ class ServiceTests(RegistryCase):
         await self.broker.stop()
         self.cut()
         await self.startBroker()
-        await self.eventually(lambda: any("Nothing can be registered any more" in line for line in lines()))
+        await self.eventually(
+            lambda: any("Nothing can be registered any more" in line for line in lines())
+        )
         self.assertEqual(len(await self.client(service).subjects()), 30)
 
     def test_requests(self) -> None:

@@ -21,11 +21,15 @@ class TopicLogTests(RegistryCase):
     def follow(self, log: TopicLog) -> tuple[list[bytes], list[None], Deferred[None]]:
         payloads: list[bytes] = []
         caughtUp: list[None] = []
-        following = log.follow(lambda payload, offset: payloads.append(payload), lambda: caughtUp.append(None))
+        following = log.follow(
+            lambda payload, offset: payloads.append(payload), lambda: caughtUp.append(None)
+        )
 
         def stop() -> Any:
             following.cancel()
-            return following.addErrback(lambda failure: failure.trap(CancelledError, UnusableLogError))
+            return following.addErrback(
+                lambda failure: failure.trap(CancelledError, UnusableLogError)
+            )
 
         self.addCleanup(stop)
         return payloads, caughtUp, following
@@ -37,7 +41,9 @@ class TopicLogTests(RegistryCase):
         await self.eventually(lambda: len(payloads) == 1_000)
         await self.produce("log", b"1000", b"1001")
         await self.eventually(lambda: len(payloads) == 1_002)
-        self.assertEqual((payloads, caughtUp), ([b"%d" % number for number in range(1_002)], [None]))
+        self.assertEqual(
+            (payloads, caughtUp), ([b"%d" % number for number in range(1_002)], [None])
+        )
 
     async def test_newTopic(self) -> None:
         """A topic that nobody has written to is read to its end, and is there when the first entry is appended."""
@@ -103,7 +109,10 @@ class TopicLogTests(RegistryCase):
         asking = log.refresh()
         following.cancel()
         for each in (asking, log.refresh()):
-            self.assertIn("log is not read any more", self.failureResultOf(each, ClosedError).getErrorMessage())
+            self.assertIn(
+                "log is not read any more",
+                self.failureResultOf(each, ClosedError).getErrorMessage(),
+            )
 
     async def test_brokerAway(self) -> None:
         """While the broker is away reading and appending are tried again; then they go on, and say that all is well."""
@@ -128,7 +137,10 @@ class TopicLogTests(RegistryCase):
         self.cut("log")
         await self.startBroker()
         error: Any = await self.assertFailure(cast("Deferred[Any]", following), UnusableLogError)
-        self.assertRegex(str(error), r"log begins at \d+, not at 0: .* topic\.log\.retention\.hours=log:2147483647")
+        self.assertRegex(
+            str(error),
+            r"log begins at \d+, not at 0: .* topic\.log\.retention\.hours=log:2147483647",
+        )
         _, _, again = self.follow(self.makeLog())
         await self.assertFailure(again, UnusableLogError)
 

@@ -23,26 +23,41 @@ def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
 LIST = record("List", field("next", ["null", "List"]))
 """A recursive one."""
 
-_DEFAULTS = {"null": None, "boolean": True, "int": 1, "long": 2, "float": 0.5, "double": 1.5, "string": "s", "bytes": "b"}
+_DEFAULTS = {
+    "null": None,
+    "boolean": True,
+    "int": 1,
+    "long": 2,
+    "float": 0.5,
+    "double": 1.5,
+    "string": "s",
+    "bytes": "b",
+}
 
 
 def _fields(kinds: list[Any], names: list[str], withDefault: list[bool]) -> list[dict[str, Any]]:
     return [
-        field(name, kind, **({"default": _DEFAULTS[kind]} if isDefault and isinstance(kind, str) else {}))
+        field(
+            name,
+            kind,
+            **({"default": _DEFAULTS[kind]} if isDefault and isinstance(kind, str) else {}),
+        )
         for name, kind, isDefault in zip(names, kinds, withDefault, strict=False)
     ]
 
 
 def kinds() -> st.SearchStrategy[Any]:
     """Schemas, as JSON values. Records are called R, enums E, and fields one of four letters, so that two of them have something to do with each other."""
-    leaf = st.sampled_from(sorted(_DEFAULTS)) | st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True).map(
-        lambda symbols: {"type": "enum", "name": "E", "symbols": symbols}
-    )
+    leaf = st.sampled_from(sorted(_DEFAULTS)) | st.lists(
+        st.sampled_from("abc"), min_size=1, max_size=3, unique=True
+    ).map(lambda symbols: {"type": "enum", "name": "E", "symbols": symbols})
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
             inner.map(lambda kind: {"type": "map", "values": kind}),
-            inner.filter(lambda kind: kind != "null").map(lambda kind: {"type": "array", "items": kind}),
+            inner.filter(lambda kind: kind != "null").map(
+                lambda kind: {"type": "array", "items": kind}
+            ),
             st.lists(st.sampled_from(sorted(_DEFAULTS)), min_size=1, max_size=3, unique=True),
         ),
         max_leaves=4,

@@ -13,13 +13,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import BrokenPayloadError, EncodingError, IncompatibleSchemaError, InvalidSchemaError, SchemaError, UnknownSchemaError
+from pylogbroker.errors import (
+    BrokenPayloadError,
+    EncodingError,
+    IncompatibleSchemaError,
+    InvalidSchemaError,
+    SchemaError,
+    UnknownSchemaError,
+)
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
 from pylogbroker.schemas.framing import frame
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX
 from tests.schemas.schematexts import LIST, field, kinds, record
 
-CLICK = record("Click", field("user", "string"), field("count", "long"), field("page", ["null", "string"], default=None))
+CLICK = record(
+    "Click",
+    field("user", "string"),
+    field("count", "long"),
+    field("page", ["null", "string"], default=None),
+)
 
 
 class RoundTripTests(SynchronousTestCase):
@@ -27,14 +39,21 @@ class RoundTripTests(SynchronousTestCase):
 
     def test_golden(self) -> None:
         """The bytes are those that registry clients write: frame, then Avro's binary encoding."""
-        self.assertEqual(AvroEncoder(258, CLICK).encode({"user": "ab", "count": -2, "page": None}), b"\0\0\0\1\2" b"\x04ab" b"\x03" b"\x00")
+        self.assertEqual(
+            AvroEncoder(258, CLICK).encode({"user": "ab", "count": -2, "page": None}),
+            b"\0\0\0\1\2\x04ab\x03\x00",
+        )
 
     def test_readersSchema(self) -> None:
         """Values come as the reader's schema wants them, whoever wrote them; without one, as they were written."""
         payload = AvroEncoder(1, CLICK)({"user": "u", "count": 3})
         wanted = record("Click", field("count", "double"), field("host", "string", default="none"))
         written = {"user": "u", "count": 3, "page": None}
-        for schema, value in ((None, written), (wanted, {"count": 3.0, "host": "none"}), (CLICK, written)):
+        for schema, value in (
+            (None, written),
+            (wanted, {"count": 3.0, "host": "none"}),
+            (CLICK, written),
+        ):
             decoder = AvroDecoder(schema, find={1: CLICK}.__getitem__)
             self.assertEqual(decoder(payload), value)
 
@@ -84,18 +103,25 @@ class RefusalTests(SynchronousTestCase):
             (b"{}", "too few"),
         ):
             self.assertIn(text, str(self.assertRaises(BrokenPayloadError, decoder.decode, wrong)))
-        self.assertIn("nobody has looked", str(self.assertRaises(UnknownSchemaError, AvroDecoder().decode, frame(77, b""))))
+        self.assertIn(
+            "nobody has looked",
+            str(self.assertRaises(UnknownSchemaError, AvroDecoder().decode, frame(77, b""))),
+        )
 
     def test_incompatible(self) -> None:
         """What the reader's schema cannot read is told as that."""
         decoder = AvroDecoder(record("Click", field("host", "string")), find={1: CLICK}.__getitem__)
         payload = AvroEncoder(1, CLICK).encode({"user": "u", "count": 3})
-        self.assertIn("schema 1", str(self.assertRaises(IncompatibleSchemaError, decoder.decode, payload)))
+        self.assertIn(
+            "schema 1", str(self.assertRaises(IncompatibleSchemaError, decoder.decode, payload))
+        )
 
     def test_unusable(self) -> None:
         """A schema that cannot be used is told when it is met."""
         decoder = AvroDecoder(find=lambda schemaId: '{"type":"array","items":"null"}')
-        self.assertRaises(InvalidSchemaError, decoder.decode, frame(1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x7f"))
+        self.assertRaises(
+            InvalidSchemaError, decoder.decode, frame(1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x7f")
+        )
         self.assertRaises(InvalidSchemaError, AvroDecoder, "nothing")
         self.assertRaises(InvalidSchemaError, AvroEncoder, 1, "nothing")
 
@@ -103,9 +129,18 @@ class RefusalTests(SynchronousTestCase):
         """A payload that is nested a million deep, which a few bytes each can say, is broken; it does not end the process. Nor does such a value."""
         decoder = AvroDecoder(find=lambda schemaId: LIST)
         for depth in (5_000, 1_000_000):
-            self.assertIn("recursion", str(self.assertRaises(BrokenPayloadError, decoder.decode, frame(1, b"\x02" * depth + b"\0"))))
+            self.assertIn(
+                "recursion",
+                str(
+                    self.assertRaises(
+                        BrokenPayloadError, decoder.decode, frame(1, b"\x02" * depth + b"\0")
+                    )
+                ),
+            )
         value: dict[str, Any] = {"next": None}
-        self.assertEqual(decoder.decode(AvroEncoder(1, LIST).encode({"next": value})), {"next": value})
+        self.assertEqual(
+            decoder.decode(AvroEncoder(1, LIST).encode({"next": value})), {"next": value}
+        )
         for _ in range(5_000):
             value = {"next": value}
         self.assertRaises(EncodingError, AvroEncoder(1, LIST).encode, value)
@@ -113,8 +148,14 @@ class RefusalTests(SynchronousTestCase):
     def test_largeNumbers(self) -> None:
         """Sizes that the payload does not have are broken, at once and without memory for them."""
         decoder = AvroDecoder(find=lambda schemaId: '{"type":"array","items":"bytes"}')
-        self.assertRaises(BrokenPayloadError, decoder.decode, frame(1, b"\x02" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"abc"))
-        self.assertRaises(BrokenPayloadError, decoder.decode, frame(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"))
+        self.assertRaises(
+            BrokenPayloadError,
+            decoder.decode,
+            frame(1, b"\x02" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"abc"),
+        )
+        self.assertRaises(
+            BrokenPayloadError, decoder.decode, frame(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f")
+        )
 
 
 class KnowingTests(SynchronousTestCase):
@@ -143,7 +184,10 @@ class KnowingTests(SynchronousTestCase):
             return "{"
 
         decoder = AvroDecoder(find=find, schemaCountMax=2)
-        texts = {str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(schemaId, b""))) for schemaId in (1, 2, 1, 3, 1, 2)}
+        texts = {
+            str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(schemaId, b"")))
+            for schemaId in (1, 2, 1, 3, 1, 2)
+        }
         self.assertEqual((asked, len(texts)), ([1, 2, 3, 2], 1))
         self.assertIn(str(self.assertRaises(InvalidSchemaError, decoder.learn, 2, '"int"')), texts)
         self.assertFalse(decoder.knows(2))
@@ -156,16 +200,23 @@ class KnowingTests(SynchronousTestCase):
         self.assertTrue(decoder.isNew(1))
         for schemaId, look in enumerate(looks, 1):
             decoder.take(schemaId, look)
-        self.assertEqual([(decoder.isNew(schemaId), decoder.knows(schemaId)) for schemaId in (1, 2)], [(False, True), (False, False)])
+        self.assertEqual(
+            [(decoder.isNew(schemaId), decoder.knows(schemaId)) for schemaId in (1, 2)],
+            [(False, True), (False, False)],
+        )
         self.assertEqual(decoder.decode(frame(1, b"\x02")), 1)
-        self.assertEqual(str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(2, b""))), looks[1].why)
+        self.assertEqual(
+            str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(2, b""))), looks[1].why
+        )
 
     def test_sizes(self) -> None:
         """Large schemas are forgotten sooner: they do not fill the memory."""
         decoder = AvroDecoder(find=lambda schemaId: record("A", doc="x" * (PARSED_SIZE_MAX // 20)))
         for schemaId in range(25):
             decoder.decode(frame(schemaId, b""))
-        self.assertEqual([decoder.knows(schemaId) for schemaId in (0, 4, 10, 24)], [False, False, True, True])
+        self.assertEqual(
+            [decoder.knows(schemaId) for schemaId in (0, 4, 10, 24)], [False, False, True, True]
+        )
 
     def test_unknown(self) -> None:
         """A schema that nobody has is asked for again: somebody may have it later."""

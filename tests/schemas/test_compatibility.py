@@ -16,7 +16,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import InvalidSchemaError
 from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
-from pylogbroker.schemas.compatibility import COMPARED_SIZE_MAX, PROBLEM_COUNT_MAX, PROBLEM_SIZE_MAX, _Checker, incompatibilities
+from pylogbroker.schemas.compatibility import (
+    COMPARED_SIZE_MAX,
+    PROBLEM_COUNT_MAX,
+    PROBLEM_SIZE_MAX,
+    _Checker,
+    incompatibilities,
+)
 from pylogbroker.schemas.levels import LEVELS
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, Parsed, isKept, parseSchema
 from pylogbroker.schemas.texts import TEXT_SIZE_MAX
@@ -32,11 +38,17 @@ class LevelTests(SynchronousTestCase):
     """The rules, with schemas that tell them apart."""
 
     def allowed(self, new: str, *earlier: str) -> set[str]:
-        return {level for level in LEVELS if not incompatibilities(new, list(enumerate(earlier, 1)), level)}
+        return {
+            level
+            for level in LEVELS
+            if not incompatibilities(new, list(enumerate(earlier, 1)), level)
+        }
 
     def test_rules(self) -> None:
         """Which rules let which schema follow which."""
-        backward, forward, full = ({kind, f"{kind}_TRANSITIVE"} for kind in ("BACKWARD", "FORWARD", "FULL"))
+        backward, forward, full = (
+            {kind, f"{kind}_TRANSITIVE"} for kind in ("BACKWARD", "FORWARD", "FULL")
+        )
         everything = set(LEVELS)
         self.assertEqual(self.allowed(X), everything)
         self.assertEqual(self.allowed(X, X), everything)
@@ -51,7 +63,10 @@ class LevelTests(SynchronousTestCase):
     def test_says(self) -> None:
         """What speaks against it is told: the version, the direction, the kind and the place."""
         [text] = incompatibilities(XY, [(7, X)], "FULL")
-        self.assertEqual(text, "the new schema cannot read what version 7 has written: reader_field_missing_default_value at /fields/1: y")
+        self.assertEqual(
+            text,
+            "the new schema cannot read what version 7 has written: reader_field_missing_default_value at /fields/1: y",
+        )
         [text] = incompatibilities(X, [(7, XY)], "FORWARD")
         self.assertIn("version 7 cannot read what the new schema writes", text)
 
@@ -72,12 +87,31 @@ class LevelTests(SynchronousTestCase):
             ({"type": "long", "logicalType": "timestamp-millis"}, "long", True),
             (json.loads(LIST), json.loads(LIST), True),
         ):  # fmt: skip
-            self.assertEqual(not incompatibilities(json.dumps(reader), [(1, json.dumps(writer))], "BACKWARD"), isGood, (reader, writer))
+            self.assertEqual(
+                not incompatibilities(json.dumps(reader), [(1, json.dumps(writer))], "BACKWARD"),
+                isGood,
+                (reader, writer),
+            )
 
     def test_tooComplicated(self) -> None:
         """Unions of thousands of branches are not compared for minutes, but refused."""
-        unions = [json.dumps([{"type": "fixed", "name": f"{letter}{number}", "size": 1} for number in range(1_000)]) for letter in "ab"]
-        self.assertIn("too complicated", str(self.assertRaises(InvalidSchemaError, incompatibilities, unions[0], [(1, unions[1])], "BACKWARD")))
+        unions = [
+            json.dumps(
+                [
+                    {"type": "fixed", "name": f"{letter}{number}", "size": 1}
+                    for number in range(1_000)
+                ]
+            )
+            for letter in "ab"
+        ]
+        self.assertIn(
+            "too complicated",
+            str(
+                self.assertRaises(
+                    InvalidSchemaError, incompatibilities, unions[0], [(1, unions[1])], "BACKWARD"
+                )
+            ),
+        )
 
     def test_versions(self) -> None:
         """Each version that does not fit is told, the latest first, whichever is still kept; versions with the same text are one, the latest."""
@@ -90,7 +124,10 @@ class LevelTests(SynchronousTestCase):
 
     def test_manyVersions(self) -> None:
         """A thousand versions are parsed once: the next question about them finds them as they are kept."""
-        earlier = [(number, record("A", field("x", "int"), doc=f"version {number}")) for number in range(1, 1_001)]
+        earlier = [
+            (number, record("A", field("x", "int"), doc=f"version {number}"))
+            for number in range(1, 1_001)
+        ]
         self.assertEqual(incompatibilities(XY_DEFAULT, earlier, "FULL_TRANSITIVE"), [])
         self.assertTrue(all(isKept(text) for _version, text in earlier))
         self.assertEqual(incompatibilities(XY_DEFAULT, earlier[:-1], "FULL_TRANSITIVE"), [])
@@ -98,7 +135,10 @@ class LevelTests(SynchronousTestCase):
     def test_keptFirst(self) -> None:
         """Of more than can be kept, those that are kept are looked at before the others can drive them out."""
         size = PARSED_SIZE_MAX // 20
-        earlier = [(number, record("A", field("x", "int"), doc=f"{number}".ljust(size, "."))) for number in range(1, 31)]
+        earlier = [
+            (number, record("A", field("x", "int"), doc=f"{number}".ljust(size, ".")))
+            for number in range(1, 31)
+        ]
         asked: list[bool] = []
 
         def parse(text: str) -> Parsed:
@@ -109,45 +149,96 @@ class LevelTests(SynchronousTestCase):
             with patch.object(compatibility, "parseSchema", parse):
                 self.assertEqual(incompatibilities(X, earlier, "BACKWARD_TRANSITIVE"), [])
         second = asked[len(asked) // 2 + 1 :]
-        self.assertEqual((len(second), second.count(True), second), (30, 19, [True] * 19 + [False] * 11))
+        self.assertEqual(
+            (len(second), second.count(True), second), (30, 19, [True] * 19 + [False] * 11)
+        )
 
     def test_tooLarge(self) -> None:
         """What is too large to be compared in seconds is refused before it is looked at."""
-        earlier = [(number, str(number).ljust(TEXT_SIZE_MAX, " ")) for number in range(COMPARED_SIZE_MAX // TEXT_SIZE_MAX + 1)]
-        self.assertIn("too large", str(self.assertRaises(InvalidSchemaError, incompatibilities, X, earlier, "BACKWARD_TRANSITIVE")))
+        earlier = [
+            (number, str(number).ljust(TEXT_SIZE_MAX, " "))
+            for number in range(COMPARED_SIZE_MAX // TEXT_SIZE_MAX + 1)
+        ]
+        self.assertIn(
+            "too large",
+            str(
+                self.assertRaises(
+                    InvalidSchemaError, incompatibilities, X, earlier, "BACKWARD_TRANSITIVE"
+                )
+            ),
+        )
         self.assertEqual(incompatibilities(X, earlier, "NONE_TRANSITIVE"), [])
 
     def test_unusableVersion(self) -> None:
         """A version that would not be taken today is named, and what to do about it."""
-        error = self.assertRaises(InvalidSchemaError, incompatibilities, X, [(1, X), (2, '{"type":"array","items":"null"}')], "BACKWARD")
-        self.assertRegex(str(error), "version 2 cannot be used any more.* until it is deleted: .* take no bytes")
+        error = self.assertRaises(
+            InvalidSchemaError,
+            incompatibilities,
+            X,
+            [(1, X), (2, '{"type":"array","items":"null"}')],
+            "BACKWARD",
+        )
+        self.assertRegex(
+            str(error), "version 2 cannot be used any more.* until it is deleted: .* take no bytes"
+        )
 
     def test_saysLittle(self) -> None:
         """Of thousands of problems in many versions some are told, and no more is looked at."""
         wide = record("A", *(field(f"f{number}", "int") for number in range(3_000)))
         earlier = [(number, record("A", doc=str(number))) for number in range(1, 41)]
         found = incompatibilities(wide, earlier, "BACKWARD_TRANSITIVE")
-        self.assertEqual((len(found), {len(text) < PROBLEM_SIZE_MAX + 100 for text in found}), (PROBLEM_COUNT_MAX, {True}))
+        self.assertEqual(
+            (len(found), {len(text) < PROBLEM_SIZE_MAX + 100 for text in found}),
+            (PROBLEM_COUNT_MAX, {True}),
+        )
         self.assertIn("version 40 has", found[0])
 
     def test_wide(self) -> None:
         """Records of thousands of fields, of which none or all have to be looked for by another name, are compared in so many steps."""
-        reader = record("A", *(field(f"f{number}", "long", aliases=[f"g{number}"]) for number in range(3_000)))
+        reader = record(
+            "A", *(field(f"f{number}", "long", aliases=[f"g{number}"]) for number in range(3_000))
+        )
         for letter in "fg":
-            self.assertEqual(incompatibilities(reader, [(1, record("A", *(field(f"{letter}{number}", "int") for number in range(3_000))))], "BACKWARD"), [])
+            self.assertEqual(
+                incompatibilities(
+                    reader,
+                    [
+                        (
+                            1,
+                            record(
+                                "A", *(field(f"{letter}{number}", "int") for number in range(3_000))
+                            ),
+                        )
+                    ],
+                    "BACKWARD",
+                ),
+                [],
+            )
 
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(records(), records())
     def test_likeTheLibrary(self, new: str, old: str) -> None:
         """What is found is what the library finds, which names the top, too, where something else fits."""
-        ours, theirs = (checker.get_compatibility(parseSchema(new).tree, parseSchema(old).tree) for checker in (_Checker(), ReaderWriterCompatibilityChecker()))
-        self.assertEqual((ours.compatibility, ours.messages), (theirs.compatibility, theirs.messages))
+        ours, theirs = (
+            checker.get_compatibility(parseSchema(new).tree, parseSchema(old).tree)
+            for checker in (_Checker(), ReaderWriterCompatibilityChecker())
+        )
+        self.assertEqual(
+            (ours.compatibility, ours.messages), (theirs.compatibility, theirs.messages)
+        )
         self.assertEqual(ours.locations - {"/"}, theirs.locations - {"/"})
 
     def test_unknownToTheLibrary(self) -> None:
         """A kind of schema that the library cannot compare is told as such."""
         text = '{"type":"error","name":"A","fields":[]}'
-        self.assertIn("cannot be compared", str(self.assertRaises(InvalidSchemaError, incompatibilities, text, [(1, text)], "BACKWARD")))
+        self.assertIn(
+            "cannot be compared",
+            str(
+                self.assertRaises(
+                    InvalidSchemaError, incompatibilities, text, [(1, text)], "BACKWARD"
+                )
+            ),
+        )
 
 
 class MeaningTests(SynchronousTestCase):

@@ -52,9 +52,16 @@ class EntryTests(SynchronousTestCase):
             encodeEntry(Entry("r", Register("s", '"int"', "id", (1, 2)))),
             b'{"registry":1,"request":"r","change":"register","subject":"s","text":"\\"int\\"","identity":"id","basis":[1,2]}',
         )
-        self.assertEqual(encodeEntry(Entry("r", Begin())), b'{"registry":1,"request":"r","change":"begin"}')
+        self.assertEqual(
+            encodeEntry(Entry("r", Begin())), b'{"registry":1,"request":"r","change":"begin"}'
+        )
 
-    @given(st.binary(max_size=60) | st.recursive(st.none() | st.integers() | TEXT, lambda inner: st.lists(inner)).map(lambda value: json.dumps(value).encode()))
+    @given(
+        st.binary(max_size=60)
+        | st.recursive(st.none() | st.integers() | TEXT, lambda inner: st.lists(inner)).map(
+            lambda value: json.dumps(value).encode()
+        )
+    )
     def test_anyBytes(self, payload: bytes) -> None:
         """Any other bytes are refused, and nothing else happens."""
         self.assertRaises(BrokenEntryError, decodeEntry, payload)
@@ -67,11 +74,22 @@ class EntryTests(SynchronousTestCase):
             ({"change": "explode"}, "'explode'"), ({"change": ["a"]}, "['a']"), ({"subject": None}, "subject is no str"), ({"basis": [1]}, "two numbers"),
             ({"basis": [1, True]}, "two numbers"), ({"basis": "12"}, "basis is no list"),
         ):  # fmt: skip
-            self.assertIn(why, str(self.assertRaises(BrokenEntryError, decodeEntry, json.dumps({**good, **changed}).encode())))
+            self.assertIn(
+                why,
+                str(
+                    self.assertRaises(
+                        BrokenEntryError, decodeEntry, json.dumps({**good, **changed}).encode()
+                    )
+                ),
+            )
         wrong = b'{"registry":1,"request":"r","change":"setLevel","subject":"","level":"SIDEWAYS"}'
         self.assertIn("SIDEWAYS", str(self.assertRaises(BrokenEntryError, decodeEntry, wrong)))
         self.assertRaises(BrokenEntryError, decodeEntry, b"[" * 100_000)
 
     def test_large(self) -> None:
         """An entry that brokers would drop without a word is not made."""
-        self.assertRaises(BrokenEntryError, encodeEntry, Entry("r", Register("s", "x" * ENTRY_SIZE_MAX, "i", (0, 0))))
+        self.assertRaises(
+            BrokenEntryError,
+            encodeEntry,
+            Entry("r", Register("s", "x" * ENTRY_SIZE_MAX, "i", (0, 0))),
+        )

@@ -29,7 +29,11 @@ class FramingTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """Another magic byte, an id that none can have, and too little are told apart."""
-        for payload, text in ((b"\1\0\0\0\1", "magic byte 0"), (b"\0\x80\0\0\0", "no schema id"), (b"", "too few")):
+        for payload, text in (
+            (b"\1\0\0\0\1", "magic byte 0"),
+            (b"\0\x80\0\0\0", "no schema id"),
+            (b"", "too few"),
+        ):
             self.assertIn(text, str(self.assertRaises(BrokenPayloadError, schemaIdOf, payload)))
         for schemaId in (-1, ID_MAX + 1):
             self.assertRaises(ValueError, frame, schemaId, b"")

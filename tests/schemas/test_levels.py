@@ -14,5 +14,13 @@ class LevelTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """They have the names that clients know."""
-        names = {"NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
+        names = {
+            "NONE",
+            "BACKWARD",
+            "BACKWARD_TRANSITIVE",
+            "FORWARD",
+            "FORWARD_TRANSITIVE",
+            "FULL",
+            "FULL_TRANSITIVE",
+        }
         self.assertEqual((set(LEVELS), len(LEVELS), DEFAULT_LEVEL), (names, 7, "BACKWARD"))

@@ -25,7 +25,13 @@ FIXED = {"name": "F", "size": 4}
 
 def logical(kind: str, name: str, **details: Any) -> dict[str, Any]:
     """A schema with a logical type."""
-    return {"type": kind, "logicalType": name, **(FIXED if kind == "fixed" else {}), **(DECIMAL if name == "decimal" else {}), **details}
+    return {
+        "type": kind,
+        "logicalType": name,
+        **(FIXED if kind == "fixed" else {}),
+        **(DECIMAL if name == "decimal" else {}),
+        **details,
+    }
 
 
 def plain(schema: dict[str, Any]) -> dict[str, Any]:
@@ -56,16 +62,28 @@ class ReadingCase(SynchronousTestCase):
 
     def read(self, writer: Any, value: Any, reader: Any) -> Any:
         """A value that was written as a record's field, beside some that are not wanted; with the kind of the value, since C{1 == 1.0}."""
-        written = record("R", field("a", logical("bytes", "decimal")), field("v", writer), field("z", logical("long", "timestamp-millis")))
-        decoder = AvroDecoder(None if reader is None else record("R", field("v", reader)), find=lambda schemaId: written)
-        found = decoder.decode(AvroEncoder(1, written).encode({"a": b"\x01", "v": value, "z": 2}))["v"]
+        written = record(
+            "R",
+            field("a", logical("bytes", "decimal")),
+            field("v", writer),
+            field("z", logical("long", "timestamp-millis")),
+        )
+        decoder = AvroDecoder(
+            None if reader is None else record("R", field("v", reader)),
+            find=lambda schemaId: written,
+        )
+        found = decoder.decode(AvroEncoder(1, written).encode({"a": b"\x01", "v": value, "z": 2}))[
+            "v"
+        ]
         return type(found), found
 
     def refused(self, *arguments: Any) -> str:
         return str(self.assertRaises(IncompatibleSchemaError, self.read, *arguments))
 
     def assertReads(self, writer: Any, value: Any, reader: Any, expected: Any) -> None:
-        self.assertEqual(self.read(writer, value, reader), (type(expected), expected), (writer, reader))
+        self.assertEqual(
+            self.read(writer, value, reader), (type(expected), expected), (writer, reader)
+        )
 
 
 class OneOrBothTests(ReadingCase):
@@ -93,12 +111,24 @@ class OneOrBothTests(ReadingCase):
             for writer, reader in ((plain(schema), schema), (schema, schema)):
                 self.assertReads(["null", writer], value, ["null", reader], expected)
                 self.assertReads(writer, value, ["null", reader], expected)
-                self.assertReads({"type": "array", "items": writer}, [value], {"type": "array", "items": reader}, [expected])
-                self.assertReads({"type": "map", "values": writer}, {"k": value}, {"type": "map", "values": reader}, {"k": expected})
+                self.assertReads(
+                    {"type": "array", "items": writer},
+                    [value],
+                    {"type": "array", "items": reader},
+                    [expected],
+                )
+                self.assertReads(
+                    {"type": "map", "values": writer},
+                    {"k": value},
+                    {"type": "map", "values": reader},
+                    {"k": expected},
+                )
 
     def test_promoted(self) -> None:
         """What is promoted is promoted first; then it means what the reader says."""
-        self.assertReads("int", 5, logical("long", "timestamp-millis"), datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC))
+        self.assertReads(
+            "int", 5, logical("long", "timestamp-millis"), datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)
+        )
         self.assertReads("string", "\x04a", logical("bytes", "decimal"), Decimal("11.21"))
         self.assertReads("bytes", str(ID).encode(), logical("string", "uuid"), ID)
         self.assertReads(logical("long", "timestamp-millis"), 5, "double", 5.0)
@@ -107,22 +137,43 @@ class OneOrBothTests(ReadingCase):
 
     def test_promotedBeside(self) -> None:
         """So it is where another of the reader's fields has a logical type."""
-        wanted = record("R", field("i", "double"), field("s", "bytes"), field("l", "long"), field("t", logical("long", "timestamp-millis")))
-        written = record("R", field("i", "int"), field("s", "string"), field("l", "long"), field("t", "long"))
+        wanted = record(
+            "R",
+            field("i", "double"),
+            field("s", "bytes"),
+            field("l", "long"),
+            field("t", logical("long", "timestamp-millis")),
+        )
+        written = record(
+            "R", field("i", "int"), field("s", "string"), field("l", "long"), field("t", "long")
+        )
         decoder = AvroDecoder(wanted, find=lambda schemaId: written)
-        found = decoder.decode(AvroEncoder(1, written).encode({"i": 1, "s": "x", "l": 2, "t": 5_000}))
-        self.assertEqual((found, type(found["i"])), ({"i": 1.0, "s": b"x", "l": 2, "t": MOMENT}, float))
+        found = decoder.decode(
+            AvroEncoder(1, written).encode({"i": 1, "s": "x", "l": 2, "t": 5_000})
+        )
+        self.assertEqual(
+            (found, type(found["i"])), ({"i": 1.0, "s": b"x", "l": 2, "t": MOMENT}, float)
+        )
 
     def test_recursive(self) -> None:
         """So in recursive schemas, which another reader reads."""
-        texts = [record("N", field("at", kind), field("next", ["null", "N"])) for kind in ("long", logical("long", "timestamp-millis"))]
+        texts = [
+            record("N", field("at", kind), field("next", ["null", "N"]))
+            for kind in ("long", logical("long", "timestamp-millis"))
+        ]
         decoder = AvroDecoder(texts[1], find=lambda schemaId: texts[0])
-        found = decoder.decode(AvroEncoder(1, texts[0]).encode({"at": 5_000, "next": {"at": 0, "next": None}}))
+        found = decoder.decode(
+            AvroEncoder(1, texts[0]).encode({"at": 5_000, "next": {"at": 0, "next": None}})
+        )
         self.assertEqual((found["at"], found["next"]["at"].year), (MOMENT, 1970))
 
     def test_wrongValues(self) -> None:
         """A number or a text that stands for nothing is a broken payload."""
-        for schema, value in ((logical("int", "date"), 2**31 - 1), (logical("string", "uuid"), "none"), (logical("long", "timestamp-micros"), 2**62)):
+        for schema, value in (
+            (logical("int", "date"), 2**31 - 1),
+            (logical("string", "uuid"), "none"),
+            (logical("long", "timestamp-micros"), 2**62),
+        ):
             for writer in (schema, plain(schema)):
                 self.assertRaises(BrokenPayloadError, self.read, writer, value, ["null", schema])
 
@@ -133,12 +184,22 @@ class DifferentTests(ReadingCase):
     def test_units(self) -> None:
         """The unit is the writer's, and what it is the reader's: nothing is off by a thousand."""
         for kinds in (("timestamp", "local-timestamp"), ("time",)):
-            writers = [each for each in KINDS if each[0]["logicalType"].rpartition("-")[0] in kinds and "nanos" not in each[0]["logicalType"]]
+            writers = [
+                each
+                for each in KINDS
+                if each[0]["logicalType"].rpartition("-")[0] in kinds
+                and "nanos" not in each[0]["logicalType"]
+            ]
             for writer, value, _expected in writers:
                 for reader, _value, expected in writers:
                     if (writer["type"], reader["type"]) != ("long", "int"):
                         self.assertReads(writer, value, reader, expected)
-        self.assertReads(logical("long", "timestamp-micros"), 1, logical("long", "timestamp-millis"), datetime(1970, 1, 1, 0, 0, 0, 1, UTC))
+        self.assertReads(
+            logical("long", "timestamp-micros"),
+            1,
+            logical("long", "timestamp-millis"),
+            datetime(1970, 1, 1, 0, 0, 0, 1, UTC),
+        )
 
     def test_others(self) -> None:
         """A number that stands for one thing is not taken for another: it is refused, and named."""
@@ -148,14 +209,29 @@ class DifferentTests(ReadingCase):
             (logical("long", "timestamp-micros"), logical("long", "timestamp-nanos")),
             (logical("long", "time-micros"), logical("long", "local-timestamp-micros")),
         ):  # fmt: skip
-            self.assertIn(f"{writer['logicalType']} is no {reader['logicalType']}", self.refused(writer, 1, reader))
-        self.assertIn("big-decimal is no decimal", self.refused(logical("bytes", "big-decimal"), b"\x01", logical("bytes", "decimal")))
+            self.assertIn(
+                f"{writer['logicalType']} is no {reader['logicalType']}",
+                self.refused(writer, 1, reader),
+            )
+        self.assertIn(
+            "big-decimal is no decimal",
+            self.refused(logical("bytes", "big-decimal"), b"\x01", logical("bytes", "decimal")),
+        )
 
     def test_unknown(self) -> None:
         """A logical type that Avro does not have, or not of that type, or without what it needs, is as none."""
-        self.assertReads(logical("long", "lunar"), 5_000, logical("long", "timestamp-millis"), MOMENT)
-        self.assertReads(logical("long", "timestamp-millis"), 5_000, logical("long", "lunar"), 5_000)
-        for schema in (logical("string", "date"), {"type": "bytes", "logicalType": "decimal"}, {"type": "int", "logicalType": ["date"]}, {"type": "int"}):
+        self.assertReads(
+            logical("long", "lunar"), 5_000, logical("long", "timestamp-millis"), MOMENT
+        )
+        self.assertReads(
+            logical("long", "timestamp-millis"), 5_000, logical("long", "lunar"), 5_000
+        )
+        for schema in (
+            logical("string", "date"),
+            {"type": "bytes", "logicalType": "decimal"},
+            {"type": "int", "logicalType": ["date"]},
+            {"type": "int"},
+        ):
             self.assertEqual(logicalType(schema), "")
 
     def test_decimals(self) -> None:
@@ -164,22 +240,44 @@ class DifferentTests(ReadingCase):
             written = logical(kind, "decimal")
             raw = b"\0\0\x04\xd2"
             for precision, scale in ((6, 2), (4, 2), (9, 4), (9, 2)):
-                found = self.read(written, raw, logical(kind, "decimal", precision=precision, scale=scale))[1]
-                self.assertEqual((str(found), found), (f"12.34{'0' * (scale - 2)}", Decimal("12.34")))
+                found = self.read(
+                    written, raw, logical(kind, "decimal", precision=precision, scale=scale)
+                )[1]
+                self.assertEqual(
+                    (str(found), found), (f"12.34{'0' * (scale - 2)}", Decimal("12.34"))
+                )
             for precision, scale in ((6, 1), (3, 2), (6, 5)):
-                self.assertIn("no room", self.refused(written, raw, logical(kind, "decimal", precision=precision, scale=scale)))
-            self.assertReads(written, b"\0\0\x04\xd8", logical(kind, "decimal", scale=1), Decimal("12.4"))
-            self.assertReads(written, b"\xff\xff\xff\xff", logical(kind, "decimal", scale=2), Decimal("-0.01"))
+                self.assertIn(
+                    "no room",
+                    self.refused(
+                        written, raw, logical(kind, "decimal", precision=precision, scale=scale)
+                    ),
+                )
+            self.assertReads(
+                written, b"\0\0\x04\xd8", logical(kind, "decimal", scale=1), Decimal("12.4")
+            )
+            self.assertReads(
+                written, b"\xff\xff\xff\xff", logical(kind, "decimal", scale=2), Decimal("-0.01")
+            )
 
     def test_decimalWithoutRoom(self) -> None:
         """A decimal of more digits than its schema says is broken, however long; it is not rounded, nor thought about for minutes."""
         written = logical("bytes", "decimal")
         for raw in (b"\x0f\x42\x40", b"\x80" + bytes(20), b"\x7f" * 1_000_000):
-            self.assertIn("6 digits", str(self.assertRaises(BrokenPayloadError, self.read, written, raw, None)))
+            self.assertIn(
+                "6 digits",
+                str(self.assertRaises(BrokenPayloadError, self.read, written, raw, None)),
+            )
         self.assertReads(written, bytes(1_000_000) + b"\x04\xd2", None, Decimal("12.34"))
         wide = logical("bytes", "decimal", precision=10**9, scale=10**8)
         for reader in (None, ["null", wide]):
-            error = self.assertRaises((BrokenPayloadError, IncompatibleSchemaError), self.read, written if reader else wide, b"\x7f" * 9, reader)
+            error = self.assertRaises(
+                (BrokenPayloadError, IncompatibleSchemaError),
+                self.read,
+                written if reader else wide,
+                b"\x7f" * 9,
+                reader,
+            )
             self.assertIn("decimal", str(error))
 
 
@@ -187,7 +285,9 @@ class DefaultTests(ReadingCase):
     """Fields that were not written."""
 
     def default(self, kind: Any, given: Any) -> Any:
-        decoder = AvroDecoder(record("R", field("v", kind, default=given)), find=lambda schemaId: record("R"))
+        decoder = AvroDecoder(
+            record("R", field("v", kind, default=given)), find=lambda schemaId: record("R")
+        )
         return decoder.decode(AvroEncoder(1, record("R")).encode({}))["v"]
 
     def test_meaning(self) -> None:
@@ -197,8 +297,14 @@ class DefaultTests(ReadingCase):
             self.assertEqual(self.default(schema, given), expected)
             self.assertEqual(self.default([schema, "null"], given), expected)
             self.assertEqual(self.default({"type": "array", "items": schema}, [given]), [expected])
-            self.assertEqual(self.default({"type": "map", "values": schema}, {"k": given}), {"k": expected})
-            inner = {"type": "record", "name": "I", "fields": [field("a", schema, default=given), field("b", "int")]}
+            self.assertEqual(
+                self.default({"type": "map", "values": schema}, {"k": given}), {"k": expected}
+            )
+            inner = {
+                "type": "record",
+                "name": "I",
+                "fields": [field("a", schema, default=given), field("b", "int")],
+            }
             self.assertEqual(self.default(inner, {"b": 1}), {"a": expected, "b": 1})
         for kind, given, expected in (
             ("bytes", "\u00ff", b"\xff"), ("double", 1, 1.0), ("boolean", True, True), (["null", "int"], None, None), (["null", "int"], 5, 5),
@@ -211,28 +317,62 @@ class DefaultTests(ReadingCase):
         """A default that is none of its schema's values is missed by who needs it, and by nobody else."""
         far = logical("long", "timestamp-micros")
         numbers = {"type": "array", "items": "int"}
-        for kind, given in ((far, 2**62), (logical("string", "uuid"), "x"), (numbers, ["x"]), (["null", far], 2**62), ("bytes", "\u20ac")):
-            self.assertIn("No default value", str(self.assertRaises(IncompatibleSchemaError, self.default, kind, given)))
+        for kind, given in (
+            (far, 2**62),
+            (logical("string", "uuid"), "x"),
+            (numbers, ["x"]),
+            (["null", far], 2**62),
+            ("bytes", "\u20ac"),
+        ):
+            self.assertIn(
+                "No default value",
+                str(self.assertRaises(IncompatibleSchemaError, self.default, kind, given)),
+            )
         text = record("R", field("v", "bytes", default="\u20ac"))
-        self.assertEqual(AvroDecoder(text, find=lambda schemaId: text).decode(AvroEncoder(1, text).encode({"v": b"x"})), {"v": b"x"})
+        self.assertEqual(
+            AvroDecoder(text, find=lambda schemaId: text).decode(
+                AvroEncoder(1, text).encode({"v": b"x"})
+            ),
+            {"v": b"x"},
+        )
 
     def test_recursive(self) -> None:
         """A recursive default that ends is a value; one that does not is none."""
-        text = record("List", field("next", ["null", "List"], default=None), field("rest", ["List", "null"], default={"rest": None}))
-        found = AvroDecoder(text, find=lambda schemaId: record("List")).decode(AvroEncoder(1, record("List")).encode({}))
+        text = record(
+            "List",
+            field("next", ["null", "List"], default=None),
+            field("rest", ["List", "null"], default={"rest": None}),
+        )
+        found = AvroDecoder(text, find=lambda schemaId: record("List")).decode(
+            AvroEncoder(1, record("List")).encode({})
+        )
         self.assertEqual(found, {"next": None, "rest": {"next": None, "rest": None}})
         endless = record("List", field("rest", "List", default={}))
         decoder = AvroDecoder(endless, find=lambda schemaId: record("List"))
-        self.assertRaises(IncompatibleSchemaError, decoder.decode, AvroEncoder(1, record("List")).encode({}))
+        self.assertRaises(
+            IncompatibleSchemaError, decoder.decode, AvroEncoder(1, record("List")).encode({})
+        )
 
     def test_tooMany(self) -> None:
         """Defaults that double with each line of text are refused."""
 
         def rows(count: int) -> str:
-            found: list[dict[str, Any]] = [field("f0", {"type": "record", "name": "R0", "fields": [field("i", "int", default=0)]}, default={})]
+            found: list[dict[str, Any]] = [
+                field(
+                    "f0",
+                    {"type": "record", "name": "R0", "fields": [field("i", "int", default=0)]},
+                    default={},
+                )
+            ]
             for number in range(1, count):
                 fields = [field(name, f"R{number - 1}", default={}) for name in "ab"]
-                found.append(field(f"f{number}", {"type": "record", "name": f"R{number}", "fields": fields}, default={}))
+                found.append(
+                    field(
+                        f"f{number}",
+                        {"type": "record", "name": f"R{number}", "fields": fields},
+                        default={},
+                    )
+                )
             return record("R", *found)
 
         parseSchema(rows(6))
@@ -243,7 +383,13 @@ class DefaultTests(ReadingCase):
 
     def test_encoder(self) -> None:
         """An encoder writes a default for what a value does not have."""
-        text = record("R", field("b", "bytes", default="\u00ff"), field("t", logical("long", "timestamp-millis"), default=5_000))
+        text = record(
+            "R",
+            field("b", "bytes", default="\u00ff"),
+            field("t", logical("long", "timestamp-millis"), default=5_000),
+        )
         payload = AvroEncoder(1, text).encode({})
-        self.assertEqual(AvroDecoder(find=lambda schemaId: text).decode(payload), {"b": b"\xff", "t": MOMENT})
+        self.assertEqual(
+            AvroDecoder(find=lambda schemaId: text).decode(payload), {"b": b"\xff", "t": MOMENT}
+        )
         self.assertEqual(AvroEncoder(1, text).encode({"b": b"\xff", "t": MOMENT}), payload)

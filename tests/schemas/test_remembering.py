@@ -19,7 +19,9 @@ class RememberedTests(SynchronousTestCase):
         known.put(2, "two")
         self.assertEqual(known.get(1), "one")
         known.put(3, "three")
-        self.assertEqual((known.get(1), known.get(2), known.get(3), len(known)), ("one", None, "three", 2))
+        self.assertEqual(
+            (known.get(1), known.get(2), known.get(3), len(known)), ("one", None, "three", 2)
+        )
         self.assertTrue(3 in known and 2 not in known)
 
     def test_again(self) -> None:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import PylogbrokerError, RegistryError, UnknownSchemaError, WireError
-from pylogbroker.schemas.rest import RegistryCall, compatibilityCall, findCall, registerCall, schemaCall, subjectsCall, versionCall, versionsCall
+from pylogbroker.schemas.rest import (
+    RegistryCall,
+    compatibilityCall,
+    findCall,
+    registerCall,
+    schemaCall,
+    subjectsCall,
+    versionCall,
+    versionsCall,
+)
 from pylogbroker.schemas.state import Registered
 
 CALLS: tuple[RegistryCall[Any], ...] = (
@@ -25,8 +34,14 @@ class CallTests(SynchronousTestCase):
 
     def test_paths(self) -> None:
         """Subjects are quoted whole: what is in them cannot be taken for a part of the path."""
-        self.assertEqual((registerCall("a/b?c#ü", "t").method, registerCall("a/b?c#ü", "t").path), ("POST", "/subjects/a%2Fb%3Fc%23%C3%BC/versions"))
-        self.assertEqual([versionCall("s").path, versionCall("s", 3).path], ["/subjects/s/versions/latest", "/subjects/s/versions/3"])
+        self.assertEqual(
+            (registerCall("a/b?c#ü", "t").method, registerCall("a/b?c#ü", "t").path),
+            ("POST", "/subjects/a%2Fb%3Fc%23%C3%BC/versions"),
+        )
+        self.assertEqual(
+            [versionCall("s").path, versionCall("s", 3).path],
+            ["/subjects/s/versions/latest", "/subjects/s/versions/3"],
+        )
         self.assertEqual(json.loads(registerCall("s", '"int"').body or b""), {"schema": '"int"'})
 
     def test_answers(self) -> None:
@@ -43,19 +58,35 @@ class CallTests(SynchronousTestCase):
     def test_refusals(self) -> None:
         """A registry's no is an error with its code, its status and its words; that there is no such schema is one of its own."""
         call = schemaCall(7)
-        error = self.assertRaises(RegistryError, call.decode, 409, b'{"error_code":409,"message":"why"}')
+        error = self.assertRaises(
+            RegistryError, call.decode, 409, b'{"error_code":409,"message":"why"}'
+        )
         self.assertEqual((error.code, error.status, str(error)), (409, 409, "why"))
-        self.assertEqual(self.assertRaises(RegistryError, call.decode, 422, b'{"error_code":42201,"message":""}').status, 422)
-        self.assertRaises(UnknownSchemaError, call.decode, 404, b'{"error_code":40403,"message":"no"}')
+        self.assertEqual(
+            self.assertRaises(
+                RegistryError, call.decode, 422, b'{"error_code":42201,"message":""}'
+            ).status,
+            422,
+        )
+        self.assertRaises(
+            UnknownSchemaError, call.decode, 404, b'{"error_code":40403,"message":"no"}'
+        )
 
     def test_endless(self) -> None:
         """A number that JSON can write and no integer can be is no answer."""
         for call, status, body in (
             (registerCall("s", "t"), 200, b'{"id":1e999}'), (versionsCall("s"), 200, b"[-1e999]"), (schemaCall(7), 404, b'{"error_code":1e999,"message":""}'),
         ):  # fmt: skip
-            self.assertIn("no answer of a registry", str(self.assertRaises(WireError, call.decode, status, body)))
+            self.assertIn(
+                "no answer of a registry",
+                str(self.assertRaises(WireError, call.decode, status, body)),
+            )
 
-    @given(st.sampled_from(CALLS), st.sampled_from((200, 404, 500)), st.binary(max_size=30) | st.sampled_from((b"{}", b"[]", b"5", b'{"id":"x"}', b"[" * 9999)))
+    @given(
+        st.sampled_from(CALLS),
+        st.sampled_from((200, 404, 500)),
+        st.binary(max_size=30) | st.sampled_from((b"{}", b"[]", b"5", b'{"id":"x"}', b"[" * 9999)),
+    )
     def test_anyAnswer(self, call: RegistryCall[Any], status: int, body: bytes) -> None:
         """Whatever comes is a value or an error of ours."""
         try:

@@ -12,13 +12,26 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import RegistryError
-from pylogbroker.schemas.entries import Begin, Change, DeleteSubject, DeleteVersion, Entry, Register, SetLevel
+from pylogbroker.schemas.entries import (
+    Begin,
+    Change,
+    DeleteSubject,
+    DeleteVersion,
+    Entry,
+    Register,
+    SetLevel,
+)
 from pylogbroker.schemas.state import REQUEST_COUNT, STALE, Registered, RegistryState
 
 SUBJECTS = st.sampled_from(("a", "b"))
 BASES = st.tuples(st.integers(0, 4), st.integers(0, 1))
 CHANGES = st.one_of(
-    st.builds(lambda subject, text, basis: Register(subject, text, f"id of {text}", basis), SUBJECTS, st.sampled_from("xyz"), BASES),
+    st.builds(
+        lambda subject, text, basis: Register(subject, text, f"id of {text}", basis),
+        SUBJECTS,
+        st.sampled_from("xyz"),
+        BASES,
+    ),
     st.builds(DeleteVersion, SUBJECTS, st.integers(1, 3), st.booleans()),
     st.builds(DeleteSubject, SUBJECTS, st.booleans()),
     st.builds(SetLevel, st.sampled_from(("", "a")), st.sampled_from(("", "NONE"))),
@@ -52,7 +65,9 @@ class RegisterTests(StateCase):
         self.assertEqual(self.register("a", "x"), Registered("a", 1, 1, "x"))
         self.assertEqual(self.register("a", "y"), Registered("a", 2, 2, "y"))
         self.assertEqual(self.register("b", "y"), Registered("b", 1, 2, "y"))
-        self.assertEqual((self.state.schema(2), self.state.textsSize, self.state.subjectCount), ("y", 2, 2))
+        self.assertEqual(
+            (self.state.schema(2), self.state.textsSize, self.state.subjectCount), ("y", 2, 2)
+        )
         self.assertEqual(list(self.state.places(2)), [("a", 2), ("b", 1)])
         self.assertEqual(self.state.earlier("a"), [(1, "x"), (2, "y")])
         self.refused(40403, self.state.schema, 3)
@@ -60,7 +75,12 @@ class RegisterTests(StateCase):
     def test_stale(self) -> None:
         """What was judged on what is not so any more counts for nothing: another version, a deletion, a rule of the subject or of all."""
         basis = self.state.basis("a")
-        changes: list[Change] = [Register("a", "x", "id", basis), DeleteVersion("a", 1, False), SetLevel("a", "NONE"), SetLevel("", "NONE")]
+        changes: list[Change] = [
+            Register("a", "x", "id", basis),
+            DeleteVersion("a", 1, False),
+            SetLevel("a", "NONE"),
+            SetLevel("", "NONE"),
+        ]
         for change in changes:
             basis = self.state.basis("a")
             self.apply(change)
@@ -131,22 +151,40 @@ class DeleteTests(StateCase):
         for name in ("b", "a"):
             self.register(name, "x")
         self.register("a", "y")
-        self.assertEqual((list(self.state.places(1)), list(self.state.places(2))), ([("a", 1), ("b", 1)], [("a", 2)]))
+        self.assertEqual(
+            (list(self.state.places(1)), list(self.state.places(2))),
+            ([("a", 1), ("b", 1)], [("a", 2)]),
+        )
         self.apply(DeleteVersion("a", 1, False))
-        self.assertEqual((list(self.state.places(1)), list(self.state.places(1, True))), ([("b", 1)], [("a", 1), ("b", 1)]))
+        self.assertEqual(
+            (list(self.state.places(1)), list(self.state.places(1, True))),
+            ([("b", 1)], [("a", 1), ("b", 1)]),
+        )
         self.apply(DeleteVersion("a", 1, True))
         self.apply(DeleteSubject("b", False))
         self.apply(DeleteSubject("b", True))
-        self.assertEqual((list(self.state.places(1, True)), self.state.versionCount("a"), self.state.versionCount("b")), ([], 1, 0))
+        self.assertEqual(
+            (
+                list(self.state.places(1, True)),
+                self.state.versionCount("a"),
+                self.state.versionCount("b"),
+            ),
+            ([], 1, 0),
+        )
         self.register("b", "x")
-        self.assertEqual((list(self.state.places(1)), self.state.versionCount("nowhere")), ([("b", 1)], 0))
+        self.assertEqual(
+            (list(self.state.places(1)), self.state.versionCount("nowhere")), ([("b", 1)], 0)
+        )
 
     def test_latest(self) -> None:
         """The latest is the last that was not deleted."""
         for text in ("x", "y"):
             self.register("a", text)
         self.apply(DeleteVersion("a", 2, False))
-        self.assertEqual((self.state.version("a", None).version, self.state.version("a", None, True).version), (1, 2))
+        self.assertEqual(
+            (self.state.version("a", None).version, self.state.version("a", None, True).version),
+            (1, 2),
+        )
 
 
 class LevelTests(StateCase):
@@ -154,13 +192,19 @@ class LevelTests(StateCase):
 
     def test_levels(self) -> None:
         """A subject's own, or the general one, which is BACKWARD unless it was set."""
-        self.assertEqual((self.state.level(), self.state.level("a"), self.state.ownLevel("a")), ("BACKWARD", "BACKWARD", ""))
+        self.assertEqual(
+            (self.state.level(), self.state.level("a"), self.state.ownLevel("a")),
+            ("BACKWARD", "BACKWARD", ""),
+        )
         self.assertEqual(self.apply(SetLevel("", "NONE")), "NONE")
         self.assertEqual(self.apply(SetLevel("a", "FULL")), "FULL")
         self.assertEqual((self.state.level("a"), self.state.level("b")), ("FULL", "NONE"))
         self.assertEqual(self.apply(SetLevel("a", "")), "FULL")
         self.assertEqual(self.apply(SetLevel("", "")), "BACKWARD")
-        self.assertEqual((self.state.level("a"), self.state.ownLevel("a"), self.state.subjects(True)), ("BACKWARD", "", []))
+        self.assertEqual(
+            (self.state.level("a"), self.state.ownLevel("a"), self.state.subjects(True)),
+            ("BACKWARD", "", []),
+        )
 
 
 class MachineTests(StateCase):
@@ -202,7 +246,10 @@ class MachineTests(StateCase):
             return error.code
 
     def picture(self, state: RegistryState) -> tuple[Any, dict[int, str]]:
-        subjects = {name: [state.version(name, number, True) for number in state.versions(name, True)] for name in state.subjects(True)}
+        subjects = {
+            name: [state.version(name, number, True) for number in state.versions(name, True)]
+            for name in state.subjects(True)
+        }
         texts: dict[int, str] = {}
         for schemaId in range(1, 5):
             try:

@@ -15,7 +15,14 @@ from pylogbroker.schemas.texts import NESTING_MAX, canonicalText, identityOf, wi
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("type", "items", "values", "fields", "default", "x")), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(("type", "items", "values", "fields", "default", "x")),
+            inner,
+            max_size=4,
+        )
+    ),
     max_leaves=20,
 )
 
@@ -29,11 +36,16 @@ class CanonicalTests(SynchronousTestCase):
         same = '{"name":"A","type":"record",\n"fields":[{"type":"int","name":"x","default":1},{"name":"y","type":{"type":"string"}}]}'
         self.assertEqual(identityOf(canonicalText(one)), identityOf(canonicalText(same)))
         for old, new in (('"default": 1', '"default": 2'), ('"A"', '"B"'), ('"x"', '"z"')):
-            self.assertNotEqual(identityOf(canonicalText(one)), identityOf(canonicalText(one.replace(old, new))))
+            self.assertNotEqual(
+                identityOf(canonicalText(one)), identityOf(canonicalText(one.replace(old, new)))
+            )
 
     def test_order(self) -> None:
         """Keys stay in the order in which they came."""
-        self.assertEqual(canonicalText('{"type": "fixed", "size": 3, "name": "F"}'), '{"type":"fixed","size":3,"name":"F"}')
+        self.assertEqual(
+            canonicalText('{"type": "fixed", "size": 3, "name": "F"}'),
+            '{"type":"fixed","size":3,"name":"F"}',
+        )
 
     def test_onlySchemas(self) -> None:
         """What only looks like a schema, a default, is left as it is."""
@@ -42,7 +54,10 @@ class CanonicalTests(SynchronousTestCase):
 
     def test_bare(self) -> None:
         """A primitive's name is taken with and without quotation marks."""
-        self.assertEqual([canonicalText(text) for text in ('"string"', " string ", '{"type":"string"}')], ['"string"'] * 3)
+        self.assertEqual(
+            [canonicalText(text) for text in ('"string"', " string ", '{"type":"string"}')],
+            ['"string"'] * 3,
+        )
 
     @given(_JSON)
     def test_twice(self, value: object) -> None:
@@ -63,9 +78,22 @@ class CanonicalTests(SynchronousTestCase):
             ('["\\ud800"]', "no JSON"),
             ('{"a":1e999}', "no JSON"),
         ):
-            self.assertIn(why, str(self.assertRaises(InvalidSchemaError, canonicalText, text, 80)), text)
-        self.assertIn("deep", str(self.assertRaises(InvalidSchemaError, canonicalText, "[" * (NESTING_MAX + 1) + "]" * (NESTING_MAX + 1))))
-        self.assertIn("too deeply", str(self.assertRaises(InvalidSchemaError, canonicalText, "[" * 100_000)))
+            self.assertIn(
+                why, str(self.assertRaises(InvalidSchemaError, canonicalText, text, 80)), text
+            )
+        self.assertIn(
+            "deep",
+            str(
+                self.assertRaises(
+                    InvalidSchemaError,
+                    canonicalText,
+                    "[" * (NESTING_MAX + 1) + "]" * (NESTING_MAX + 1),
+                )
+            ),
+        )
+        self.assertIn(
+            "too deeply", str(self.assertRaises(InvalidSchemaError, canonicalText, "[" * 100_000))
+        )
 
 
 class LogicalTypeTests(SynchronousTestCase):
@@ -73,8 +101,14 @@ class LogicalTypeTests(SynchronousTestCase):
 
     def test_without(self) -> None:
         """It is gone wherever a schema stands, and nothing else is."""
-        uuid, date = {"type": "string", "logicalType": "uuid"}, {"type": "int", "logicalType": "date"}
-        fields: list[dict[str, object]] = [{"name": "x", "type": ["null", uuid]}, {"name": "y", "type": {"type": "map", "values": date}, "default": uuid}]
+        uuid, date = (
+            {"type": "string", "logicalType": "uuid"},
+            {"type": "int", "logicalType": "date"},
+        )
+        fields: list[dict[str, object]] = [
+            {"name": "x", "type": ["null", uuid]},
+            {"name": "y", "type": {"type": "map", "values": date}, "default": uuid},
+        ]
         schema = {"type": "array", "items": {"type": "record", "name": "A", "fields": fields}}
         found = json.loads(withoutLogicalType(json.dumps(schema), "uuid"))
         fields[0]["type"] = ["null", {"type": "string"}]

@@ -39,17 +39,25 @@ class Progress:
     def update(self, count: int, failedCount: int) -> None:
         """So many seeds are done."""
         now = monotonic()
-        if self._errors.isatty() and (now - self._last > INTERVAL_SECONDS or count == self._totalCount):
+        if self._errors.isatty() and (
+            now - self._last > INTERVAL_SECONDS or count == self._totalCount
+        ):
             self._last = now
             rate = count / (now - self._begun)
             end = "\n" if count == self._totalCount else ""
-            self._errors.write(f"\r{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f} seeds/s   {end}")
+            self._errors.write(
+                f"\r{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f} seeds/s   {end}"
+            )
             self._errors.flush()
 
 
 def describe(outcome: Outcome) -> str:
     """A seed, for people."""
-    lines = [f"seed {outcome.seed}", *(f"  {step}" for step in outcome.steps), *(f"  FAULT {fault}" for fault in outcome.faults)]
+    lines = [
+        f"seed {outcome.seed}",
+        *(f"  {step}" for step in outcome.steps),
+        *(f"  FAULT {fault}" for fault in outcome.faults),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -72,13 +80,17 @@ def runAll(seeds: range, jobCount: int) -> Iterator[tuple[Counter[str], list[Out
     if jobCount == 1:
         yield from map(chunk, chunks)
         return
-    with ProcessPoolExecutor(jobCount, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    with ProcessPoolExecutor(
+        jobCount, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
         yield from pool.map(chunk, chunks)
 
 
 def many(seeds: range, jobCount: int, out: TextIO) -> int:
     """Run them, and print what they were made of."""
-    out.write(f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}\n")
+    out.write(
+        f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}\n"
+    )
     out.flush()
     figures: Counter[str] = Counter()
     failed: list[Outcome] = []
@@ -92,14 +104,20 @@ def many(seeds: range, jobCount: int, out: TextIO) -> int:
             doneCount = min(doneCount + CHUNK_COUNT, len(seeds))
             progress.update(doneCount, len(failed))
     except KeyboardInterrupt:
-        out.write(f"stopped after {doneCount} seeds, the last one is {seeds[max(doneCount - 1, 0)]}\n")
+        out.write(
+            f"stopped after {doneCount} seeds, the last one is {seeds[max(doneCount - 1, 0)]}\n"
+        )
     for name, count in sorted(figures.items()):
         out.write(f"{name:>20} {count:>14,}\n")
-    out.write(f"{'CPU ms a seed':>20} {1000 * cpuSeconds / max(doneCount, 1):>14.1f}\n{'seconds':>20} {monotonic() - begun:>14,.0f}\n")
+    out.write(
+        f"{'CPU ms a seed':>20} {1000 * cpuSeconds / max(doneCount, 1):>14.1f}\n{'seconds':>20} {monotonic() - begun:>14,.0f}\n"
+    )
     for outcome in failed[:TOLD_COUNT_MAX]:
         out.write(describe(outcome))
     if failed:
-        out.write(f"FAILED: {len(failed)} of {doneCount} seeds: {' '.join(str(outcome.seed) for outcome in failed[:1000])}\n")
+        out.write(
+            f"FAILED: {len(failed)} of {doneCount} seeds: {' '.join(str(outcome.seed) for outcome in failed[:1000])}\n"
+        )
         return 1
     out.write(f"all {doneCount} seeds hold\n")
     return 0 if doneCount == len(seeds) else 1
@@ -126,7 +144,10 @@ def seedRange(text: str) -> range:
 
 def main() -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Simulate a cluster, and see whether all holds that must.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description="Simulate a cluster, and see whether all holds that must.",
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="one seed, step by step")
     which.add_argument("--seeds", type=seedRange, metavar="A-B", help="all from A to B")

@@ -31,7 +31,14 @@ class SimulatedBroker:
     @ivar failures: what went wrong that must not.
     """
 
-    def __init__(self, world: World, newSession: Callable[[], Any], number: int, properties: Mapping[str, str], random: Random) -> None:
+    def __init__(
+        self,
+        world: World,
+        newSession: Callable[[], Any],
+        number: int,
+        properties: Mapping[str, str],
+        random: Random,
+    ) -> None:
         self.world = world
         self.number = number
         self.isUp = False
@@ -73,7 +80,12 @@ class SimulatedBroker:
             worker=lambda _reactor, _name, _count: DelayedWorker(process, self._delay),
             zookeeper=self._makeSession,
         )
-        service.start().addCallbacks(self._started, self._notStarted, callbackArgs=(service, process), errbackArgs=(service, process))
+        service.start().addCallbacks(
+            self._started,
+            self._notStarted,
+            callbackArgs=(service, process),
+            errbackArgs=(service, process),
+        )
 
     def _makeSession(self) -> IZookeeper:
         self.session = session = self._newSession()
@@ -140,12 +152,26 @@ class SimulatedBroker:
         if self.service is None:
             return []
         directory = self.service.directory
-        return [f"broker {self.number}: {error}" for error in (*directory.failures.values(), *(log.failure for log in directory.logs.values() if log.failure))]
+        return [
+            f"broker {self.number}: {error}"
+            for error in (
+                *directory.failures.values(),
+                *(log.failure for log in directory.logs.values() if log.failure),
+            )
+        ]
 
     def unflushedCount(self) -> int:
         """Messages that nobody can see yet."""
-        return 0 if self.service is None else sum(log.unflushedCount for log in self.service.directory.logs.values())
+        return (
+            0
+            if self.service is None
+            else sum(log.unflushedCount for log in self.service.directory.logs.values())
+        )
 
     def rollCount(self) -> int:
         """Segments beyond the first ones."""
-        return 0 if self.service is None else sum(len(log.segments) - 1 for log in self.service.directory.logs.values())
+        return (
+            0
+            if self.service is None
+            else sum(len(log.segments) - 1 for log in self.service.directory.logs.values())
+        )

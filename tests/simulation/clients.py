@@ -38,7 +38,14 @@ class SimulatedMember:
     """
 
     def __init__(
-        self, world: World, session: Any, name: str, properties: Mapping[str, str], ledger: Ledger, random: Random, connect: Connect = ConsumerConnector
+        self,
+        world: World,
+        session: Any,
+        name: str,
+        properties: Mapping[str, str],
+        ledger: Ledger,
+        random: Random,
+        connect: Connect = ConsumerConnector,
     ) -> None:
         self.world = world
         self.session = session
@@ -53,7 +60,12 @@ class SimulatedMember:
         self._pauseMax = random.choice((0.0, 0.05, 0.8))
         chance = Random(random.getrandbits(32))
         self.connector = connect(
-            process, properties, session, hostName=name, random=chance, endpointFor=lambda broker: process.network.endpoint(f"{broker.host}:{broker.port}")
+            process,
+            properties,
+            session,
+            hostName=name,
+            random=chance,
+            endpointFor=lambda broker: process.network.endpoint(f"{broker.host}:{broker.port}"),
         )
 
     def start(self, topic: str) -> None:
@@ -64,9 +76,13 @@ class SimulatedMember:
         try:
             await self.connector.connect()
             if self._isByFilter:
-                streams = await self.connector.createMessageStreamsByFilter(whitelist(f"{topic}.*"), self._streamCount)
+                streams = await self.connector.createMessageStreamsByFilter(
+                    whitelist(f"{topic}.*"), self._streamCount
+                )
             else:
-                streams = (await self.connector.createMessageStreams({topic: self._streamCount}))[topic]
+                streams = (await self.connector.createMessageStreams({topic: self._streamCount}))[
+                    topic
+                ]
         except PylogbrokerError:
             self.leave()
             return
@@ -78,7 +94,9 @@ class SimulatedMember:
             if self.process.isDead:
                 return
             place = Place(message.topic, message.partition)
-            self._ledger.deliveries.append(Delivery(self.world.now, self.name, place, message.value, message.nextOffset))
+            self._ledger.deliveries.append(
+                Delivery(self.world.now, self.name, place, message.value, message.nextOffset)
+            )
             if self._pauseMax and self._random.random() < 0.3:
                 await deferLater(self.process, self._random.random() * self._pauseMax)  # type: ignore[arg-type] # it needs what a reactor has
 
@@ -105,7 +123,9 @@ class SimulatedMember:
 
     def trouble(self, seconds: float = 0) -> None:
         """From now on, and for so long, it has reason to get something again, or to leave something to others again."""
-        self._ledger.troubles.setdefault(self.name, []).append((self.world.now, self.world.now + seconds))
+        self._ledger.troubles.setdefault(self.name, []).append(
+            (self.world.now, self.world.now + seconds)
+        )
 
 
 class SimulatedProducer:
@@ -113,7 +133,15 @@ class SimulatedProducer:
     A producer that asks for confirmation.
     """
 
-    def __init__(self, world: World, session: Any, name: str, properties: Mapping[str, str], ledger: Ledger, random: Random) -> None:
+    def __init__(
+        self,
+        world: World,
+        session: Any,
+        name: str,
+        properties: Mapping[str, str],
+        ledger: Ledger,
+        random: Random,
+    ) -> None:
         self.session = session
         self.name = name
         self.process = Process(world, name)
@@ -127,7 +155,13 @@ class SimulatedProducer:
         self._view: object = None
         self._viewCount = 0
         properties = {"zk.connect": "double", "confirm": "true", **properties}
-        self.producer = Producer(self.process, properties, discovery=self._discovery, connections=connections, random=chance)
+        self.producer = Producer(
+            self.process,
+            properties,
+            discovery=self._discovery,
+            connections=connections,
+            random=chance,
+        )
         self._discovery.listen(self._brokerChanged)
 
     def _brokerChanged(self, number: int, broker: object) -> None:
@@ -141,10 +175,14 @@ class SimulatedProducer:
             self._viewCount += 1
         for _message in range(count):
             key = self._random.choice((None, "a", "b", "c", "d"))
-            payload = f"{self.name}-{self._count}-{key}".encode() + b"." * self._random.choice((0, 10, 100))
+            payload = f"{self.name}-{self._count}-{key}".encode() + b"." * self._random.choice(
+                (0, 10, 100)
+            )
             self._ledger.sent(payload, Sending(self.name, key, self._count, self._viewCount))
             self._count += 1
-            self.producer.send(topic, payload, key).addCallbacks(self._sent, self._notSent, callbackArgs=(payload,), errbackArgs=(payload,))
+            self.producer.send(topic, payload, key).addCallbacks(
+                self._sent, self._notSent, callbackArgs=(payload,), errbackArgs=(payload,)
+            )
 
     def _sent(self, _result: None, payload: bytes) -> None:
         self._ledger.outcomes[payload] = SENT
@@ -155,7 +193,9 @@ class SimulatedProducer:
 
     def close(self) -> None:
         """Send what is left, and end."""
-        self.producer.close().addErrback(lambda failure: failure.trap(PylogbrokerError)).addCallback(self._closed)
+        self.producer.close().addErrback(
+            lambda failure: failure.trap(PylogbrokerError)
+        ).addCallback(self._closed)
 
     def _closed(self, _result: object) -> None:
         counters = self.producer.counters
@@ -166,6 +206,10 @@ class SimulatedProducer:
     def faults(self) -> list[str]:
         """Whether its counters add up."""
         counters = self.producer.counters
-        if counters.acceptedCount != self._count or counters.acceptedCount != counters.writtenCount + counters.failedCount + counters.unknownCount:
+        if (
+            counters.acceptedCount != self._count
+            or counters.acceptedCount
+            != counters.writtenCount + counters.failedCount + counters.unknownCount
+        ):
             return [f"{self.name} has sent {self._count} messages and counts {counters}"]
         return []

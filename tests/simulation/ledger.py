@@ -81,7 +81,11 @@ class Ledger:
 
         @param logs: what is in them at the end.
         """
-        return [fault for rule in (self._inLogs, self._inOrder, self._delivered, self._again) for fault in list(rule(logs))[:FAULT_COUNT_MAX]]
+        return [
+            fault
+            for rule in (self._inLogs, self._inOrder, self._delivered, self._again)
+            for fault in list(rule(logs))[:FAULT_COUNT_MAX]
+        ]
 
     def duplicateCount(self, logs: Mapping[Place, Log]) -> int:
         """Messages in the logs that are there already."""
@@ -91,7 +95,9 @@ class Ledger:
     def undelivered(self, logs: Mapping[Place, Log]) -> Iterable[bytes]:
         """What nobody in the group has got yet."""
         got = {delivery[2:] for delivery in self.deliveries}
-        return (entry[0] for place, log in logs.items() for entry in log if (place, *entry) not in got)
+        return (
+            entry[0] for place, log in logs.items() for entry in log if (place, *entry) not in got
+        )
 
     def insideCount(self, logs: Mapping[Place, Log]) -> int:
         """Messages inside wrappers, each wrapper's last one not counted."""
@@ -167,7 +173,10 @@ class Ledger:
             if found is None:
                 yield delivery, None
                 continue
-            likely = last.get((delivery.member, delivery.place), -1) + 1, frontier.get(delivery.place, 0)
+            likely = (
+                last.get((delivery.member, delivery.place), -1) + 1,
+                frontier.get(delivery.place, 0),
+            )
             index = next((each for each in likely if each in found), found[0])
             last[delivery.member, delivery.place] = index
             frontier[delivery.place] = max(frontier.get(delivery.place, 0), index + 1)

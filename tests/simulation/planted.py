@@ -80,23 +80,36 @@ class UnsortedRebalance(Rebalance):
 
     def _seen(self, view: View) -> list[Effect]:
         order = {topic: sorted(places, key=str) for topic, places in view.topics.items()}
-        mirrors = {topic: dict(zip(places, reversed(places), strict=True)) for topic, places in order.items()}
+        mirrors = {
+            topic: dict(zip(places, reversed(places), strict=True))
+            for topic, places in order.items()
+        }
         share = shareOf(self._consumerId, view)
         if share is None:
             return super()._seen(view)
         self._brokers = view.brokers
-        self._wanted = {Place(place.topic, mirrors[place.topic][place.partition]): thread for place, thread in share.items()}
+        self._wanted = {
+            Place(place.topic, mirrors[place.topic][place.partition]): thread
+            for place, thread in share.items()
+        }
         if self._wanted == self.owned and not self._doubtful:
             return self._own()
         held = {**self._doubtful, **self.owned}
-        return self._release(State.RELEASING, {place: thread for place, thread in held.items() if self._wanted.get(place) != thread})
+        return self._release(
+            State.RELEASING,
+            {place: thread for place, thread in held.items() if self._wanted.get(place) != thread},
+        )
 
 
 class _Unsorted(ConsumerConnector):
-    def __init__(self, reactor: Any, settings: Any, *arguments: Any, random: Random, **more: Any) -> None:
+    def __init__(
+        self, reactor: Any, settings: Any, *arguments: Any, random: Random, **more: Any
+    ) -> None:
         super().__init__(reactor, settings, *arguments, random=random, **more)
         if random.random() < 0.5:  # if all did, nobody would notice
-            self._member._rebalance = UnsortedRebalance(self.consumerId, self._settings.rebalanceRetryCountMax)
+            self._member._rebalance = UnsortedRebalance(
+                self.consumerId, self._settings.rebalanceRetryCountMax
+            )
 
 
 PLANTS = {

@@ -138,7 +138,9 @@ class Simulation:
         return session
 
     def _broker(self, number: int, properties: Mapping[str, str]) -> SimulatedBroker:
-        return SimulatedBroker(self.world, self.newSession, number, properties, Random(self.random.getrandbits(32)))
+        return SimulatedBroker(
+            self.world, self.newSession, number, properties, Random(self.random.getrandbits(32))
+        )
 
     def _producer(self, name: str) -> SimulatedProducer:
         random = self.random
@@ -152,7 +154,14 @@ class Simulation:
             "connect.timeout.ms": "2000",
             "socket.timeout.ms": "3000",
         }
-        return SimulatedProducer(self.world, self.newSession(), name, properties, self.ledger, Random(random.getrandbits(32)))
+        return SimulatedProducer(
+            self.world,
+            self.newSession(),
+            name,
+            properties,
+            self.ledger,
+            Random(random.getrandbits(32)),
+        )
 
     # -- a life
 
@@ -164,19 +173,31 @@ class Simulation:
             self._begin()
             for _step in range(self.random.randint(10, 16)):
                 self._step()
-                self.world.advance(self.random.choice((0.0, 0.01, 0.1, 0.4, 1.0, 2.5)) * self.random.random())
+                self.world.advance(
+                    self.random.choice((0.0, 0.01, 0.1, 0.4, 1.0, 2.5)) * self.random.random()
+                )
             self._end()
         except StuckError as error:
             self.faults.append(str(error))
         finally:
             globalLogPublisher.removeObserver(observer)
-        return Outcome(self.seed, self.faults, self.steps, self.figures, crc32(repr(self.ledger.deliveries).encode()))
+        return Outcome(
+            self.seed,
+            self.faults,
+            self.steps,
+            self.figures,
+            crc32(repr(self.ledger.deliveries).encode()),
+        )
 
     def _logged(self, event: LogEvent) -> None:
         """What the package says was never to happen."""
-        if event.get("log_level") is LogLevel.critical and str(event.get("log_namespace", "")).startswith(("pylogbroker", "twisted", "tests")):
+        if event.get("log_level") is LogLevel.critical and str(
+            event.get("log_namespace", "")
+        ).startswith(("pylogbroker", "twisted", "tests")):
             failure = event.get("log_failure")
-            self.faults.append(f"logged: {formatEvent(event)}{': ' + failure.getTraceback() if failure else ''}")
+            self.faults.append(
+                f"logged: {formatEvent(event)}{': ' + failure.getTraceback() if failure else ''}"
+            )
 
     def _say(self, text: str) -> None:
         self.steps.append(f"{self.world.now:8.3f} {text}")
@@ -232,7 +253,15 @@ class Simulation:
         session = self.newSession()
         random = Random(self.random.getrandbits(32))
         name = f"m{self.memberCount}"
-        member = SimulatedMember(self.world, session, name, self.consumerProperties, self.ledger, random, self.plants.make)
+        member = SimulatedMember(
+            self.world,
+            session,
+            name,
+            self.consumerProperties,
+            self.ledger,
+            random,
+            self.plants.make,
+        )
         self.members.append(member)
         member.start(TOPIC)
         return name
@@ -263,7 +292,9 @@ class Simulation:
                 member.trouble(seconds)
                 return member.name
         others: list[SimulatedBroker | SimulatedProducer] = [*self.brokers, *self.producers]
-        return next((other.name for other in others if other.session is session), "somebody who is gone")
+        return next(
+            (other.name for other in others if other.session is session), "somebody who is gone"
+        )
 
     def _expire(self) -> str | None:
         connected = [session for session in self.sessions if session.connected]
@@ -307,7 +338,9 @@ class Simulation:
         for session in self.sessions:
             self._troubled(session, seconds + reconnecting)
         self.zookeeper.stop()
-        self.world.clock.callLater(seconds, self._startZookeeper, Random(self.random.getrandbits(32)), reconnecting)
+        self.world.clock.callLater(
+            seconds, self._startZookeeper, Random(self.random.getrandbits(32)), reconnecting
+        )
 
     def _startZookeeper(self, random: Random, reconnecting: float) -> None:
         self.zookeeper.start()
@@ -355,7 +388,13 @@ class Simulation:
         world = self.world
         for wire in world.wires:
             wire.budget = None
-        if not self._waitFor(lambda: self.zookeeper.isRunning and all(broker.isUp or broker.isGone for broker in self.brokers), STOP_SECONDS_MAX):
+        if not self._waitFor(
+            lambda: (
+                self.zookeeper.isRunning
+                and all(broker.isUp or broker.isGone for broker in self.brokers)
+            ),
+            STOP_SECONDS_MAX,
+        ):
             self.faults.append("a broker does not stop")
         for session in list(self.sessions):
             self.zookeeper.reconnect(session)
@@ -367,7 +406,9 @@ class Simulation:
         self._say("no more faults")
         since = world.now
         world.advance(SETTLE_SECONDS)
-        self.faults += [f"{SETTLE_SECONDS} s after the last fault: {text}" for text in self.unstable()]
+        self.faults += [
+            f"{SETTLE_SECONDS} s after the last fault: {text}" for text in self.unstable()
+        ]
         for producer in self.producers:
             producer.close()
         if not self._waitFor(self._isDrained, DRAIN_SECONDS_MAX):
@@ -388,9 +429,17 @@ class Simulation:
     def unstable(self) -> list[str]:
         """Why the group is not settled; empty if it is."""
         tree = self.zookeeper.tree()
-        found = [f"broker {broker.number} is not registered" for broker in self.brokers if paths.brokerId(broker.number) not in tree]
+        found = [
+            f"broker {broker.number} is not registered"
+            for broker in self.brokers
+            if paths.brokerId(broker.number) not in tree
+        ]
         present = self._present
-        found += [f"{member.connector} is not settled" for member in present if not member.connector.isOwning]
+        found += [
+            f"{member.connector} is not settled"
+            for member in present
+            if not member.connector.isOwning
+        ]
         if not present:
             found.append("there is no member")
         places = [
@@ -402,20 +451,41 @@ class Simulation:
         claims = Counter(place for member in present for place in member.connector.owned)
         for place in places:
             node = tree.get(f"/consumers/{GROUP}/owners/{TOPIC}/{place.partition}")
-            owners = [member for member in present if node is not None and member.connector.owned.get(place, "").encode() == node[0]]
-            if len(owners) != 1 or claims[place] != 1 or node is None or node[1] != owners[0].session.session_id:
-                found.append(f"{place}: in ZooKeeper {node}, {claims[place]} members say that they have it")
+            owners = [
+                member
+                for member in present
+                if node is not None and member.connector.owned.get(place, "").encode() == node[0]
+            ]
+            if (
+                len(owners) != 1
+                or claims[place] != 1
+                or node is None
+                or node[1] != owners[0].session.session_id
+            ):
+                found.append(
+                    f"{place}: in ZooKeeper {node}, {claims[place]} members say that they have it"
+                )
         return found
 
     def _isDrained(self) -> bool:
         """Whether all is settled, flushed and delivered."""
-        if not all(producer.isClosed for producer in self.producers) or not all(broker.isServing for broker in self.brokers):
+        if not all(producer.isClosed for producer in self.producers) or not all(
+            broker.isServing for broker in self.brokers
+        ):
             return False
-        return all(broker.unflushedCount() == 0 for broker in self.brokers) and not any(self.ledger.undelivered(self.logs()))
+        return all(broker.unflushedCount() == 0 for broker in self.brokers) and not any(
+            self.ledger.undelivered(self.logs())
+        )
 
     def _undrained(self) -> list[str]:
-        found = [f"{producer.name} does not come to its end" for producer in self.producers if not producer.isClosed]
-        return found + [f"{broker.name} does not serve" for broker in self.brokers if not broker.isServing]
+        found = [
+            f"{producer.name} does not come to its end"
+            for producer in self.producers
+            if not producer.isClosed
+        ]
+        return found + [
+            f"{broker.name} does not serve" for broker in self.brokers if not broker.isServing
+        ]
 
     def logs(self) -> dict[Place, Log]:
         """What is in the brokers' files."""
@@ -441,9 +511,13 @@ class Simulation:
         self.figures["in the logs"] += sum(map(len, logs.values()))
         self.figures["in wrappers"] += self.ledger.insideCount(logs)
         self.figures["delivered"] += len(self.ledger.deliveries)
-        self.figures["delivered again"] += len(self.ledger.deliveries) - len({delivery[2:] for delivery in self.ledger.deliveries})
+        self.figures["delivered again"] += len(self.ledger.deliveries) - len(
+            {delivery[2:] for delivery in self.ledger.deliveries}
+        )
         self.figures["rolled"] += sum(broker.rollCount() for broker in self.brokers)
-        self.figures["sent again"] += sum(retried for _repeated, retried in self.ledger.repeats.values())
+        self.figures["sent again"] += sum(
+            retried for _repeated, retried in self.ledger.repeats.values()
+        )
         self.figures["calls"] += self.world.callCount
 
 

@@ -86,7 +86,17 @@ class ItselfTests(SynchronousTestCase):
         figures: Counter[str] = Counter()
         for seed in range(100):
             figures.update(simulate(seed).figures)
-        wanted = [*STEPS, "sent", "failed", "unknown", "sent again", "in the logs again", "delivered again", "in wrappers", "rolled"]
+        wanted = [
+            *STEPS,
+            "sent",
+            "failed",
+            "unknown",
+            "sent again",
+            "in the logs again",
+            "delivered again",
+            "in wrappers",
+            "rolled",
+        ]
         self.assertEqual([name for name in wanted if not figures[name]], [])
 
     def test_reproducible(self) -> None:
@@ -95,20 +105,33 @@ class ItselfTests(SynchronousTestCase):
         outputs = []
         for hashSeed in ("1", "2"):
             environment = {**os.environ, "PYTHONHASHSEED": hashSeed}
-            outputs.append(subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout)
+            outputs.append(
+                subprocess.run(
+                    [sys.executable, "-c", program],
+                    cwd=ROOT,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+            )
         self.assertEqual(outputs[0], outputs[1])
         self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
 
     def test_commandForOne(self) -> None:
         """C{--seed N} tells a seed step by step."""
         command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
-        output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
         self.assertIn("no more faults", output)
         self.assertTrue(output.endswith("it holds\n"), output)
 
     def test_command(self) -> None:
         """C{--seeds A-B} runs all of them, and says what they were made of."""
         command = [sys.executable, "-m", "tests.simulation", "--seeds", "3-8", "--jobs", "2"]
-        output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
         self.assertTrue(output.endswith("all 6 seeds hold\n"), output)
         self.assertIn("publish", output)

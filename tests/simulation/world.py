@@ -75,7 +75,9 @@ class World:
             clock.advance(0)
             self.callCount += 1
             if self.callCount > CALL_COUNT_MAX:
-                raise StuckError(f"more than {CALL_COUNT_MAX} calls until {self.now:.3f} s; next: {clock.calls[:5]}")
+                raise StuckError(
+                    f"more than {CALL_COUNT_MAX} calls until {self.now:.3f} s; next: {clock.calls[:5]}"
+                )
         clock.rightNow = max(clock.rightNow, end)
         return False
 
@@ -122,7 +124,9 @@ class Process(MemoryReactor):
         """What time it is."""
         return float(self.world.clock.rightNow)
 
-    def callLater(self, delay: float, act: Callable[..., object], *arguments: Any, **more: Any) -> Any:
+    def callLater(
+        self, delay: float, act: Callable[..., object], *arguments: Any, **more: Any
+    ) -> Any:
         """As of a reactor; a dead one calls nobody."""
         return self.world.clock.callLater(delay, self._call, act, arguments, more)
 
@@ -229,7 +233,9 @@ class Wire:
     @ivar budget: bytes that still pass, in any direction, before it is cut; L{None} for any number.
     """
 
-    def __init__(self, world: World, client: Process, line: PuppetLine, server: Process, protocol: Any) -> None:
+    def __init__(
+        self, world: World, client: Process, line: PuppetLine, server: Process, protocol: Any
+    ) -> None:
         self.world = world
         self.client = client
         self.line = line
@@ -283,7 +289,11 @@ class Wire:
 
     def toClient(self, data: bytes) -> None:
         """Bytes arrive here."""
-        if not self.isOver and self.line.reason is None and (self.budget is None or self.budget >= 0):
+        if (
+            not self.isOver
+            and self.line.reason is None
+            and (self.budget is None or self.budget >= 0)
+        ):
             data = self._part(data)
             if data and not self.client.isDead:
                 self.line.deliver(data)

@@ -107,7 +107,9 @@ class LogBroker:
 
         self._server = Server(("127.0.0.1", 0), Connection)
         self.address = BrokerAddress(number, *self._server.server_address)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         self._thread.start()
 
     def log(self, topic: str = "clicks", partition: int = 0) -> Log:

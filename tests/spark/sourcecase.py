@@ -34,7 +34,13 @@ class SourceCase(SynchronousTestCase):
 
     def options(self, **options: Any) -> SourceOptions:
         """Of a source that reads clicks."""
-        given = {"brokers": self.broker.listed, "subscribe": "clicks", "timeoutMs": "60000", "retryCount": "2", **options}
+        given = {
+            "brokers": self.broker.listed,
+            "subscribe": "clicks",
+            "timeoutMs": "60000",
+            "retryCount": "2",
+            **options,
+        }
         return sourceOptions({key: str(value) for key, value in given.items() if value is not None})
 
     def patience(self, retryCount: int = 2) -> Patience:
@@ -43,7 +49,11 @@ class SourceCase(SynchronousTestCase):
 
     def brokers(self, *brokers: LogBroker, retryCount: int = 2) -> Brokers:
         """Clients of brokers; by default of C{broker}."""
-        found = Brokers({each.number: each.address for each in brokers or (self.broker,)}, self.options().cluster, self.patience(retryCount))
+        found = Brokers(
+            {each.number: each.address for each in brokers or (self.broker,)},
+            self.options().cluster,
+            self.patience(retryCount),
+        )
         self.addCleanup(found.close)
         return found
 

@@ -15,7 +15,12 @@ from fastavro.read import LOGICAL_READERS
 from pyspark.sql import types
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import BrokenPayloadError, ConfigurationError, ConnectionError, InvalidSchemaError  # noqa: A004
+from pylogbroker.errors import (
+    BrokenPayloadError,
+    ConfigurationError,
+    ConnectionError,
+    InvalidSchemaError,
+)  # noqa: A004
 from pylogbroker.schemas.avro import AvroEncoder
 from pylogbroker.schemas.framing import frame
 from pylogbroker.spark.avro import _decoder, decoding, fromAvro, sparkType
@@ -50,7 +55,9 @@ def logicalSchema(key: str) -> str:
     kind, _, logical = key.partition("-")
     details: dict[str, Any] = {"precision": 6, "scale": 2} if logical == "decimal" else {}
     sized: dict[str, Any] = {"name": "F", "size": 4} if kind == "fixed" else {}
-    return record("L", field("v", ["null", {"type": kind, "logicalType": logical, **details, **sized}]))
+    return record(
+        "L", field("v", ["null", {"type": kind, "logicalType": logical, **details, **sized}])
+    )
 
 
 class TypeTests(SynchronousTestCase):
@@ -81,16 +88,29 @@ class TypeTests(SynchronousTestCase):
 
     def test_refusedLogicalTypes(self) -> None:
         """Each logical type that the library makes an object of, and whose values no column has, is refused before anything is read."""
-        own = {key for key, reader in LOGICAL_READERS.items() if reader.__module__.startswith("fastavro.")}  # other libraries add theirs
+        own = {
+            key
+            for key, reader in LOGICAL_READERS.items()
+            if reader.__module__.startswith("fastavro.")
+        }  # other libraries add theirs
         refused = own - set(LOGICAL_VALUES)
         self.assertEqual(refused, {"int-time-millis", "long-time-micros"})
         for key in refused:
-            self.assertIn(key.partition("-")[2], str(self.assertRaises(InvalidSchemaError, sparkType, logicalSchema(key))))
+            self.assertIn(
+                key.partition("-")[2],
+                str(self.assertRaises(InvalidSchemaError, sparkType, logicalSchema(key))),
+            )
 
     def test_arguments(self) -> None:
         """A mode that is none, and no schema or two, are told."""
-        for arguments in ({"mode": "LENIENT", "readerSchema": '"int"'}, {}, {"readerSchema": '"int"', "subject": "s"}):
-            self.assertRaises(ConfigurationError, fromAvro, "value", registry="http://127.0.0.1:1", **arguments)
+        for arguments in (
+            {"mode": "LENIENT", "readerSchema": '"int"'},
+            {},
+            {"readerSchema": '"int"', "subject": "s"},
+        ):
+            self.assertRaises(
+                ConfigurationError, fromAvro, "value", registry="http://127.0.0.1:1", **arguments
+            )
 
 
 class DecodingTests(SynchronousTestCase):
@@ -100,11 +120,21 @@ class DecodingTests(SynchronousTestCase):
         self.registry = RegistryEnd()
         self.addCleanup(self.registry.close)
 
-    def decode(self, schema: str, payloads: list[bytes | None], isStrict: bool = False, withErrors: bool = False) -> list[Any]:
+    def decode(
+        self,
+        schema: str,
+        payloads: list[bytes | None],
+        isStrict: bool = False,
+        withErrors: bool = False,
+    ) -> list[Any]:
         kind = sparkType(schema)
         if withErrors:
-            kind = types.StructType([types.StructField("value", kind), types.StructField("error", types.StringType())])
-        found: list[Any] = decoding(self.registry.url, schema, kind, isStrict, withErrors)(pyarrow.array(payloads, pyarrow.binary())).to_pylist()
+            kind = types.StructType(
+                [types.StructField("value", kind), types.StructField("error", types.StringType())]
+            )
+        found: list[Any] = decoding(self.registry.url, schema, kind, isStrict, withErrors)(
+            pyarrow.array(payloads, pyarrow.binary())
+        ).to_pylist()
         return found
 
     def test_everything(self) -> None:
@@ -126,25 +156,43 @@ class DecodingTests(SynchronousTestCase):
 
     def test_uuids(self) -> None:
         """A UUID is its text, whether the writer, the reader or both call it one; one that is none is a text like others."""
-        plain, named = record("U", field("v", "string")), record("U", field("v", {"type": "string", "logicalType": "uuid"}))
+        plain, named = (
+            record("U", field("v", "string")),
+            record("U", field("v", {"type": "string", "logicalType": "uuid"})),
+        )
         self.registry.schema(5, plain)
         self.registry.schema(6, named)
         text = str(uuid.UUID(int=7))
-        payloads: list[bytes | None] = [AvroEncoder(schemaId, plain).encode({"v": value}) for schemaId in (5, 6) for value in (text, "none")]
+        payloads: list[bytes | None] = [
+            AvroEncoder(schemaId, plain).encode({"v": value})
+            for schemaId in (5, 6)
+            for value in (text, "none")
+        ]
         for wanted in (plain, named):
-            self.assertEqual(self.decode(wanted, payloads, isStrict=True), [{"v": text}, {"v": "none"}] * 2)
+            self.assertEqual(
+                self.decode(wanted, payloads, isStrict=True), [{"v": text}, {"v": "none"}] * 2
+            )
 
     def test_oneOrBoth(self) -> None:
         """A logical type is the reader's, and a unit the writer's; where the two have nothing to do with each other the value is null, and beside it why."""
         plains = {"string-uuid": "string", "int-date": "int", "bytes-decimal": "bytes"}
-        named = {key: json.dumps(json.loads(logicalSchema(key))["fields"][0]["type"][1]) for key in LOGICAL_VALUES}
+        named = {
+            key: json.dumps(json.loads(logicalSchema(key))["fields"][0]["type"][1])
+            for key in LOGICAL_VALUES
+        }
         for key, kind in plains.items():
             value = LOGICAL_VALUES[key]
             raw = AvroEncoder(1, named[key]).encode(value)
             for writer, reader in ((f'"{kind}"', named[key]), (named[key], f'"{kind}"')):
                 self.registry.schema(1, writer)
                 [found] = self.decode(reader, [raw], isStrict=True)
-                self.assertEqual(found, value if "logical" in reader or kind == "string" else {"int": 20_778, "bytes": b"\x04\xd2"}[kind], (writer, reader))
+                self.assertEqual(
+                    found,
+                    value
+                    if "logical" in reader or kind == "string"
+                    else {"int": 20_778, "bytes": b"\x04\xd2"}[kind],
+                    (writer, reader),
+                )
                 _decoder.cache_clear()
         self.registry.schema(1, '"long"')
         self.registry.schema(2, named["long-timestamp-micros"])
@@ -152,38 +200,65 @@ class DecodingTests(SynchronousTestCase):
         payloads: list[bytes | None] = [frame(schemaId, b"\x90\x4e") for schemaId in (1, 2, 3)]
         rows = self.decode(named["long-timestamp-millis"], payloads, withErrors=True)
         epoch = datetime(1970, 1, 1, tzinfo=UTC)
-        self.assertEqual([row["value"] for row in rows], [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None])
-        self.assertIn("IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written as date is no timestamp-millis", rows[2]["error"])
+        self.assertEqual(
+            [row["value"] for row in rows],
+            [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None],
+        )
+        self.assertIn(
+            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written as date is no timestamp-millis",
+            rows[2]["error"],
+        )
 
     def test_defaults(self) -> None:
         """A field that was not written has its default, in the reader's unit."""
         self.registry.schema(1, record("R"))
-        wanted = record("R", field("at", {"type": "long", "logicalType": "timestamp-millis"}, default=5_000), field("y", "bytes", default="\u00ff"))
+        wanted = record(
+            "R",
+            field("at", {"type": "long", "logicalType": "timestamp-millis"}, default=5_000),
+            field("y", "bytes", default="\u00ff"),
+        )
         [found] = self.decode(wanted, [AvroEncoder(1, record("R")).encode({})], isStrict=True)
         self.assertEqual(found, {"at": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), "y": b"\xff"})
 
     def test_broken(self) -> None:
         """What cannot be read is null, or stands beside why, or stops: as asked."""
         self.registry.schema(5, '"long"')
-        self.registry.answers["GET", "/schemas/ids/6"] = (404, {"error_code": 40403, "message": "Schema 6 not found"})
+        self.registry.answers["GET", "/schemas/ids/6"] = (
+            404,
+            {"error_code": 40403, "message": "Schema 6 not found"},
+        )
         payloads = [frame(5, b"\x04"), b"{}", frame(6, b""), frame(5, b""), None]
         self.assertEqual(self.decode('"long"', payloads), [2, None, None, None, None])
         rows = self.decode('"long"', payloads, withErrors=True)
         self.assertEqual([row["value"] for row in rows], [2, None, None, None, None])
-        self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], ["", "BrokenPayloadError", "UnknownSchemaError", "BrokenPayloadError", ""])
+        self.assertEqual(
+            [(row["error"] or "").partition(":")[0] for row in rows],
+            ["", "BrokenPayloadError", "UnknownSchemaError", "BrokenPayloadError", ""],
+        )
         self.assertRaises(BrokenPayloadError, self.decode, '"long"', payloads, True)
 
     def test_unknownOnce(self) -> None:
         """A schema that the registry does not have is asked for once a batch, since it may have it later; one that cannot be used never again."""
         self.registry.schema(5, '"long"')
         self.registry.schema(7, "{")
-        self.registry.answers["GET", "/schemas/ids/6"] = (404, {"error_code": 40403, "message": "Schema 6 not found"})
-        payloads: list[bytes | None] = [frame(6, b"\x02"), frame(5, b"\x04"), frame(7, b""), b"{}"] * 50
+        self.registry.answers["GET", "/schemas/ids/6"] = (
+            404,
+            {"error_code": 40403, "message": "Schema 6 not found"},
+        )
+        payloads: list[bytes | None] = [
+            frame(6, b"\x02"),
+            frame(5, b"\x04"),
+            frame(7, b""),
+            b"{}",
+        ] * 50
         rows = self.decode('"long"', payloads, withErrors=True)
         self.assertEqual([row["value"] for row in rows], [None, 2, None, None] * 50)
         kinds = ["UnknownSchemaError", "", "InvalidSchemaError", "BrokenPayloadError"]
         self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], kinds * 50)
-        self.assertEqual([path for _method, path, _body in self.registry.asked], [f"/schemas/ids/{schemaId}" for schemaId in (6, 5, 7)])
+        self.assertEqual(
+            [path for _method, path, _body in self.registry.asked],
+            [f"/schemas/ids/{schemaId}" for schemaId in (6, 5, 7)],
+        )
         self.registry.schema(6, '"long"')
         self.assertEqual(self.decode('"long"', payloads), [1, 2, None, None] * 50)
         self.assertEqual(len(self.registry.asked), 4)

@@ -26,9 +26,20 @@ class BatchReaderTests(SourceCase):
         reader = pickle.loads(pickle.dumps(BatchReader(options)))
         partitions = pickle.loads(pickle.dumps(reader.partitions()))
         self.assertEqual(len(partitions), 6)
-        rows = [row for partition in partitions for batch in reader.read(partition) for row in batch.to_pylist()]
-        self.assertEqual([row["value"] for row in rows if row["broker"] == 0], [b"%d" % index for index in range(4) for _ in range(20)])
-        self.assertEqual([row["value"] for row in rows if row["broker"] == 7], [b"%d" % index for index in range(2) for _ in range(20)])
+        rows = [
+            row
+            for partition in partitions
+            for batch in reader.read(partition)
+            for row in batch.to_pylist()
+        ]
+        self.assertEqual(
+            [row["value"] for row in rows if row["broker"] == 0],
+            [b"%d" % index for index in range(4) for _ in range(20)],
+        )
+        self.assertEqual(
+            [row["value"] for row in rows if row["broker"] == 7],
+            [b"%d" % index for index in range(2) for _ in range(20)],
+        )
 
     def test_nothing(self) -> None:
         """No messages are no splits; the one that Spark makes up then has no rows."""
@@ -39,4 +50,7 @@ class BatchReaderTests(SourceCase):
     def test_otherPartitionsThanNamed(self) -> None:
         """Offsets for a partition that is not there are refused, after it was looked for."""
         options = self.options(startingOffsets='{"clicks": {"0-0": 0, "3-0": 0}}', retryCount=0)
-        self.assertIn("names topic clicks, partition 3-0", str(self.assertRaises(ConfigurationError, BatchReader(options).partitions)))
+        self.assertIn(
+            "names topic clicks, partition 3-0",
+            str(self.assertRaises(ConfigurationError, BatchReader(options).partitions)),
+        )

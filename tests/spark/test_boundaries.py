@@ -22,14 +22,26 @@ class BoundaryTests(SourceCase):
         brokers = self.brokers()
         starts = askBounds(brokers, "clicks", HERE).starts
         self.broker.requests.clear()
-        return boundaryWithin(brokers, self.options(fetchSize=fetchSize), self.range(start, end), sizeMax, starts)
+        return boundaryWithin(
+            brokers, self.options(fetchSize=fetchSize), self.range(start, end), sizeMax, starts
+        )
 
     @given(
-        st.lists(st.lists(st.one_of(st.binary(max_size=30), st.just(EMBEDDED), st.just(b"x" * 100)), min_size=1, max_size=6), min_size=1, max_size=4),
+        st.lists(
+            st.lists(
+                st.one_of(st.binary(max_size=30), st.just(EMBEDDED), st.just(b"x" * 100)),
+                min_size=1,
+                max_size=6,
+            ),
+            min_size=1,
+            max_size=4,
+        ),
         st.integers(0, 300),
         st.data(),
     )
-    def test_alwaysABoundary(self, segments: list[list[bytes]], sizeMax: int, data: st.DataObject) -> None:
+    def test_alwaysABoundary(
+        self, segments: list[list[bytes]], sizeMax: int, data: st.DataObject
+    ) -> None:
         """Whatever the payloads, it is the end of an entry, behind the start, and beyond the limit only for an entry that is larger itself."""
         self.broker.logs.clear()
         self.broker.log().append(*[encodeSet(payloads) for payloads in segments])

@@ -32,7 +32,11 @@ class Registry:
 
     def brokers(self) -> dict[int, BrokerAddress]:
         """All that have a partition."""
-        return {place.broker: BrokerAddress(place.broker, "h", 1) for partitions in self._state().values() for place in partitions}
+        return {
+            place.broker: BrokerAddress(place.broker, "h", 1)
+            for partitions in self._state().values()
+            for place in partitions
+        }
 
     def topics(self) -> list[str]:
         """All."""
@@ -63,19 +67,34 @@ class FindPlacesTests(SourceCase):
             (Selection(pattern="a."), [True, True, False]),
             (Selection(assigned={"ab": (HERE,)}), [True, False, False]),
         ):
-            self.assertEqual([isSelected(selection, place) for place in (Place("ab", HERE), Place("ab", AWAY), Place("abc", HERE))], expected)
+            self.assertEqual(
+                [
+                    isSelected(selection, place)
+                    for place in (Place("ab", HERE), Place("ab", AWAY), Place("abc", HERE))
+                ],
+                expected,
+            )
 
     def test_selections(self) -> None:
         """Named topics, topics that match as a whole, or partitions that are given, whether somebody has them or not."""
         view: IClusterView = Registry({"a": [HERE], "ab": [HERE, AWAY], "b": [AWAY]})
         self.assertEqual(findPlaces(view, Selection(topics=("b", "a"))), [("a", HERE), ("b", AWAY)])
-        self.assertEqual(findPlaces(view, Selection(pattern="a.*")), [("a", HERE), ("ab", HERE), ("ab", AWAY)])
+        self.assertEqual(
+            findPlaces(view, Selection(pattern="a.*")), [("a", HERE), ("ab", HERE), ("ab", AWAY)]
+        )
         self.assertEqual(findPlaces(view, Selection(pattern="x")), [])
         self.assertEqual(findPlaces(view, Selection(assigned={"x": (AWAY,)})), [("x", AWAY)])
 
     def test_noSuchTopic(self) -> None:
         """A topic that is named and that nobody has is an error."""
-        self.assertIn("topic x", str(self.assertRaises(NoBrokersError, findPlaces, Registry({}), Selection(topics=("x",)))))
+        self.assertIn(
+            "topic x",
+            str(
+                self.assertRaises(
+                    NoBrokersError, findPlaces, Registry({}), Selection(topics=("x",))
+                )
+            ),
+        )
 
 
 class ClusterTests(SourceCase):
@@ -90,32 +109,47 @@ class ClusterTests(SourceCase):
     def test_expected(self) -> None:
         """Partitions that should be there are looked for several times."""
         cluster = self.cluster({"t": [HERE]}, {"t": [HERE]}, {"t": [HERE, AWAY]})
-        self.assertEqual(cluster.places(Selection(topics=("t",)), [Place("t", AWAY)]), [("t", HERE), ("t", AWAY)])
+        self.assertEqual(
+            cluster.places(Selection(topics=("t",)), [Place("t", AWAY)]), [("t", HERE), ("t", AWAY)]
+        )
         self.assertEqual(self.pauses, [0.1, 0.2])
 
     def test_expectedInVain(self) -> None:
         """What is there in the end is the answer, and the caller sees what is missing."""
-        self.assertEqual(self.cluster({"t": [HERE]}).places(Selection(topics=("t",)), [Place("t", AWAY)]), [("t", HERE)])
+        self.assertEqual(
+            self.cluster({"t": [HERE]}).places(Selection(topics=("t",)), [Place("t", AWAY)]),
+            [("t", HERE)],
+        )
         self.assertEqual(len(self.pauses), 2)
 
     def test_noBrokerForAMoment(self) -> None:
         """A topic that nobody has for a moment is found; one that nobody has is an error that says how often it was looked for."""
-        self.assertEqual(self.cluster({}, {"t": [HERE]}).places(Selection(topics=("t",))), [("t", HERE)])
+        self.assertEqual(
+            self.cluster({}, {"t": [HERE]}).places(Selection(topics=("t",))), [("t", HERE)]
+        )
         error = self.assertRaises(NoBrokersError, self.cluster({}).places, Selection(topics=("t",)))
         self.assertIn("topic t (looked for 3 times)", str(error))
 
     def test_zookeeperAway(self) -> None:
         """A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error."""
         cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
-        self.assertEqual([cluster.places(Selection(topics=("t",))) for _time in range(2)], [[("t", HERE)]] * 2)
-        self.assertRaises(ZookeeperTimeoutException, self.cluster(ZookeeperTimeoutException("late")).places, Selection(topics=("t",)))
+        self.assertEqual(
+            [cluster.places(Selection(topics=("t",))) for _time in range(2)], [[("t", HERE)]] * 2
+        )
+        self.assertRaises(
+            ZookeeperTimeoutException,
+            self.cluster(ZookeeperTimeoutException("late")).places,
+            Selection(topics=("t",)),
+        )
 
     def test_brokers(self) -> None:
         """Brokers that should be there are looked for, and one that stays away is an error that says which there are."""
         with self.cluster({"t": []}, {"t": [HERE, AWAY]}).brokers([1]) as brokers:
             self.assertEqual(brokers.address(1).port, 1)
         error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, [0, 7, 8])
-        self.assertEqual(str(error), "there is no broker 7, though it was looked for 3 times; there are 0")
+        self.assertEqual(
+            str(error), "there is no broker 7, though it was looked for 3 times; there are 0"
+        )
 
     def test_addressesWithoutZookeeper(self) -> None:
         """Without ZooKeeper brokers are where they were; one that was not there is no guess, but an error that says that ZooKeeper is away."""
@@ -124,7 +158,9 @@ class ClusterTests(SourceCase):
             with cluster.brokers([0]) as brokers:
                 self.assertEqual(brokers.address(0).port, 1)
         self.assertRaises(ZookeeperTimeoutException, cluster.brokers, [0, 1])
-        self.assertRaises(ZookeeperTimeoutException, self.cluster(ZookeeperTimeoutException("late")).brokers, [0])
+        self.assertRaises(
+            ZookeeperTimeoutException, self.cluster(ZookeeperTimeoutException("late")).brokers, [0]
+        )
 
     def test_listedBrokerDown(self) -> None:
         """A broker of a list that gives no answer is looked for again, and then is an error."""

@@ -35,7 +35,10 @@ class DataSourceTests(SynchronousTestCase):
         """The columns that Spark is told of are those of the batches, type by type; nobody can ask for others."""
         self.assertEqual(to_arrow_schema(self.source().schema(), timezone="UTC"), ARROW_SCHEMA)
         for ask in (self.source(subscribe="t").reader, self.source(subscribe="t").streamReader):
-            self.assertIn("are fixed: struct<key:binary,", str(self.assertRaises(ConfigurationError, ask, VALUE)))
+            self.assertIn(
+                "are fixed: struct<key:binary,",
+                str(self.assertRaises(ConfigurationError, ask, VALUE)),
+            )
 
     def test_parts(self) -> None:
         """Readers and writers for batches and streams, with their options checked."""
@@ -51,9 +54,13 @@ class DataSourceTests(SynchronousTestCase):
     def test_endlessStream(self) -> None:
         """A stream has no end to be given."""
         source = self.source(subscribe="t", endingOffsets='{"t": {"0-0": 5}}')
-        self.assertIn("endingOffsets", str(self.assertRaises(ConfigurationError, source.streamReader, SCHEMA)))
+        self.assertIn(
+            "endingOffsets", str(self.assertRaises(ConfigurationError, source.streamReader, SCHEMA))
+        )
 
     def test_overwrite(self) -> None:
         """Nothing can be overwritten."""
         for ask in (self.source(topic="t").writer, self.source(topic="t").streamWriter):
-            self.assertIn("not overwritten", str(self.assertRaises(ConfigurationError, ask, VALUE, True)))
+            self.assertIn(
+                "not overwritten", str(self.assertRaises(ConfigurationError, ask, VALUE, True))
+            )

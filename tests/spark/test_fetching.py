@@ -33,7 +33,9 @@ class ReadingTests(RangeReaderCase):
 
     def test_allOfIt(self) -> None:
         """Every message of several segments, plain and compressed, with fetches of any size."""
-        self.broker.log().append(encodeSet(PAYLOADS), encodeSet(PAYLOADS, GZIP), encodeSet(PAYLOADS))
+        self.broker.log().append(
+            encodeSet(PAYLOADS), encodeSet(PAYLOADS, GZIP), encodeSet(PAYLOADS)
+        )
         end = self.broker.log().end
         for size in (64, 100, 1_000, 1_000_000):
             self.assertEqual(self.read(0, end, fetchSize=size), PAYLOADS * 3)
@@ -44,7 +46,9 @@ class ReadingTests(RangeReaderCase):
         self.broker.log().append(b"".join(entries))
         end, cut = self.broker.log().end, 0
         for index, entry in enumerate(entries):
-            self.assertEqual((self.read(0, cut), self.read(cut, end)), (PAYLOADS[:index], PAYLOADS[index:]))
+            self.assertEqual(
+                (self.read(0, cut), self.read(cut, end)), (PAYLOADS[:index], PAYLOADS[index:])
+            )
             cut += len(entry)
 
     def test_noBoundary(self) -> None:
@@ -67,9 +71,17 @@ class ReadingTests(RangeReaderCase):
         """A message larger than a fetch is fetched by its own size; one larger than is allowed is an error that names offset and size."""
         self.broker.log().append(encodeSet([b"small", b"x" * 5_000, b"small"]))
         self.assertEqual(len(self.read(0, self.broker.log().end, fetchSize=64)), 3)
-        self.assertEqual([request.sizeMax for request in self.broker.requests if isinstance(request, Fetch)][:3], [64, 64, 5_010])
-        text = self.failure(UnreadableError, 0, self.broker.log().end, fetchSize=64, fetchSizeMax=5_000)
-        self.assertEqual(text, "topic clicks, partition 0-0, offset 15: the entry there has 5010 bytes, more than fetchSizeMax=5000, or is corrupt")
+        self.assertEqual(
+            [request.sizeMax for request in self.broker.requests if isinstance(request, Fetch)][:3],
+            [64, 64, 5_010],
+        )
+        text = self.failure(
+            UnreadableError, 0, self.broker.log().end, fetchSize=64, fetchSizeMax=5_000
+        )
+        self.assertEqual(
+            text,
+            "topic clicks, partition 0-0, offset 15: the entry there has 5010 bytes, more than fetchSizeMax=5000, or is corrupt",
+        )
 
     def test_corrupt(self) -> None:
         """A bad checksum, a size that is none, and a wrapper that cannot be opened are errors that name topic, partition and offset."""
@@ -88,7 +100,10 @@ class ReadingTests(RangeReaderCase):
     def test_errorCode(self) -> None:
         """An error code other than "out of range" is an error that names topic, partition and offset."""
         self.broker.partitionCount = 0
-        self.assertIn("topic clicks, partition 0-0, offset 3: The partition number", self.failure(UnreadableError, 3, 9))
+        self.assertIn(
+            "topic clicks, partition 0-0, offset 3: The partition number",
+            self.failure(UnreadableError, 3, 9),
+        )
 
 
 class ChangingTests(RangeReaderCase):
@@ -111,14 +126,22 @@ class ChangingTests(RangeReaderCase):
         """Data that are deleted before they are read are an error that names both offsets; or are left out, and what is left comes exactly."""
         for flag in (True, False):
             self.broker.logs.clear()
-            starts = self.broker.log().append(*[encodeSet([b"%d" % number] * 10) for number in range(4)])
+            starts = self.broker.log().append(
+                *[encodeSet([b"%d" % number] * 10) for number in range(4)]
+            )
             self.deleteAtFetch(2, lambda starts=starts: self.broker.log().deleteBefore(starts[2]))
             end = self.broker.log().end
             if flag:
                 text = self.failure(DataLossError, 0, end, fetchSize=110)
-                self.assertIn(f"offset {starts[1]}: it was deleted before it was read; the earliest that is left is {starts[2]}", text)
+                self.assertIn(
+                    f"offset {starts[1]}: it was deleted before it was read; the earliest that is left is {starts[2]}",
+                    text,
+                )
             else:
-                self.assertEqual(self.read(0, end, fetchSize=110, failOnDataLoss="false"), [b"0"] * 10 + [b"2"] * 10 + [b"3"] * 10)
+                self.assertEqual(
+                    self.read(0, end, fetchSize=110, failOnDataLoss="false"),
+                    [b"0"] * 10 + [b"2"] * 10 + [b"3"] * 10,
+                )
 
     def test_allDeleted(self) -> None:
         """A split all of which is gone gives nothing, when that may be."""
@@ -130,7 +153,10 @@ class ChangingTests(RangeReaderCase):
         """A log that ends before the range does was emptied, which is no less an error; or the rest is left out."""
         self.broker.log().append(encodeSet([b"left"]))
         end = self.broker.log().end
-        self.assertIn(f"the log ends at {end}, before {end + 50}, where it ended when this was planned", self.failure(DataLossError, 0, end + 50))
+        self.assertIn(
+            f"the log ends at {end}, before {end + 50}, where it ended when this was planned",
+            self.failure(DataLossError, 0, end + 50),
+        )
         self.assertEqual(self.read(0, end + 50, failOnDataLoss="false"), [b"left"])
         self.broker.logs.clear()
         self.assertEqual(self.read(5, end, failOnDataLoss="false"), [])
@@ -142,10 +168,15 @@ class ChangingTests(RangeReaderCase):
         self.broker.log().fetch = lambda offset, sizeMax: next(answers, fetch(offset, sizeMax))  # type: ignore[method-assign]
         self.assertEqual(self.read(0, 13), [b"one"])
         self.broker.log().fetch = lambda offset, sizeMax: b""  # type: ignore[method-assign]
-        self.assertIn("the broker gives nothing, though it has 0 to 13", self.failure(ConnectionError, 0, 13))
+        self.assertIn(
+            "the broker gives nothing, though it has 0 to 13", self.failure(ConnectionError, 0, 13)
+        )
 
     def test_halfAnEntry(self) -> None:
         """A broker that always gives less than an entry is an error, after some tries."""
         self.broker.log().append(encodeSet([b"one"]))
         self.broker.log().fetch = lambda offset, sizeMax: encodeMessage(b"one")[:7]  # type: ignore[method-assign]
-        self.assertIn("the entry there has 13 bytes, of which the broker gives 7", self.failure(ConnectionError, 0, 13))
+        self.assertIn(
+            "the entry there has 13 bytes, of which the broker gives 7",
+            self.failure(ConnectionError, 0, 13),
+        )

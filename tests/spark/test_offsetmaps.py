@@ -20,12 +20,19 @@ class OffsetMapTests(SynchronousTestCase):
         """A topic has offsets by partition; -1 and -2 are some, and so is the largest that there can be."""
         text = '{"b.c": {"1-0": -2, "0-2147483647": 9223372036854775807}, "\u00fc": {"0-0": -1}, "a": {}}'
         large = BrokerPartition(0, 2**31 - 1)
-        expected = {"b.c": {BrokerPartition(1, 0): -2, large: 2**63 - 1}, "ü": {BrokerPartition(0, 0): -1}, "a": {}}
+        expected = {
+            "b.c": {BrokerPartition(1, 0): -2, large: 2**63 - 1},
+            "ü": {BrokerPartition(0, 0): -1},
+            "a": {},
+        }
         self.assertEqual(parseOffsets("startingOffsets", text), expected)
 
     def test_assignment(self) -> None:
         """A topic has a list of partitions, each of which counts once."""
-        self.assertEqual(parseAssignment("assign", '{"t": ["1-0", "0-3", "1-0"]}'), {"t": (BrokerPartition(0, 3), BrokerPartition(1, 0))})
+        self.assertEqual(
+            parseAssignment("assign", '{"t": ["1-0", "0-3", "1-0"]}'),
+            {"t": (BrokerPartition(0, 3), BrokerPartition(1, 0))},
+        )
 
     def test_refusals(self) -> None:
         """What is no map of offsets is refused, and the text says what is wrong."""

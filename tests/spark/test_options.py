@@ -33,24 +33,40 @@ class SourceOptionsTests(SynchronousTestCase):
         options = sourceOptions(LEAST)
         self.assertEqual(options.cluster.brokers, (BrokerAddress(0, "h", 1),))
         self.assertEqual(options.selection, Selection(topics=("t",)))
-        self.assertEqual((options.starting, options.ending, options.startingTimestampMs), (None, LATEST, None))
+        self.assertEqual(
+            (options.starting, options.ending, options.startingTimestampMs), (None, LATEST, None)
+        )
         self.assertTrue(options.failOnDataLoss)
         self.assertEqual((options.minPartitionCount, options.triggerSizeMax), (0, 0))
 
     def test_keysInAnyCase(self) -> None:
         """Spark passes on keys in lower case; users write them as they like."""
-        options = sourceOptions({"ZOOKEEPER": "h:2181/root", "subscribepattern": "a.*", "FAILONDATALOSS": "False", "startingoffsets": "Latest"})
-        self.assertEqual((options.cluster.zookeeper, options.selection.pattern, options.failOnDataLoss), ("h:2181/root", "a.*", False))
+        options = sourceOptions(
+            {
+                "ZOOKEEPER": "h:2181/root",
+                "subscribepattern": "a.*",
+                "FAILONDATALOSS": "False",
+                "startingoffsets": "Latest",
+            }
+        )
+        self.assertEqual(
+            (options.cluster.zookeeper, options.selection.pattern, options.failOnDataLoss),
+            ("h:2181/root", "a.*", False),
+        )
         self.assertEqual(options.starting, LATEST)
 
     def test_views(self) -> None:
         """ZooKeeper or a list says who is there."""
-        self.assertIsInstance(sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(), ZookeeperView)
+        self.assertIsInstance(
+            sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(), ZookeeperView
+        )
         self.assertIsInstance(sourceOptions(LEAST).cluster.view(), StaticView)
 
     def test_secret(self) -> None:
         """A password is for ZooKeeper, and not shown."""
-        cluster = sourceOptions({"zookeeper": "h:2181", "subscribe": "t", "zookeeperDigest": "me:secret"}).cluster
+        cluster = sourceOptions(
+            {"zookeeper": "h:2181", "subscribe": "t", "zookeeperDigest": "me:secret"}
+        ).cluster
         self.assertEqual(cluster.access.settings().zookeeperDigest, "me:secret")
         self.assertNotIn("secret", repr(cluster))
         self.assertNotIn("secret", self.refusal(**LEAST, zookeeperDigest="secret"))
@@ -61,14 +77,28 @@ class SourceOptionsTests(SynchronousTestCase):
         does not go to workers.
         """
         path = self.mktemp()
-        Path(path).write_text("zk.digest=me:secret\nzk.acl=private\nbroker.endpoint=tls:{host}:{port}:trustRoots=/ca\nproducer.type=sync\n", encoding="utf-8")
-        cluster = sourceOptions({**LEAST, "config": path, "zookeeperAcl": "open", "brokerEndpoint": "tcp:{host}:1{port}"}).cluster
-        self.assertEqual(cluster.access.settings(), AccessSettings("me:secret", "open", "tcp:{host}:1{port}"))
+        Path(path).write_text(
+            "zk.digest=me:secret\nzk.acl=private\nbroker.endpoint=tls:{host}:{port}:trustRoots=/ca\nproducer.type=sync\n",
+            encoding="utf-8",
+        )
+        cluster = sourceOptions(
+            {
+                **LEAST,
+                "config": path,
+                "zookeeperAcl": "open",
+                "brokerEndpoint": "tcp:{host}:1{port}",
+            }
+        ).cluster
+        self.assertEqual(
+            cluster.access.settings(), AccessSettings("me:secret", "open", "tcp:{host}:1{port}")
+        )
         self.assertNotIn(b"secret", pickle.dumps(cluster))
         self.assertEqual(pickle.loads(pickle.dumps(cluster)), cluster)
         self.assertEqual(cluster.endpoint(BrokerAddress(0, "h", 92)), Endpoint("h", 192))
         os.unlink(path)
-        self.assertIn(path, str(self.assertRaises(ConfigurationError, cluster.view().partitions, "t")))
+        self.assertIn(
+            path, str(self.assertRaises(ConfigurationError, cluster.view().partitions, "t"))
+        )
         self.assertIn(path, self.refusal(**LEAST, config=path))
 
     def test_wrongAccess(self) -> None:
@@ -78,20 +108,44 @@ class SourceOptionsTests(SynchronousTestCase):
 
     def test_selections(self) -> None:
         """Topics are listed, matched, or given with their partitions."""
-        self.assertEqual(sourceOptions({**LEAST, "subscribe": " a, b,,a "}).selection.topics, ("a", "b"))
+        self.assertEqual(
+            sourceOptions({**LEAST, "subscribe": " a, b,,a "}).selection.topics, ("a", "b")
+        )
         assigned = sourceOptions({"brokers": "h:1", "assign": '{"t": ["2-1"]}'}).selection.assigned
         self.assertEqual(assigned, {"t": (BrokerPartition(2, 1),)})
 
     def test_positions(self) -> None:
         """Words, maps and times say where to begin and to end."""
-        options = sourceOptions({**LEAST, "startingOffsets": "earliest", "endingOffsets": '{"t": {"0-0": 5}}'})
-        self.assertEqual((options.starting, options.ending), (EARLIEST, {"t": {BrokerPartition(0, 0): 5}}))
-        self.assertEqual(sourceOptions({**LEAST, "startingTimestamp": "17"}).startingTimestampMs, 17)
+        options = sourceOptions(
+            {**LEAST, "startingOffsets": "earliest", "endingOffsets": '{"t": {"0-0": 5}}'}
+        )
+        self.assertEqual(
+            (options.starting, options.ending), (EARLIEST, {"t": {BrokerPartition(0, 0): 5}})
+        )
+        self.assertEqual(
+            sourceOptions({**LEAST, "startingTimestamp": "17"}).startingTimestampMs, 17
+        )
 
     def test_sizes(self) -> None:
         """A fetch is never more than the largest that is allowed."""
-        options = sourceOptions({**LEAST, "fetchSize": "1000000", "fetchSizeMax": "500000", "minPartitions": "8", "maxBytesPerTrigger": "9"})
-        self.assertEqual((options.fetchSize, options.fetchSizeMax, options.minPartitionCount, options.triggerSizeMax), (500_000, 500_000, 8, 9))
+        options = sourceOptions(
+            {
+                **LEAST,
+                "fetchSize": "1000000",
+                "fetchSizeMax": "500000",
+                "minPartitions": "8",
+                "maxBytesPerTrigger": "9",
+            }
+        )
+        self.assertEqual(
+            (
+                options.fetchSize,
+                options.fetchSizeMax,
+                options.minPartitionCount,
+                options.triggerSizeMax,
+            ),
+            (500_000, 500_000, 8, 9),
+        )
 
     def test_unknownKey(self) -> None:
         """A misspelt key is refused with its nearest neighbour; what Spark adds of its own is let through."""
@@ -117,7 +171,9 @@ class SourceOptionsTests(SynchronousTestCase):
             ({"minPartitions": "many"}, "minPartitions=many: it is no whole number"),
             ({"minPartitions": "0"}, "minPartitions=0: it must be from 1"),
         ):
-            options = {key: value for key, value in {**LEAST, **change}.items() if value is not None}
+            options = {
+                key: value for key, value in {**LEAST, **change}.items() if value is not None
+            }
             self.assertIn(reason, self.refusal(**options))
 
 
@@ -126,10 +182,30 @@ class SinkOptionsTests(SynchronousTestCase):
 
     def test_options(self) -> None:
         """Topic, codec and sizes."""
-        options = sinkOptions({"brokers": "3:h:1", "topic": "t", "compression": "Snappy", "maxMessageSize": "5", "batchSize": "7"})
-        self.assertEqual((options.topic, options.codec, options.payloadSizeMax, options.batchSize), ("t", SNAPPY, 5, 7))
+        options = sinkOptions(
+            {
+                "brokers": "3:h:1",
+                "topic": "t",
+                "compression": "Snappy",
+                "maxMessageSize": "5",
+                "batchSize": "7",
+            }
+        )
+        self.assertEqual(
+            (options.topic, options.codec, options.payloadSizeMax, options.batchSize),
+            ("t", SNAPPY, 5, 7),
+        )
 
     def test_refusals(self) -> None:
         """A codec that is none, and options of the other side."""
-        self.assertIn("compression=zip", str(self.assertRaises(ConfigurationError, sinkOptions, {"brokers": "h:1", "compression": "zip"})))
-        self.assertIn("no option subscribe", str(self.assertRaises(ConfigurationError, sinkOptions, LEAST)))
+        self.assertIn(
+            "compression=zip",
+            str(
+                self.assertRaises(
+                    ConfigurationError, sinkOptions, {"brokers": "h:1", "compression": "zip"}
+                )
+            ),
+        )
+        self.assertIn(
+            "no option subscribe", str(self.assertRaises(ConfigurationError, sinkOptions, LEAST))
+        )

@@ -16,7 +16,10 @@ PARTITIONS = [BrokerPartition(0, 0), BrokerPartition(0, 1), BrokerPartition(1, 0
 
 def ranges(sizes: list[tuple[int, int]]) -> list[Range]:
     """One for each partition."""
-    return [Range("t", partition, start, start + size) for partition, (start, size) in zip(PARTITIONS, sizes, strict=False)]
+    return [
+        Range("t", partition, start, start + size)
+        for partition, (start, size) in zip(PARTITIONS, sizes, strict=False)
+    ]
 
 
 class CutTests(SynchronousTestCase):
@@ -27,7 +30,9 @@ class CutTests(SynchronousTestCase):
         st.integers(0, 20),
         st.lists(st.integers(0, 1_200), max_size=30).map(lambda starts: sorted({0, *starts})),
     )
-    def test_nothingIsLostOrDoubled(self, sizes: list[tuple[int, int]], countMin: int, starts: list[int]) -> None:
+    def test_nothingIsLostOrDoubled(
+        self, sizes: list[tuple[int, int]], countMin: int, starts: list[int]
+    ) -> None:
         """The splits of a range stand edge to edge, none is empty, and each edge inside is the start of a segment."""
         whole = ranges(sizes)
         found = cutRanges(whole, countMin, lambda each: starts)
@@ -45,7 +50,9 @@ class CutTests(SynchronousTestCase):
     def test_asMany(self) -> None:
         """Where there are segments enough there are as many splits as were asked for, of about the same size, the larger partition in more."""
         found = cutRanges(ranges([(0, 900), (0, 300)]), 8, lambda each: list(range(0, 1_000, 10)))
-        self.assertEqual([part.partition for part in found], [PARTITIONS[0]] * 6 + [PARTITIONS[1]] * 2)
+        self.assertEqual(
+            [part.partition for part in found], [PARTITIONS[0]] * 6 + [PARTITIONS[1]] * 2
+        )
         self.assertEqual({part.size for part in found}, {150})
 
     def test_oneSegment(self) -> None:

@@ -13,7 +13,9 @@ from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.plan import Range
 from pylogbroker.spark.progress import decodeProgress, encodeProgress, sharesOf
 
-PLACES = st.tuples(st.sampled_from(("a", "b.c")), st.builds(BrokerPartition, st.integers(0, 3), st.integers(0, 3)))
+PLACES = st.tuples(
+    st.sampled_from(("a", "b.c")), st.builds(BrokerPartition, st.integers(0, 3), st.integers(0, 3))
+)
 
 
 def ranges(offsets: dict[Place, tuple[int, int]]) -> dict[Place, Range]:
@@ -24,19 +26,33 @@ def ranges(offsets: dict[Place, tuple[int, int]]) -> dict[Place, Range]:
 class ProgressTests(SynchronousTestCase):
     """What a checkpoint keeps."""
 
-    @given(st.dictionaries(PLACES, st.tuples(st.integers(0, 2**40), st.integers(0, 2**20)), max_size=5))
+    @given(
+        st.dictionaries(PLACES, st.tuples(st.integers(0, 2**40), st.integers(0, 2**20)), max_size=5)
+    )
     def test_roundTrip(self, offsets: dict[Place, tuple[int, int]]) -> None:
         """What goes into a checkpoint comes out of it, through JSON and whatever the order."""
         found = ranges(offsets)
         self.assertEqual(decodeProgress(json.loads(json.dumps(encodeProgress(found)))), found)
-        self.assertEqual(json.dumps(encodeProgress(found)), json.dumps(encodeProgress(dict(reversed(found.items())))))
+        self.assertEqual(
+            json.dumps(encodeProgress(found)),
+            json.dumps(encodeProgress(dict(reversed(found.items())))),
+        )
 
     def test_foreign(self) -> None:
         """A checkpoint of something else is refused."""
-        for kept in ({"t": {"0-0": 5}}, {"t": {"0-0": {"from": 1}}}, {"t": 5}, {"t": {"zero": {"from": 1, "to": 2}}}, {"t": {"0-0": {"from": "x", "to": 2}}}):
+        for kept in (
+            {"t": {"0-0": 5}},
+            {"t": {"0-0": {"from": 1}}},
+            {"t": 5},
+            {"t": {"zero": {"from": 1, "to": 2}}},
+            {"t": {"0-0": {"from": "x", "to": 2}}},
+        ):
             self.assertRaises(PylogbrokerError, decodeProgress, kept)
 
-    @given(st.dictionaries(PLACES, st.tuples(st.just(0), st.integers(0, 10_000)), max_size=5), st.integers(1, 20_000))
+    @given(
+        st.dictionaries(PLACES, st.tuples(st.just(0), st.integers(0, 10_000)), max_size=5),
+        st.integers(1, 20_000),
+    )
     def test_shares(self, offsets: dict[Place, tuple[int, int]], sizeMax: int) -> None:
         """All fits, or the shares are in proportion and add up to the limit, give or take a byte for each."""
         found = ranges(offsets)

@@ -71,7 +71,9 @@ class RangesTests(SourceCase):
 
     def test_backwards(self) -> None:
         """A range that ends before it begins is refused."""
-        self.assertRaises(ConfigurationError, self.ends, startingOffsets=self.at(3), endingOffsets=self.at(2))
+        self.assertRaises(
+            ConfigurationError, self.ends, startingOffsets=self.at(3), endingOffsets=self.at(2)
+        )
 
     def test_named(self) -> None:
         """A map of offsets names every partition that is read and no other, and what it names is expected."""
@@ -80,7 +82,19 @@ class RangesTests(SourceCase):
         checkNamed("startingOffsets", options.starting, [Place("clicks", HERE)])
         checkNamed("startingOffsets", None, [Place("clicks", HERE)])
         other = BrokerPartition(1, 0)
-        text = str(self.assertRaises(ConfigurationError, checkNamed, "startingOffsets", options.starting, [Place("clicks", HERE), Place("clicks", other)]))
+        text = str(
+            self.assertRaises(
+                ConfigurationError,
+                checkNamed,
+                "startingOffsets",
+                options.starting,
+                [Place("clicks", HERE), Place("clicks", other)],
+            )
+        )
         self.assertIn("startingOffsets says nothing of topic clicks, partition 1-0", text)
-        text = str(self.assertRaises(ConfigurationError, checkNamed, "startingOffsets", options.starting, []))
+        text = str(
+            self.assertRaises(
+                ConfigurationError, checkNamed, "startingOffsets", options.starting, []
+            )
+        )
         self.assertIn("startingOffsets names topic clicks, partition 0-0, which is not there", text)

@@ -21,7 +21,12 @@ class ReadSplitTests(SourceCase):
     def batches(self, *sets: bytes, **options: Any) -> list[pa.RecordBatch]:
         """Of a log that has these."""
         self.broker.log().append(*sets)
-        return list(readSplit(Split(self.range(0, self.broker.log().end), self.broker.address), self.options(**options)))
+        return list(
+            readSplit(
+                Split(self.range(0, self.broker.log().end), self.broker.address),
+                self.options(**options),
+            )
+        )
 
     def test_columns(self) -> None:
         """All columns, for plain messages and for those inside a wrapper."""
@@ -43,9 +48,16 @@ class ReadSplitTests(SourceCase):
     def test_batchSizes(self) -> None:
         """Batches have ten thousand rows, and the last what is left, wherever fetches and sets end."""
         payloads = [b"%d" % number for number in range(25_000)]
-        batches = self.batches(encodeSet(payloads[:3]), encodeSet(payloads[3:24_000], GZIP), encodeSet(payloads[24_000:]), fetchSize=1_000)
+        batches = self.batches(
+            encodeSet(payloads[:3]),
+            encodeSet(payloads[3:24_000], GZIP),
+            encodeSet(payloads[24_000:]),
+            fetchSize=1_000,
+        )
         self.assertEqual([batch.num_rows for batch in batches], [10_000, 10_000, 5_000])
-        self.assertEqual([value for batch in batches for value in batch.column("value").to_pylist()], payloads)
+        self.assertEqual(
+            [value for batch in batches for value in batch.column("value").to_pylist()], payloads
+        )
 
     def test_largeMessages(self) -> None:
         """Few large messages make a batch: what is held is bounded in bytes, too."""

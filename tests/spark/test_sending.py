@@ -7,7 +7,14 @@ from random import Random
 from typing import Any
 
 from pylogbroker.cluster.partitioning import defaultPartitioner
-from pylogbroker.errors import ConfigurationError, ConnectionError, EncodingError, InvalidKeyError, MessageTooLargeError, NoBrokersError  # noqa: A004
+from pylogbroker.errors import (
+    ConfigurationError,
+    ConnectionError,
+    EncodingError,
+    InvalidKeyError,
+    MessageTooLargeError,
+    NoBrokersError,
+)  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import BrokerPartition
 from pylogbroker.spark import sending as module
@@ -29,7 +36,12 @@ class SendingTests(SourceCase):
 
     def sending(self, view: Any = None, **options: Any) -> Sending:
         """To both brokers."""
-        found = sinkOptions({"brokers": f"{self.broker.listed},{self.other.listed}", **{key: str(value) for key, value in options.items()}})
+        found = sinkOptions(
+            {
+                "brokers": f"{self.broker.listed},{self.other.listed}",
+                **{key: str(value) for key, value in options.items()},
+            }
+        )
         sending = Sending(found, view or found.cluster.view(), lambda: next(self.chances, 0.0))
         self.addCleanup(sending.abandon)
         return sending
@@ -37,11 +49,20 @@ class SendingTests(SourceCase):
     def taken(self, broker: LogBroker, partition: int = 0, topic: str = "clicks") -> list[bytes]:
         """What a partition has."""
         log = broker.log(topic, partition)
-        return [payload for base in sorted(log.segments) for payload, _ in MessageSet(log.segments[base]).payloads()]
+        return [
+            payload
+            for base in sorted(log.segments)
+            for payload, _ in MessageSet(log.segments[base]).payloads()
+        ]
 
     def setCount(self) -> int:
         """How many sets have come."""
-        return sum(len(request.sets) for broker in (self.broker, self.other) for request in broker.requests if isinstance(request, Produce))
+        return sum(
+            len(request.sets)
+            for broker in (self.broker, self.other)
+            for request in broker.requests
+            if isinstance(request, Produce)
+        )
 
     def test_keys(self) -> None:
         """A key goes where every producer sends it, whether it is text, bytes or a number; each partition keeps the order."""
@@ -53,7 +74,10 @@ class SendingTests(SourceCase):
             wanted[defaultPartitioner(key, 3)].append(b"value %d" % number)
         sending.close()
         self.assertEqual(sending.sentCount, 60)
-        self.assertEqual([self.taken(self.broker), self.taken(self.other), self.taken(self.other, 1)], [wanted[index] for index in range(3)])
+        self.assertEqual(
+            [self.taken(self.broker), self.taken(self.other), self.taken(self.other, 1)],
+            [wanted[index] for index in range(3)],
+        )
 
     def test_withoutKey(self) -> None:
         """Rows without a key go to a partition by chance, and to another when a set is full."""
@@ -63,7 +87,9 @@ class SendingTests(SourceCase):
             sending.add("clicks", None, b"%d" % number)
         self.assertEqual(sending.sentCount, 3)
         sending.close()
-        self.assertEqual((self.taken(self.other, 1), self.taken(self.broker)), ([b"0", b"1", b"2"], [b"3"]))
+        self.assertEqual(
+            (self.taken(self.other, 1), self.taken(self.broker)), ([b"0", b"1", b"2"], [b"3"])
+        )
 
     def test_newTopic(self) -> None:
         """A topic that nobody has goes to partition 0 of each broker that is there; without any broker it is an error."""
@@ -73,7 +99,14 @@ class SendingTests(SourceCase):
         sending.add("new", "key", "value")
         sending.close()
         self.assertEqual(self.taken(self.broker, topic="new"), [b"value"])
-        self.assertIn("topic new", str(self.assertRaises(NoBrokersError, self.sending(Registry({})).add, "new", None, "value")))
+        self.assertIn(
+            "topic new",
+            str(
+                self.assertRaises(
+                    NoBrokersError, self.sending(Registry({})).add, "new", None, "value"
+                )
+            ),
+        )
 
     def test_halfRegistered(self) -> None:
         """A broker that is registered for a topic and not at all is an error."""
@@ -86,8 +119,14 @@ class SendingTests(SourceCase):
     def test_badRows(self) -> None:
         """A row without topic or value, a key that is none, a topic that is none, and a message that is too large are errors."""
         sending = self.sending(maxMessageSize=1_000)
-        self.assertIn("without a topic", str(self.assertRaises(EncodingError, sending.add, None, None, "value")))
-        self.assertIn("without a value", str(self.assertRaises(EncodingError, sending.add, "clicks", None, None)))
+        self.assertIn(
+            "without a topic",
+            str(self.assertRaises(EncodingError, sending.add, None, None, "value")),
+        )
+        self.assertIn(
+            "without a value",
+            str(self.assertRaises(EncodingError, sending.add, "clicks", None, None)),
+        )
         self.assertRaises(InvalidKeyError, sending.add, "clicks", 1.5, "value")
         self.assertRaises(ConfigurationError, sending.add, "a/b", None, "value")
         sending.add("clicks", None, b"x" * 1_001)
@@ -110,7 +149,13 @@ class SendingTests(SourceCase):
             sending.add("clicks", b"one", row)
         sending.close()
         place = defaultPartitioner(b"one", 3)
-        self.assertEqual((self.taken(self.other, place - 1) if place else self.taken(self.broker), sending.sentCount), (rows, 7))
+        self.assertEqual(
+            (
+                self.taken(self.other, place - 1) if place else self.taken(self.broker),
+                sending.sentCount,
+            ),
+            (rows, 7),
+        )
 
     def test_largeBatches(self) -> None:
         """With compression a C{batchSize} beyond what a message may have works."""
@@ -144,7 +189,12 @@ class SendingTests(SourceCase):
             sending.add("clicks", number, b"value")
         self.assertRaises(ConnectionError, sending.close)
         self.assertTrue(any(isinstance(request, Produce) for request in self.broker.requests))
-        self.assertTrue(any(isinstance(request, Offsets) and request.time == -1 for request in self.other.requests))
+        self.assertTrue(
+            any(
+                isinstance(request, Offsets) and request.time == -1
+                for request in self.other.requests
+            )
+        )
 
     def test_abandoned(self) -> None:
         """After a failure connections are let go of without another error."""

@@ -12,7 +12,16 @@ from pyspark.sql.types import StructType
 from pylogbroker.errors import ConfigurationError, ConnectionError  # noqa: A004
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.spark.options import SinkOptions, sinkOptions
-from pylogbroker.spark.sink import BatchWriter, StreamWriter, Written, checkColumns, keepWritten, lastWritten, sendAll, sendOnce
+from pylogbroker.spark.sink import (
+    BatchWriter,
+    StreamWriter,
+    Written,
+    checkColumns,
+    keepWritten,
+    lastWritten,
+    sendAll,
+    sendOnce,
+)
 from tests.integration.zookeeperprocess import sharedZookeeper
 from tests.spark.sourcecase import SourceCase
 
@@ -41,7 +50,11 @@ class SinkCase(SourceCase):
     def taken(self, topic: str = "clicks") -> list[bytes]:
         """What the broker has."""
         log = self.broker.log(topic)
-        return [payload for base in sorted(log.segments) for payload, _ in MessageSet(log.segments[base]).payloads()]
+        return [
+            payload
+            for base in sorted(log.segments)
+            for payload, _ in MessageSet(log.segments[base]).payloads()
+        ]
 
 
 class WritingTests(SinkCase):
@@ -54,10 +67,20 @@ class WritingTests(SinkCase):
         for kinds, reason in (
             ({"topic": "string"}, "there is no column value"),
             ({"value": "string"}, "there is no column topic, nor an option topic"),
-            ({"value": "integer", "topic": "string"}, "column value is of type int; it should be one of binary, string"),
-            ({"value": "string", "topic": "string", "key": "double"}, "column key is of type double"),
+            (
+                {"value": "integer", "topic": "string"},
+                "column value is of type int; it should be one of binary, string",
+            ),
+            (
+                {"value": "string", "topic": "string", "key": "double"},
+                "column key is of type double",
+            ),
         ):
-            text = str(self.assertRaises(ConfigurationError, checkColumns, columns(**kinds), self.sink(topic="")))
+            text = str(
+                self.assertRaises(
+                    ConfigurationError, checkColumns, columns(**kinds), self.sink(topic="")
+                )
+            )
             self.assertIn(reason, text)
 
     def test_rows(self) -> None:
@@ -79,7 +102,9 @@ class WritingTests(SinkCase):
     def test_failure(self) -> None:
         """What cannot be sent is an error, not a result."""
         self.broker.before = lambda request: False
-        self.assertRaises(ConnectionError, sendAll, self.sink(timeoutMs="60000"), self.batches({"value": ["a"]}))
+        self.assertRaises(
+            ConnectionError, sendAll, self.sink(timeoutMs="60000"), self.batches({"value": ["a"]})
+        )
 
 
 class RepeatTests(SinkCase):
@@ -92,7 +117,11 @@ class RepeatTests(SinkCase):
         admin = KazooClient(hosts=sharedZookeeper().servers)
         admin.start()
         admin.create(chroot)
-        admin.create(f"{chroot}/brokers/ids/0", f"c:127.0.0.1:{self.broker.address.port}".encode(), makepath=True)
+        admin.create(
+            f"{chroot}/brokers/ids/0",
+            f"c:127.0.0.1:{self.broker.address.port}".encode(),
+            makepath=True,
+        )
         admin.stop()
         admin.close()
 
@@ -106,7 +135,9 @@ class RepeatTests(SinkCase):
         writer.abort([message, None], 0)  # it is not whole: it will come again
         message = sendOnce(options, "query", 0, self.batches({"value": ["a"]}))
         writer.commit([message, None], 0)
-        self.assertEqual(sendOnce(options, "query", 0, self.batches({"value": ["a"]})), Written("query", 0))
+        self.assertEqual(
+            sendOnce(options, "query", 0, self.batches({"value": ["a"]})), Written("query", 0)
+        )
         sendOnce(options, "query", 1, self.batches({"value": ["b"]}))
         sendOnce(options, "another", 0, self.batches({"value": ["c"]}))
         self.assertEqual(self.taken(), [b"a", b"a", b"b", b"c"])
@@ -117,5 +148,7 @@ class RepeatTests(SinkCase):
         StreamWriter(options).commit([Written("query", 1)], 0)
         keepWritten(options, "query", 0)
         for _time in range(2):
-            self.assertEqual(sendOnce(options, "query", 0, self.batches({"value": ["a"]})), Written("query", 1))
+            self.assertEqual(
+                sendOnce(options, "query", 0, self.batches({"value": ["a"]})), Written("query", 1)
+            )
         self.assertEqual(self.taken(), [b"a", b"a"])

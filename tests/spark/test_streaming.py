@@ -58,20 +58,29 @@ class StreamCase(SourceCase):
     def reader(self, **options: Any) -> StreamReader:
         """A query that was started, or started again."""
         listed = f"{self.broker.listed},{self.other.listed}"
-        reader = StreamReader(self.options(**{"brokers": listed, "startingOffsets": "earliest", **options}))
+        reader = StreamReader(
+            self.options(**{"brokers": listed, "startingOffsets": "earliest", **options})
+        )
         reader._cluster = Cluster(self.options(brokers=listed).cluster, self.patience())
         self.addCleanup(reader.stop)
         return reader
 
     def next(self, reader: StreamReader, start: Progress) -> Progress:
         """The end of the next micro-batch, as a checkpoint would have it."""
-        found: Progress = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+        found: Progress = json.loads(
+            json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        )
         return found
 
     def rows(self, reader: StreamReader, end: Progress) -> list[bytes]:
         """Of a micro-batch; Spark may ask with any start."""
         partitions = pickle.loads(pickle.dumps(reader.partitions({}, end)))
-        return [value for partition in partitions for batch in reader.read(partition) for value in batch.column("value").to_pylist()]
+        return [
+            value
+            for partition in partitions
+            for batch in reader.read(partition)
+            for value in batch.column("value").to_pylist()
+        ]
 
 
 class MicroBatchTests(StreamCase):
@@ -112,7 +121,10 @@ class MicroBatchTests(StreamCase):
             batches.append(self.rows(reader, end))
             start = end
         self.assertLessEqual(max(map(len, batches)), 300 // 12 + 2)
-        self.assertEqual(sorted(value for batch in batches for value in batch), [b"%02d" % (number // 10) for number in range(80)] + [b"x"] * 10 + [b"y"] * 10)
+        self.assertEqual(
+            sorted(value for batch in batches for value in batch),
+            [b"%02d" % (number // 10) for number in range(80)] + [b"x"] * 10 + [b"y"] * 10,
+        )
         everything = reader.latestOffset(self.reader().initialOffset(), ReadAllAvailable())
         self.assertEqual(len(self.rows(reader, everything)), 100)
 
@@ -181,7 +193,9 @@ class MicroBatchTests(StreamCase):
 
     def test_namedPartitions(self) -> None:
         """Offsets to begin at must name every partition."""
-        self.assertRaises(ConfigurationError, self.reader(startingOffsets='{"clicks": {"0-0": 0}}').initialOffset)
+        self.assertRaises(
+            ConfigurationError, self.reader(startingOffsets='{"clicks": {"0-0": 0}}').initialOffset
+        )
 
     def test_notStarted(self) -> None:
         """A reader that was never asked anything can be stopped; one for the workers is never more."""
@@ -223,7 +237,10 @@ class LossTests(StreamCase):
         start = self.next(reader, reader.initialOffset())
         self.broker.logs.clear()
         self.broker.log().append(*sets(b"new"))
-        self.assertIn("it was emptied or cut", str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable())))
+        self.assertIn(
+            "it was emptied or cut",
+            str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable())),
+        )
         lenient = self.reader(failOnDataLoss="false")
         end = self.next(lenient, start)
         self.assertEqual(self.rows(lenient, end), [b"new"] * 10)
@@ -237,7 +254,10 @@ class LossTests(StreamCase):
         start = self.next(reader, reader.initialOffset())
         self.broker.partitionCount = 1
         text = str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable()))
-        self.assertIn(f"partition 0-1: no broker has it any more, of which {self.broker.log(partition=1).end} was read", text)
+        self.assertIn(
+            f"partition 0-1: no broker has it any more, of which {self.broker.log(partition=1).end} was read",
+            text,
+        )
         self.assertEqual(len(self.pauses), 2)
         lenient = self.reader(failOnDataLoss="false")
         self.log.append(*sets(b"b"))
@@ -254,8 +274,21 @@ class LossTests(StreamCase):
         reader = self.reader(subscribe="clicks,views")
         start = self.next(reader, reader.initialOffset())
         expected = f"topic views, partition 0-0: the checkpoint has it up to {self.broker.log('views').end}, and it is not subscribed any more"
-        for options in ({"subscribe": "clicks"}, {"subscribe": None, "assign": '{"clicks": ["0-0", "1-0"]}'}):
-            self.assertIn(expected, str(self.assertRaises(DataLossError, self.reader(**options).latestOffset, start, ReadAllAvailable())))
+        for options in (
+            {"subscribe": "clicks"},
+            {"subscribe": None, "assign": '{"clicks": ["0-0", "1-0"]}'},
+        ):
+            self.assertIn(
+                expected,
+                str(
+                    self.assertRaises(
+                        DataLossError,
+                        self.reader(**options).latestOffset,
+                        start,
+                        ReadAllAvailable(),
+                    )
+                ),
+            )
         self.assertEqual(self.pauses, [])
         lenient = self.reader(failOnDataLoss="false")
         self.log.append(*sets(b"b"))

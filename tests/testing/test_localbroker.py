@@ -52,7 +52,10 @@ class ThreeLinesTests(TestCase):
 
     def test_where(self) -> None:
         """It listens on the loopback interface, on a port of its own."""
-        self.assertEqual((self.broker.host, self.broker.endpoint), ("127.0.0.1", f"tcp:127.0.0.1:{self.broker.port}"))
+        self.assertEqual(
+            (self.broker.host, self.broker.endpoint),
+            ("127.0.0.1", f"tcp:127.0.0.1:{self.broker.port}"),
+        )
         self.assertGreater(self.broker.port, 0)
         self.assertTrue(os.path.isdir(self.broker.directory))
 
@@ -71,7 +74,9 @@ class LocalBrokerTests(TestCase):
     async def test_endOfTheReactor(self) -> None:
         """A program that does not stop it ends all the same when it is asked to, and leaves no directory behind."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", PROGRAM], environment, reactor=reactor)
+        output, errors, status = await getProcessOutputAndValue(
+            sys.executable, ["-c", PROGRAM], environment, reactor=reactor
+        )
         self.assertEqual((output, status), (b"ended False\n", 0), errors)
 
     async def test_keptDirectory(self) -> None:
@@ -92,7 +97,9 @@ class LocalBrokerTests(TestCase):
         self.addCleanup(broker.stop)
         await broker.start()
         client = await connect(self, broker.endpoint)
-        client.send(encodeProduce("t", 2, SET), encodeFetch("t", 2, 0, 100), encodeFetch("t", 3, 0, 100))
+        client.send(
+            encodeProduce("t", 2, SET), encodeFetch("t", 2, 0, 100), encodeFetch("t", 3, 0, 100)
+        )
         self.assertEqual(decodeFetch(await client.answer()), (0, b""))
         self.assertEqual(decodeFetch(await client.answer()), (3, b""))
         service = broker.broker.service

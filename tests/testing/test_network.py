@@ -9,9 +9,20 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
-from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import (
+    ConnectingCancelledError,
+    ConnectionAborted,
+    ConnectionDone,
+    ConnectionLost,
+)
 from twisted.internet.error import ConnectionRefusedError as RefusedError
-from twisted.internet.interfaces import IConsumer, IHalfCloseableDescriptor, IPushProducer, IStreamClientEndpoint, ITCPTransport
+from twisted.internet.interfaces import (
+    IConsumer,
+    IHalfCloseableDescriptor,
+    IPushProducer,
+    IStreamClientEndpoint,
+    ITCPTransport,
+)
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import Clock, deferLater
 from twisted.python.failure import Failure
@@ -304,7 +315,9 @@ class SocketPromisesTests(NetworkPromises, TestCase):
             self.farEnds.append(far)
             return far
 
-        self.port: Any = self.reactor.listenTCP(0, Factory.forProtocol(build), interface="127.0.0.1")  # type: ignore[arg-type]
+        self.port: Any = self.reactor.listenTCP(
+            0, Factory.forProtocol(build), interface="127.0.0.1"
+        )  # type: ignore[arg-type]
         self.addCleanup(self.letGo)
 
     async def letGo(self) -> None:
@@ -398,6 +411,9 @@ class PuppetNetworkTests(SynchronousTestCase):
         self.network.accept()
         self.network.refuse()
         self.failureResultOf(connecting[2], RefusedError)
-        self.assertEqual([attempt.state for attempt in self.network.attempts], ["accepted", "cancelled", "refused", "waiting"])
+        self.assertEqual(
+            [attempt.state for attempt in self.network.attempts],
+            ["accepted", "cancelled", "refused", "waiting"],
+        )
         self.assertEqual(self.network.waiting, self.network.attempts[3:])
         self.assertEqual(self.network.waiting[0].name, "broker:1")

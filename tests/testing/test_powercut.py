@@ -169,7 +169,10 @@ class ForgettingTests(SynchronousTestCase):
             self.make("/d/a", b"")
             self.make("/d/b", b"")
 
-        self.assertEqual(self.outcomes(prepare, lambda: tuple(sorted(self.files.list("/d")))), {(), ("a",), ("b",), ("a", "b")})
+        self.assertEqual(
+            self.outcomes(prepare, lambda: tuple(sorted(self.files.list("/d")))),
+            {(), ("a",), ("b",), ("a", "b")},
+        )
 
     def test_renamesAreAllOrNothing(self) -> None:
         """With chance, a renamed file has its old name or its new one."""
@@ -179,7 +182,9 @@ class ForgettingTests(SynchronousTestCase):
             self.files.syncDirectory("/d")
             self.files.rename("/d/a", "/d/b")
 
-        self.assertEqual(self.outcomes(prepare, lambda: tuple(self.files.list("/d"))), {("a",), ("b",)})
+        self.assertEqual(
+            self.outcomes(prepare, lambda: tuple(self.files.list("/d"))), {("a",), ("b",)}
+        )
 
     def test_someUnsyncedBytesSurvive(self) -> None:
         """With chance, an unsynced write survives in any part: not at all, whole, cut, grown without its bytes; synced bytes always do."""
@@ -192,9 +197,15 @@ class ForgettingTests(SynchronousTestCase):
             file.writeAt(2, [b"cdef"])
 
         found = self.outcomes(prepare, lambda: self.found("/d/a"))
-        self.assertTrue({b"AB", b"ABc", b"ABcd", b"ABcdef", b"ABcd\0\0", b"AB\0\0ef", b"AB\0\0\0\0"} <= found, found)
+        self.assertTrue(
+            {b"AB", b"ABc", b"ABcd", b"ABcdef", b"ABcd\0\0", b"AB\0\0ef", b"AB\0\0\0\0"} <= found,
+            found,
+        )
         self.assertTrue(all(isinstance(data, bytes) and data.startswith(b"AB") for data in found))
-        self.assertTrue(any(isinstance(data, bytes) and data[2:3] not in (b"", b"c", b"\0") for data in found), "junk in a grown file")
+        self.assertTrue(
+            any(isinstance(data, bytes) and data[2:3] not in (b"", b"c", b"\0") for data in found),
+            "junk in a grown file",
+        )
 
     def test_someTruncationsSurvive(self) -> None:
         """With chance, an unsynced truncation is lost or not, and what was written behind it may be there in either case."""
@@ -215,10 +226,14 @@ class ForgettingTests(SynchronousTestCase):
         file = self.make("/d/a", b"1")
         self.now = 7
         file.writeAt(0, [b"1"])
-        self.assertEqual((self.files.status("/d/a"), self.files.status("/d")), ((1, 7, False), (0, 5, True)))
+        self.assertEqual(
+            (self.files.status("/d/a"), self.files.status("/d")), ((1, 7, False), (0, 5, True))
+        )
         self.now = 9
         self.files.rename("/d/a", "/d/b")
-        self.assertEqual((self.files.status("/d/b"), self.files.status("/d")), ((1, 7, False), (0, 9, True)))
+        self.assertEqual(
+            (self.files.status("/d/b"), self.files.status("/d")), ((1, 7, False), (0, 9, True))
+        )
 
 
 class PlantedFaultTests(SynchronousTestCase):
@@ -232,7 +247,9 @@ class PlantedFaultTests(SynchronousTestCase):
         """The operation fails as often as was asked, on paths that end so, and has no effect."""
         self.files.fail("write", "a", errno.EIO, 2)
         for _ in range(2):
-            self.assertEqual(self.assertRaises(StorageError, self.file.writeAt, 0, [b"1"]).errno, errno.EIO)
+            self.assertEqual(
+                self.assertRaises(StorageError, self.file.writeAt, 0, [b"1"]).errno, errno.EIO
+            )
         self.assertEqual(self.file.size(), 0)
         self.assertEqual(self.file.writeAt(0, [b"1"]), 1)
         self.files.open("/b", create=True)
@@ -249,7 +266,9 @@ class PlantedFaultTests(SynchronousTestCase):
         self.files.sizeMax = 5
         self.assertEqual(self.file.writeAt(0, [b"123"]), 3)
         self.assertEqual(self.file.writeAt(3, [b"456"]), 2)
-        self.assertEqual(self.assertRaises(StorageError, self.file.writeAt, 5, [b"6"]).errno, errno.ENOSPC)
+        self.assertEqual(
+            self.assertRaises(StorageError, self.file.writeAt, 5, [b"6"]).errno, errno.ENOSPC
+        )
         self.assertEqual(self.file.writeAt(2, [b"xyz"]), 3)
         self.assertEqual(self.files.usedSize, 5)
         self.file.truncate(4)

@@ -18,7 +18,9 @@ class DoubleBench:
     sessionTimeoutMsMin = 500
 
     def __init__(self) -> None:
-        self.server = ZookeeperDouble(reactor, latencyMs=1, sessionTimeoutMsMin=self.sessionTimeoutMsMin)
+        self.server = ZookeeperDouble(
+            reactor, latencyMs=1, sessionTimeoutMsMin=self.sessionTimeoutMsMin
+        )
 
     def client(self, chroot: str = "", session_timeout: int = zookeeper.SESSION_MS) -> Any:
         return self.server.client(session_timeout, chroot)

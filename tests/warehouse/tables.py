@@ -8,7 +8,14 @@ from collections.abc import Mapping
 
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.model import BrokerPartition, Place
-from pylogbroker.warehouse.manifest import COMPACTION, LOAD, LoadedRange, Manifest, TableFile, WindowCount
+from pylogbroker.warehouse.manifest import (
+    COMPACTION,
+    LOAD,
+    LoadedRange,
+    Manifest,
+    TableFile,
+    WindowCount,
+)
 from pylogbroker.warehouse.table import Table, fileName
 from pylogbroker.warehouse.writing import TableWriter
 
@@ -54,15 +61,25 @@ def load(fileSystem: IFileSystem, runId: str, count: int = 10) -> None:
         last = table.last()
         begin = last.positions[PLACE] if last else 0
         number = table.manifestCount() + 1
-        rows: Mapping[int, list[int]] = {hour: [row for row in range(begin, begin + count) if row % 2 == hour] for hour in (0, 1)}
+        rows: Mapping[int, list[int]] = {
+            hour: [row for row in range(begin, begin + count) if row % 2 == hour] for hour in (0, 1)
+        }
         added = []
         for hour, some in rows.items():
             staged = f"{HOUR}{hour}/part-{hour}.snappy.parquet"
             data = b"".join(b"%d\n" % row for row in some)
             write(fileSystem, f"{writer.staging(runId)}/{staged}", data)
-            added.append(TableFile(f"{HOUR}{hour}/{fileName(number, hour, staged)}", staged, len(some), len(data)))
+            added.append(
+                TableFile(
+                    f"{HOUR}{hour}/{fileName(number, hour, staged)}", staged, len(some), len(data)
+                )
+            )
         loaded = (LoadedRange(*PLACE, begin, begin + count, count),)
-        writer.commit(manifest(number, runId, ranges=loaded, positions={PLACE: begin + count}, added=tuple(added)))
+        writer.commit(
+            manifest(
+                number, runId, ranges=loaded, positions={PLACE: begin + count}, added=tuple(added)
+            )
+        )
 
 
 def compact(fileSystem: IFileSystem, runId: str) -> None:
@@ -75,16 +92,34 @@ def compact(fileSystem: IFileSystem, runId: str) -> None:
         data = b"".join(read(fileSystem, table.at(path)) for path in old)
         staged = f"{HOUR}1/part-9.parquet"
         write(fileSystem, f"{writer.staging(runId)}/{staged}", data)
-        added = TableFile(f"{HOUR}1/{fileName(last.number + 1, 0, staged)}", staged, data.count(b"\n"), len(data))
-        writer.commit(manifest(last.number + 1, runId, kind=COMPACTION, ranges=(), positions=last.positions, added=(added,), removed=tuple(old)))
+        added = TableFile(
+            f"{HOUR}1/{fileName(last.number + 1, 0, staged)}", staged, data.count(b"\n"), len(data)
+        )
+        writer.commit(
+            manifest(
+                last.number + 1,
+                runId,
+                kind=COMPACTION,
+                ranges=(),
+                positions=last.positions,
+                added=(added,),
+                removed=tuple(old),
+            )
+        )
 
 
 def rows(fileSystem: IFileSystem) -> list[int]:
     """The rows of the committed runs, sorted."""
-    return sorted(int(line) for path in Table(PATH, fileSystem).files() for line in read(fileSystem, path).split())
+    return sorted(
+        int(line)
+        for path in Table(PATH, fileSystem).files()
+        for line in read(fileSystem, path).split()
+    )
 
 
 def plainRows(fileSystem: IFileSystem) -> list[int]:
     """The rows that a plain reader finds, sorted."""
     table = Table(PATH, fileSystem)
-    return sorted(int(line) for path in table.published() for line in read(fileSystem, table.at(path)).split())
+    return sorted(
+        int(line) for path in table.published() for line in read(fileSystem, table.at(path)).split()
+    )

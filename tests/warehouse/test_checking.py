@@ -27,9 +27,15 @@ class CheckingTests(SynchronousTestCase):
 
     def test_staged(self) -> None:
         """Each file is there, with its size; one that is gone, or has another one, is named."""
-        self.assertIn(f"{self.staged}: it is gone", str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)))
+        self.assertIn(
+            f"{self.staged}: it is gone",
+            str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)),
+        )
         write(self.files, self.staged, b"1234")
-        self.assertIn("it has 4 bytes, and not 3", str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)))
+        self.assertIn(
+            "it has 4 bytes, and not 3",
+            str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)),
+        )
         self.files.remove(self.staged)
         write(self.files, self.staged, b"123")
         checkStaged(self.table, self.files, self.manifest)
@@ -43,5 +49,10 @@ class CheckingTests(SynchronousTestCase):
         for number in (2, 5):
             name = f"{PATH}/{HOUR}7/{fileName(number, 3, 'x.parquet')}"
             write(self.files, name, b"x")
-            self.assertIn(f"{name}: no manifest tells of its run", str(self.assertRaises(TableError, checkNames, self.table, self.files, self.manifest)))
+            self.assertIn(
+                f"{name}: no manifest tells of its run",
+                str(
+                    self.assertRaises(TableError, checkNames, self.table, self.files, self.manifest)
+                ),
+            )
             self.files.remove(name)

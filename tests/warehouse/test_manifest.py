@@ -33,21 +33,56 @@ class ManifestTests(SynchronousTestCase):
 
     def test_sums(self) -> None:
         """Rows, bytes of the log and bytes of files are sums."""
-        both = replace(manifest(), ranges=(LoadedRange(*PLACE, 5, 15, 3, 2), LoadedRange(*PLACE, 100, 200, 4)))
-        self.assertEqual((both.rowCount, both.replacedCount, both.logSize, both.size), (7, 2, 110, 100))
+        both = replace(
+            manifest(), ranges=(LoadedRange(*PLACE, 5, 15, 3, 2), LoadedRange(*PLACE, 100, 200, 4))
+        )
+        self.assertEqual(
+            (both.rowCount, both.replacedCount, both.logSize, both.size), (7, 2, 110, 100)
+        )
 
     @given(some.binary())
     def test_anything(self, data: bytes) -> None:
         """Bytes that are none are an error that names the file."""
-        self.assertIn("the/file", str(self.assertRaises(TableError, decodeManifest, "the/file", data)))
+        self.assertIn(
+            "the/file", str(self.assertRaises(TableError, decodeManifest, "the/file", data))
+        )
 
     @given(some.data())
     def test_wrongValues(self, data: Any) -> None:
         """A value that is something else, anywhere, is an error; never another exception."""
         document = manifest().asDocument()
-        key = data.draw(some.sampled_from(sorted(set(document) - {"eventTime", "rowCount", "replacedCount", "logSize", "size"})))
-        document[key] = data.draw(some.sampled_from([None, "x", [1], [[1]], 1.5, {"a": 1}, {"a": {"b": "c"}}, [{}], "../x", "/x", ["/x"], ["a/../../x"], True]))
-        if (key, document[key]) in (("runId", "x"), ("arrivals", {"a": 1}), ("notes", ["/x"]), ("notes", ["a/../../x"])):
+        key = data.draw(
+            some.sampled_from(
+                sorted(
+                    set(document) - {"eventTime", "rowCount", "replacedCount", "logSize", "size"}
+                )
+            )
+        )
+        document[key] = data.draw(
+            some.sampled_from(
+                [
+                    None,
+                    "x",
+                    [1],
+                    [[1]],
+                    1.5,
+                    {"a": 1},
+                    {"a": {"b": "c"}},
+                    [{}],
+                    "../x",
+                    "/x",
+                    ["/x"],
+                    ["a/../../x"],
+                    True,
+                ]
+            )
+        )
+        if (key, document[key]) in (
+            ("runId", "x"),
+            ("arrivals", {"a": 1}),
+            ("notes", ["/x"]),
+            ("notes", ["a/../../x"]),
+        ):
             return
         self.assertRaises(TableError, decodeManifest, "m", json.dumps(document).encode())
 
@@ -60,4 +95,7 @@ class ManifestTests(SynchronousTestCase):
     def test_newer(self) -> None:
         """A later version is refused with a reason."""
         data = json.dumps({"manifest": 2}).encode()
-        self.assertIn("a newer one has written it", str(self.assertRaises(TableError, decodeManifest, "m", data)))
+        self.assertIn(
+            "a newer one has written it",
+            str(self.assertRaises(TableError, decodeManifest, "m", data)),
+        )

@@ -17,10 +17,22 @@ B = Place("clicks", BrokerPartition(1, 0))
 class RangeTests(SynchronousTestCase):
     """From where to where."""
 
-    def one(self, position: int | None, start: int, end: int, wish: int | None = None, isLossFatal: bool = True) -> LoadPlan:
+    def one(
+        self,
+        position: int | None,
+        start: int,
+        end: int,
+        wish: int | None = None,
+        isLossFatal: bool = True,
+    ) -> LoadPlan:
         """One partition."""
         positions = {} if position is None else {A: position}
-        return planRanges(positions, {A: Bounds(start, end)}, {} if wish is None else {A: wish}, isLossFatal=isLossFatal)
+        return planRanges(
+            positions,
+            {A: Bounds(start, end)},
+            {} if wish is None else {A: wish},
+            isLossFatal=isLossFatal,
+        )
 
     def range(self, *arguments: int | None) -> tuple[int, int, bool] | None:
         """One partition's, without notes."""
@@ -43,7 +55,10 @@ class RangeTests(SynchronousTestCase):
 
     def test_lost(self) -> None:
         """What was deleted before it was loaded is an error; told to, the load goes on behind it, and says so."""
-        self.assertIn("clicks/0-0: offsets 20 to 30 were deleted before they were loaded", self.refused(20, 30, 90))
+        self.assertIn(
+            "clicks/0-0: offsets 20 to 30 were deleted before they were loaded",
+            self.refused(20, 30, 90),
+        )
         plan = self.one(20, 30, 90, None, False)
         self.assertEqual(plan.ranges, (PlannedRange(A, 30, 90, False),))
         self.assertEqual(len(plan.notes), 1)
@@ -84,8 +99,17 @@ class RangeTests(SynchronousTestCase):
 
     def test_several(self) -> None:
         """All problems are told at once, and partitions that nobody has are one; a plan's size is that of its ranges."""
-        error = self.assertRaises(LoadError, planRanges, {A: 100, B: 100}, {A: Bounds(0, 90), B: Bounds(0, 80)}, {Place("x", BrokerPartition(0, 0)): 0})
+        error = self.assertRaises(
+            LoadError,
+            planRanges,
+            {A: 100, B: 100},
+            {A: Bounds(0, 90), B: Bounds(0, 80)},
+            {Place("x", BrokerPartition(0, 0)): 0},
+        )
         self.assertEqual(len(str(error).splitlines()), 3)
         plan = planRanges({A: 40}, {A: Bounds(0, 90), B: Bounds(0, 80)})
         self.assertEqual(plan.size, 130)
-        self.assertEqual(advanced({A: 40, Place("x", BrokerPartition(0, 0)): 7}, plan), {A: 90, B: 80, Place("x", BrokerPartition(0, 0)): 7})
+        self.assertEqual(
+            advanced({A: 40, Place("x", BrokerPartition(0, 0)): 7}, plan),
+            {A: 90, B: 80, Place("x", BrokerPartition(0, 0)): 7},
+        )

@@ -11,7 +11,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError, TableError
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from pylogbroker.warehouse.table import LOOK_COUNT_MAX, MANIFESTS, Table, fileName, manifestName, runNumber
+from pylogbroker.warehouse.table import (
+    LOOK_COUNT_MAX,
+    MANIFESTS,
+    Table,
+    fileName,
+    manifestName,
+    runNumber,
+)
 from tests.warehouse.tables import HOUR, PATH, compact, load, manifest, read, rows, write
 
 
@@ -25,19 +32,47 @@ class TableTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """A table that is not there has no runs and no files."""
-        self.assertEqual((self.table.last(), self.table.files(), list(self.table.since(0)), list(self.table.days())), (None, [], [], []))
+        self.assertEqual(
+            (
+                self.table.last(),
+                self.table.files(),
+                list(self.table.since(0)),
+                list(self.table.days()),
+            ),
+            (None, [], [], []),
+        )
 
     def test_names(self) -> None:
         """A file's name has its run and index, and how it is compressed."""
-        self.assertEqual(fileName(12, 3, "topic=a/part-00000-uuid-c000.snappy.parquet"), "000000000012-000003.snappy.parquet")
+        self.assertEqual(
+            fileName(12, 3, "topic=a/part-00000-uuid-c000.snappy.parquet"),
+            "000000000012-000003.snappy.parquet",
+        )
         self.assertEqual(fileName(12, 3, "part.parquet"), "000000000012-000003.parquet")
         self.assertEqual(runNumber(f"{HOUR}1/000000000012-000003.snappy.parquet"), 12)
-        self.assertEqual([runNumber(name) for name in ("part-00000-uuid-c000.parquet", "12-3.parquet", "x000000000012-000003.parquet")], [None] * 3)
+        self.assertEqual(
+            [
+                runNumber(name)
+                for name in (
+                    "part-00000-uuid-c000.parquet",
+                    "12-3.parquet",
+                    "x000000000012-000003.parquet",
+                )
+            ],
+            [None] * 3,
+        )
 
     def test_strangers(self) -> None:
         """Other files are none of the table's."""
         load(self.files, "first")
-        for name in ("_SUCCESS", "readme.txt", f"{HOUR}1/.hidden.parquet", f"{HOUR}1/_x.parquet", f"{HOUR}1/x.crc", "x=1/y.parquet"):
+        for name in (
+            "_SUCCESS",
+            "readme.txt",
+            f"{HOUR}1/.hidden.parquet",
+            f"{HOUR}1/_x.parquet",
+            f"{HOUR}1/x.crc",
+            "x=1/y.parquet",
+        ):
             write(self.files, f"{PATH}/{name}", b"99\n")
         self.assertEqual(rows(self.files), list(range(10)))
 
@@ -59,20 +94,29 @@ class TableTests(SynchronousTestCase):
     def test_gap(self) -> None:
         """A manifest that is missing is an error that names it, and so is one with another's number, or of a size that cannot be."""
         write(self.files, f"{PATH}/{MANIFESTS}/{manifestName(2)}", manifest(2).encode())
-        self.assertIn("000000000001.json: it is missing", str(self.assertRaises(TableError, self.table.files)))
+        self.assertIn(
+            "000000000001.json: it is missing", str(self.assertRaises(TableError, self.table.files))
+        )
         write(self.files, f"{PATH}/{MANIFESTS}/{manifestName(1)}", manifest(2).encode())
-        self.assertIn("it says that it is number 2", str(self.assertRaises(TableError, self.table.manifest, 1)))
+        self.assertIn(
+            "it says that it is number 2",
+            str(self.assertRaises(TableError, self.table.manifest, 1)),
+        )
         file = self.files.open(f"{PATH}/{MANIFESTS}/{manifestName(2)}")
         file.truncate(300 << 20)
-        self.assertIn("bytes, more than", str(self.assertRaises(TableError, self.table.manifest, 2)))
-
+        self.assertIn(
+            "bytes, more than", str(self.assertRaises(TableError, self.table.manifest, 2))
+        )
 
     def test_foreignFile(self) -> None:
         """A file whose run has no manifest is named: the folder is a copy, of which the manifests are older."""
         load(self.files, "first")
         write(self.files, f"{PATH}/{HOUR}5/{fileName(2, 0, 'x.parquet')}", b"99\n")
         error = self.assertRaises(TableError, rows, self.files)
-        self.assertIn("hour=5/000000000002-000000.parquet: no manifest tells of its run, and the last one is 1", str(error))
+        self.assertIn(
+            "hour=5/000000000002-000000.parquet: no manifest tells of its run, and the last one is 1",
+            str(error),
+        )
 
 
 class _Moving(PowerCutFileSystem):
@@ -112,7 +156,10 @@ class MovingTests(SynchronousTestCase):
 
         self.files.happens = happens
         found = Table(PATH, self.files).files()
-        self.assertEqual(sorted(int(line) for path in found for line in read(self.files, path).split()), list(range(20)))
+        self.assertEqual(
+            sorted(int(line) for path in found for line in read(self.files, path).split()),
+            list(range(20)),
+        )
 
     def test_always(self) -> None:
         """When it changes each time, that is said."""
@@ -123,7 +170,10 @@ class MovingTests(SynchronousTestCase):
             self.files.happens = happens
 
         self.files.happens = happens
-        self.assertIn(f"changed {LOOK_COUNT_MAX} times", str(self.assertRaises(TableError, Table(PATH, self.files).files)))
+        self.assertIn(
+            f"changed {LOOK_COUNT_MAX} times",
+            str(self.assertRaises(TableError, Table(PATH, self.files).files)),
+        )
 
     def test_folderHasGone(self) -> None:
         """A folder that goes away with a run makes the reader look again; one that cannot be read is an error."""

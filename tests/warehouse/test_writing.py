@@ -17,7 +17,17 @@ from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.warehouse import writing
 from pylogbroker.warehouse.table import LOCK, MANIFESTS, STAGING, Table, fileName
 from pylogbroker.warehouse.writing import TableWriter, localPath
-from tests.warehouse.tables import HOUR, PATH, PLACE, compact, load, manifest, plainRows, rows, write
+from tests.warehouse.tables import (
+    HOUR,
+    PATH,
+    PLACE,
+    compact,
+    load,
+    manifest,
+    plainRows,
+    rows,
+    write,
+)
 
 RANDOM_COUNT = 5
 
@@ -58,7 +68,10 @@ class CommitTests(TableCase):
         files = self.filled()
         self.assertWhole(files, 20)
         self.assertEqual(files.list(f"{PATH}/{STAGING}"), [])
-        self.assertEqual(sorted(files.list(f"{PATH}/{MANIFESTS}")), [f"{number:012d}.json" for number in (1, 2, 3)])
+        self.assertEqual(
+            sorted(files.list(f"{PATH}/{MANIFESTS}")),
+            [f"{number:012d}.json" for number in (1, 2, 3)],
+        )
         self.assertEqual(len(files.list(f"{PATH}/{HOUR}1")), 1)
 
     def test_durable(self) -> None:
@@ -74,7 +87,10 @@ class CommitTests(TableCase):
             files = self.machine()
             load(files, "first")
             write(files, f"{PATH}/{HOUR}1/{name}", b"99\n")
-            self.assertIn(f"hour=1/{name}: no manifest tells of its run", str(self.assertRaises(TableError, load, files, "second")))
+            self.assertIn(
+                f"hour=1/{name}: no manifest tells of its run",
+                str(self.assertRaises(TableError, load, files, "second")),
+            )
             self.assertEqual(files.list(f"{PATH}/{STAGING}"), [])
             files.remove(f"{PATH}/{HOUR}1/{name}")
             self.assertWhole(files, 10)
@@ -87,7 +103,9 @@ class CommitTests(TableCase):
         self.assertRaises(CommittedError, load, files, "second")
         name = f"{PATH}/{HOUR}1/{fileName(2, 1, 'x.snappy.parquet')}"
         write(files, name, b"99\n")
-        self.assertIn("somebody has put it there", str(self.assertRaises(TableError, load, files, "third")))
+        self.assertIn(
+            "somebody has put it there", str(self.assertRaises(TableError, load, files, "third"))
+        )
         files.remove(name)
         load(files, "third")
         self.assertWhole(files, 30)
@@ -108,7 +126,10 @@ class CommitTests(TableCase):
         """A manifest that readers would refuse, for its size or for what is in it, is not committed; the error says why, and the table is as it was."""
         load(self.files, "first")
         large = len(manifest(2, "large").encode())
-        for limit, bad, reason in ((large - 1, {}, f"it would have {large} bytes"), (large * 2, {"windowMs": 0}, "windows of 0 ms")):
+        for limit, bad, reason in (
+            (large - 1, {}, f"it would have {large} bytes"),
+            (large * 2, {"windowMs": 0}, "windows of 0 ms"),
+        ):
             self.patch(writing, "MANIFEST_SIZE_MAX", limit)
             with TableWriter(Table(PATH, self.files), self.files) as writer:
                 write(self.files, f"{writer.staging('large')}/x/y", b"99\n")
@@ -133,7 +154,10 @@ class CommitTests(TableCase):
         self.files.makeDirectories(PATH)
         self.files.fail("link", ".parquet", errno.ENOSPC)
         error = self.assertRaises(CommittedError, load, self.files, "first")
-        self.assertIn("committed as run 1, but its files were not all published, which the next run does: cannot link", str(error))
+        self.assertIn(
+            "committed as run 1, but its files were not all published, which the next run does: cannot link",
+            str(error),
+        )
         self.assertEqual(rows(self.files), list(range(10)))
         self.assertEqual(plainRows(self.files), [])
         load(self.files, "second")
@@ -217,12 +241,20 @@ class UnlockedTests(TableCase):
         Whenever its files go before the commit, or the name that it commits with: the run fails, names what is gone, and says why; nothing is committed, and
         the next run loads what it would have.
         """
-        moments = (("status", "/part-1.snappy.parquet"), ("syncDirectory", f"{STAGING}/second"), ("open", "_next-second"), ("link", "000000000002.json"))
+        moments = (
+            ("status", "/part-1.snappy.parquet"),
+            ("syncDirectory", f"{STAGING}/second"),
+            ("open", "_next-second"),
+            ("link", "000000000002.json"),
+        )
         for action, pathEnd in moments:
             left = self.sweepAt(action, pathEnd)
             error = self.assertRaises(TableError, load, self.files, "second")
             self.assertEqual(left, ["nothing"], action)
-            self.assertIn("nothing was committed. Another run that writes to this table has taken this one for dead", str(error))
+            self.assertIn(
+                "nothing was committed. Another run that writes to this table has taken this one for dead",
+                str(error),
+            )
             self.assertWhole(self.files, 10)
             self.assertEqual(sorted(self.files.list(f"{PATH}/{MANIFESTS}")), ["000000000001.json"])
         load(self.files, "third")
@@ -306,7 +338,12 @@ class Unlocked:
 class DeathTests(TableCase):
     """A run dies before each of its file operations, and another follows."""
 
-    def deaths(self, act: Callable[[PowerCutFileSystem], None], after: Callable[[PowerCutFileSystem, Random | None], None], chances: int) -> int:
+    def deaths(
+        self,
+        act: Callable[[PowerCutFileSystem], None],
+        after: Callable[[PowerCutFileSystem, Random | None], None],
+        chances: int,
+    ) -> int:
         """
         Let it die at each point, several times where chance plays a part.
 
@@ -329,7 +366,9 @@ class DeathTests(TableCase):
                     self.assertEqual(rows(files), list(range(committed.positions[PLACE])))
                     load(files, "again")
                 except Exception as error:
-                    raise AssertionError(f"died at {point}, seed {seed}") from error  # which of the hundreds it was
+                    raise AssertionError(
+                        f"died at {point}, seed {seed}"
+                    ) from error  # which of the hundreds it was
                 self.assertWhole(files, committed.positions[PLACE] + 10)
             point += 1
 
@@ -355,11 +394,15 @@ class DeathTests(TableCase):
 
     def test_powerCutLoading(self) -> None:
         """The same with the power cut, and what was not synced lost, or some of it."""
-        self.assertGreater(self.deaths(lambda files: load(files, "dying"), self.cut, RANDOM_COUNT), 20)
+        self.assertGreater(
+            self.deaths(lambda files: load(files, "dying"), self.cut, RANDOM_COUNT), 20
+        )
 
     def test_powerCutCompacting(self) -> None:
         """A compaction that loses power loses no row and doubles none."""
-        self.assertGreater(self.deaths(lambda files: compact(files, "dying"), self.cut, RANDOM_COUNT), 20)
+        self.assertGreater(
+            self.deaths(lambda files: compact(files, "dying"), self.cut, RANDOM_COUNT), 20
+        )
 
     def test_nothingAdded(self) -> None:
         """A run that only takes files out loses them all or none, and its rows do not come back with the next one."""
@@ -367,7 +410,16 @@ class DeathTests(TableCase):
         def act(files: PowerCutFileSystem) -> None:
             table = Table(PATH, files)
             with TableWriter(table, files) as writer:
-                writer.commit(manifest(4, "dying", ranges=(), positions={PLACE: 0}, added=(), removed=tuple(table.published())))
+                writer.commit(
+                    manifest(
+                        4,
+                        "dying",
+                        ranges=(),
+                        positions={PLACE: 0},
+                        added=(),
+                        removed=tuple(table.published()),
+                    )
+                )
 
         self.assertGreater(self.deaths(act, self.cut, RANDOM_COUNT), 10)
 
@@ -400,11 +452,19 @@ class PathTests(SynchronousTestCase):
 
     def test_paths(self) -> None:
         """Paths are taken, places that are reached by a protocol are refused."""
-        self.assertEqual([localPath(each) for each in ("/data/clicks/", "clicks", "/", "../a:b")], ["/data/clicks", "clicks", "/", "../a:b"])
+        self.assertEqual(
+            [localPath(each) for each in ("/data/clicks/", "clicks", "/", "../a:b")],
+            ["/data/clicks", "clicks", "/", "../a:b"],
+        )
         for text in ("s3a://bucket/table", "hdfs://name/table", "file:/data/table", ""):
-            self.assertIn("local or mounted file system", str(self.assertRaises(TableError, localPath, text)))
+            self.assertIn(
+                "local or mounted file system", str(self.assertRaises(TableError, localPath, text))
+            )
         for sign in "{}[]*?\\":
-            self.assertIn(f"the path has {sign} in it", str(self.assertRaises(TableError, localPath, f"/data/click{sign}s/x")))
+            self.assertIn(
+                f"the path has {sign} in it",
+                str(self.assertRaises(TableError, localPath, f"/data/click{sign}s/x")),
+            )
 
     def test_patternAbove(self) -> None:
         """A folder below one that Spark takes for a pattern is refused, too, by whatever name."""
@@ -412,4 +472,6 @@ class PathTests(SynchronousTestCase):
         os.makedirs(folder)
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(folder)
-        self.assertIn("the path has [ ] in it", str(self.assertRaises(TableError, localPath, "table")))
+        self.assertIn(
+            "the path has [ ] in it", str(self.assertRaises(TableError, localPath, "table"))
+        )

@@ -14,7 +14,17 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.web.site import IDLE_SECONDS, BadRequestError, Query, Reply, Route, Web, isOurs, jsonReply, textReply
+from pylogbroker.web.site import (
+    IDLE_SECONDS,
+    BadRequestError,
+    Query,
+    Reply,
+    Route,
+    Web,
+    isOurs,
+    jsonReply,
+    textReply,
+)
 from tests.broker.onlead import capture
 from tests.console.asking import Answer, parse, request
 
@@ -40,7 +50,12 @@ class SiteTestCase(SynchronousTestCase):
         self.clock = Clock()
         self.asked: list[Query] = []
         self.later: Deferred[Reply] = Deferred()
-        routes: dict[str, Route] = {"/": self.route, "/later": lambda query: self.later, "/wrong": self.wrong, "/broken": self.broken}
+        routes: dict[str, Route] = {
+            "/": self.route,
+            "/later": lambda query: self.later,
+            "/wrong": self.wrong,
+            "/broken": self.broken,
+        }
         self.web = Web(self.clock, routes, ("Log1.example",), "--host", 3)
 
     def route(self, query: Query) -> Reply:
@@ -64,7 +79,9 @@ class SiteTestCase(SynchronousTestCase):
         if channel in self.web.connections:
             channel.connectionLost(Failure(ConnectionDone()))
 
-    def ask(self, path: str = "/", method: str = "GET", host: str = "localhost", more: str = "") -> Answer:
+    def ask(
+        self, path: str = "/", method: str = "GET", host: str = "localhost", more: str = ""
+    ) -> Answer:
         channel, transport = self.connect()
         channel.dataReceived(request(path, method, host, more))
         answer, rest = parse(transport.value())
@@ -79,7 +96,9 @@ class AnswerTests(SiteTestCase):
     def test_route(self) -> None:
         """A path is answered by its route, which gets the query, of a name that comes twice the last."""
         answer = self.ask("/?a=1&b=%C3%A4&a=2")
-        self.assertEqual((answer.status, answer.body, self.asked), (200, b"hello\n", [{"a": "2", "b": "ä"}]))
+        self.assertEqual(
+            (answer.status, answer.body, self.asked), (200, b"hello\n", [{"a": "2", "b": "ä"}])
+        )
 
     def test_headers(self) -> None:
         """Every answer, errors included, forbids scripts of elsewhere, guessing of types, frames, and keeping a copy; none allows other origins to read it."""
@@ -87,9 +106,18 @@ class AnswerTests(SiteTestCase):
             if path.startswith("/later"):
                 self.later.callback(textReply("late"))
             headers = self.ask(path).headers
-            self.assertIn("default-src 'none'; script-src 'self';", headers["content-security-policy"])
+            self.assertIn(
+                "default-src 'none'; script-src 'self';", headers["content-security-policy"]
+            )
             self.assertNotIn("unsafe", headers["content-security-policy"])
-            self.assertEqual((headers["x-content-type-options"], headers["x-frame-options"], headers["cache-control"]), ("nosniff", "DENY", "no-store"))
+            self.assertEqual(
+                (
+                    headers["x-content-type-options"],
+                    headers["x-frame-options"],
+                    headers["cache-control"],
+                ),
+                ("nosniff", "DENY", "no-store"),
+            )
             self.assertEqual(headers["cross-origin-resource-policy"], "same-origin")
             self.assertFalse([name for name in headers if name.startswith("access-control")])
 
@@ -122,7 +150,10 @@ class AnswerTests(SiteTestCase):
     def test_wrong(self) -> None:
         """A route's refusal is 400 with a sentence, as JSON without a C{<}."""
         answer = self.ask("/wrong")
-        self.assertEqual((answer.status, answer.json(), b"<" in answer.body), (400, {"error": "<that> is wrong"}, False))
+        self.assertEqual(
+            (answer.status, answer.json(), b"<" in answer.body),
+            (400, {"error": "<that> is wrong"}, False),
+        )
         self.assertEqual(self.ask("/?a=%FF").json(), {"error": "what is asked for is not UTF-8"})
 
     def test_broken(self) -> None:
@@ -137,7 +168,10 @@ class AnswerTests(SiteTestCase):
         """JSON is ASCII and no markup, whatever is in it."""
         body = b'{"a":"\\u003cscript>\\u2028\\u00e4"}'
         self.assertEqual(jsonReply({"a": "<script>\u2028ä"}), (200, "application/json", body))
-        self.assertEqual(jsonReply({"a": "<script>\u2028ä"}, 404, "application/own+json"), (404, "application/own+json", body))
+        self.assertEqual(
+            jsonReply({"a": "<script>\u2028ä"}, 404, "application/own+json"),
+            (404, "application/own+json", body),
+        )
 
 
 class RefusalTests(SiteTestCase):
@@ -152,18 +186,43 @@ class RefusalTests(SiteTestCase):
 
     def test_onlyPaths(self) -> None:
         """A path that is none of the table's leads nowhere, however it is written."""
-        for path in ("/nothing", "/../etc/passwd", "//", "/%2e%2e/", "http://localhost/", "/\xff", "*"):
+        for path in (
+            "/nothing",
+            "/../etc/passwd",
+            "//",
+            "/%2e%2e/",
+            "http://localhost/",
+            "/\xff",
+            "*",
+        ):
             self.assertIn(self.ask(path).status, (400, 404), path)
         self.assertEqual(self.asked, [])
 
     def test_host(self) -> None:
         """A name that nobody has named is refused, with what to do; addresses, localhost and named ones are answered, with any port."""
-        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b", "[::1", "localhost:x", "localhost@evil.example"):
+        for host in (
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "a b",
+            "[::1",
+            "localhost:x",
+            "localhost@evil.example",
+        ):
             answer = self.ask(host=host)
             self.assertEqual(answer.status, 421, host)
             self.assertIn(b"name it in --host,", answer.body)
         self.assertEqual(self.asked, [])
-        for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8067", "[::1]:8067", "192.0.2.1", "log1.example:80", "LOG1.EXAMPLE"):
+        for host in (
+            "localhost",
+            "LOCALHOST:1",
+            "127.0.0.1:8067",
+            "[::1]:8067",
+            "192.0.2.1",
+            "log1.example:80",
+            "LOG1.EXAMPLE",
+        ):
             self.assertEqual(self.ask(host=host).status, 200, host)
 
     def test_hostHeaders(self) -> None:
@@ -226,7 +285,9 @@ class ConnectionTests(SiteTestCase):
     def test_tooMany(self) -> None:
         """One more than the limit, and the oldest goes: nobody keeps others out by holding connections."""
         transports = [self.connect()[1] for _ in range(4)]
-        self.assertEqual([transport.disconnected for transport in transports], [True, False, False, False])
+        self.assertEqual(
+            [transport.disconnected for transport in transports], [True, False, False, False]
+        )
 
     def test_closeAll(self) -> None:
         """At the end everybody goes."""
@@ -263,7 +324,18 @@ class MutationTests(SiteTestCase):
             if act == 0 and at < len(data):
                 data[at] = random.randrange(256)
             elif act == 1:
-                data[at:at] = random.choice((b"\r\n", b"\0", b"%", b"Host: evil\r\n", b" ", b"\xff\xfe", b":" * 50, b"A" * 300))
+                data[at:at] = random.choice(
+                    (
+                        b"\r\n",
+                        b"\0",
+                        b"%",
+                        b"Host: evil\r\n",
+                        b" ",
+                        b"\xff\xfe",
+                        b":" * 50,
+                        b"A" * 300,
+                    )
+                )
             elif act == 2:
                 del data[at : at + random.randint(1, 30)]
             else:
@@ -283,7 +355,9 @@ class MutationTests(SiteTestCase):
                 if part and not transport.disconnecting and not transport.disconnected:
                     channel.dataReceived(part)
             answer = transport.value()
-            self.assertTrue(not answer or answer.startswith(b"HTTP/1."), (number, data, answer[:80]))
+            self.assertTrue(
+                not answer or answer.startswith(b"HTTP/1."), (number, data, answer[:80])
+            )
             self.assertLess(len(answer), 20_000, (number, data))
             self.lose(channel)
         self.assertEqual(lines(), [])

@@ -83,7 +83,11 @@ class FrameTests(SynchronousTestCase):
         decoder.feed(b"llo")
         self.assertEqual(taken(decoder), [b"hello"])
 
-    @given(st.lists(st.binary(min_size=1, max_size=50), max_size=6), st.lists(st.integers(0, 300)), st.booleans())
+    @given(
+        st.lists(st.binary(min_size=1, max_size=50), max_size=6),
+        st.lists(st.integers(0, 300)),
+        st.booleans(),
+    )
     def test_cutAnywhere(self, bodies: list[bytes], positions: list[int], patient: bool) -> None:
         """However a stream is cut, and whether frames are taken as they come or at the end, the frames are the same."""
         decoder = FrameDecoder(SIZE_MAX)
@@ -103,7 +107,10 @@ class FrameTests(SynchronousTestCase):
         for at in range(len(stream)):
             decoder.feed(stream[at : at + 1])
             found.append(decoder.take())
-        self.assertEqual([(at, frame) for at, frame in enumerate(found) if frame is not None], [(8, b"hello"), (17, b"there")])
+        self.assertEqual(
+            [(at, frame) for at, frame in enumerate(found) if frame is not None],
+            [(8, b"hello"), (17, b"there")],
+        )
 
 
 class SizeTests(SynchronousTestCase):
@@ -117,7 +124,9 @@ class SizeTests(SynchronousTestCase):
         for size in (6, 2**31 - 1, 0, -1, -(2**31)):
             decoder = FrameDecoder(5)
             decoder.feed(struct.pack(">i", size))
-            self.assertIn(f"frame of {size} bytes", str(self.assertRaises(FrameSizeError, decoder.take)))
+            self.assertIn(
+                f"frame of {size} bytes", str(self.assertRaises(FrameSizeError, decoder.take))
+            )
 
     def test_raisedAgain(self) -> None:
         """A bad size is raised again whenever the decoder is asked again, also when more has come."""
@@ -213,7 +222,12 @@ class CostTests(SynchronousTestCase):
         """The same for many whole small frames."""
         decoder = FrameDecoder(SIZE_MAX)
         piece = framed(bytes(996)) * 4
-        cost = allocated([*(lambda: decoder.feed(piece) for _ in range(256)), lambda: self.assertEqual(len(taken(decoder)), 1024)])
+        cost = allocated(
+            [
+                *(lambda: decoder.feed(piece) for _ in range(256)),
+                lambda: self.assertEqual(len(taken(decoder)), 1024),
+            ]
+        )
         self.assertLess(cost, 4 * 256 * len(piece))
 
     def test_tinyPiecesAreNotKept(self) -> None:

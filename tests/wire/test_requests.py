@@ -51,7 +51,9 @@ VECTORS: dict[str, tuple[str, bytes, Request]] = {
     "MULTIPRODUCE test/0 [a], other/-1 [b]": (
         "00000037 0003 0002 0004 74657374 00000000 0000000b 00000007 0100e8b7be43 61 0005 6f74686572 ffffffff 0000000b 00000007 010071beeff9 62",
         encodeMultiProduce([("test", 0, encodeMessage(b"a")), ("other", -1, encodeMessage(b"b"))]),
-        MultiProduce([Produce("test", 0, [encodeMessage(b"a")]), Produce("other", -1, [encodeMessage(b"b")])]),
+        MultiProduce(
+            [Produce("test", 0, [encodeMessage(b"a")]), Produce("other", -1, [encodeMessage(b"b")])]
+        ),
     ),
     "FETCH test/0 @0 max 10000": (
         "00000018 0001 0004 74657374 00000000 0000000000000000 00002710",
@@ -70,7 +72,9 @@ VECTORS: dict[str, tuple[str, bytes, Request]] = {
     ),
 }
 
-TOPICS = st.text(max_size=12).filter(lambda name: not any(0xD800 <= ord(character) < 0xE000 for character in name))
+TOPICS = st.text(max_size=12).filter(
+    lambda name: not any(0xD800 <= ord(character) < 0xE000 for character in name)
+)
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
 SETS = st.binary(max_size=60)
@@ -141,7 +145,10 @@ class EncodeTests(SynchronousTestCase):
 
     def test_tooManyParts(self) -> None:
         """32767 parts fit in one request, one more does not (§3.3, §3.4)."""
-        parts: list[tuple[Callable[[Any], bytes], tuple[object, ...]]] = [(encodeMultiFetch, ("", 0, 0, 0)), (encodeMultiProduce, ("", 0, b""))]
+        parts: list[tuple[Callable[[Any], bytes], tuple[object, ...]]] = [
+            (encodeMultiFetch, ("", 0, 0, 0)),
+            (encodeMultiProduce, ("", 0, b"")),
+        ]
         for call, part in parts:
             decoded = decodeRequest(call([part] * COUNT_MAX)[4:])
             assert isinstance(decoded, MultiFetch | MultiProduce)
@@ -151,7 +158,10 @@ class EncodeTests(SynchronousTestCase):
     def test_partsFromAnywhere(self) -> None:
         """Parts may come from any iterable; none are a request, too (count 0 is legal)."""
         self.assertEqual(encodeMultiFetch(iter([])).hex(), "0000000400020000")
-        self.assertEqual(encodeMultiProduce(part for part in [("t", 1, HELLO)]), encodeMultiProduce([("t", 1, HELLO)]))
+        self.assertEqual(
+            encodeMultiProduce(part for part in [("t", 1, HELLO)]),
+            encodeMultiProduce([("t", 1, HELLO)]),
+        )
 
     def test_numbersThatDoNotFit(self) -> None:
         """A partition, offset, time or size beyond its field is a ValueError, in both directions; the limits themselves fit."""
@@ -167,7 +177,10 @@ class EncodeTests(SynchronousTestCase):
                 lambda big=big: encodeOffsets("t", 0, big << 32, 0),
             ):
                 self.assertRaises(ValueError, call)
-        for request in (Fetch("t", -(2**31), -(2**63), -(2**31)), Fetch("t", 2**31 - 1, 2**63 - 1, 2**31 - 1)):
+        for request in (
+            Fetch("t", -(2**31), -(2**63), -(2**31)),
+            Fetch("t", 2**31 - 1, 2**63 - 1, 2**31 - 1),
+        ):
             self.assertEqual(decodeRequest(encodeFetch(*request)[4:]), request)
 
     def test_tooLargeForAFrame(self) -> None:
@@ -188,7 +201,9 @@ class DecodeTests(SynchronousTestCase):
     def test_unknownType(self) -> None:
         """A type that is none of the five is UnknownRequest."""
         for kind in (5, 6, 255, 32767, -1, -32768):
-            error = self.assertRaises(UnknownRequestError, decodeRequest, struct.pack(">h", kind) + bytes(50))
+            error = self.assertRaises(
+                UnknownRequestError, decodeRequest, struct.pack(">h", kind) + bytes(50)
+            )
             self.assertIn(f"request type {kind};", str(error))
 
     def test_everyCut(self) -> None:
@@ -210,7 +225,11 @@ class DecodeTests(SynchronousTestCase):
         for kind in range(5):
             count = b"\x00\x01" if kind in (2, 3) else b""
             for size in (-1, -32768):
-                self.assertRaises(WireError, decodeRequest, struct.pack(">h", kind) + count + struct.pack(">h", size) + bytes(50))
+                self.assertRaises(
+                    WireError,
+                    decodeRequest,
+                    struct.pack(">h", kind) + count + struct.pack(">h", size) + bytes(50),
+                )
 
     def test_emptyTopic(self) -> None:
         """An empty topic can be read; to refuse it is not the wire's affair."""
@@ -248,7 +267,13 @@ class DecodeTests(SynchronousTestCase):
 
     def test_announcedSizesAllocateNothing(self) -> None:
         """Counts, topic sizes and set sizes up to their maximum in a small frame allocate less than 16 KiB."""
-        texts = "0002 7fff", "0003 7fff", "0001 7fff", "0000 0001 74 00000000 7fffffff", "0003 7fff 0001 74 00000000 7fffffff"
+        texts = (
+            "0002 7fff",
+            "0003 7fff",
+            "0001 7fff",
+            "0000 0001 74 00000000 7fffffff",
+            "0003 7fff 0001 74 00000000 7fffffff",
+        )
         bodies = [bytes.fromhex(text) for text in texts]
         tracemalloc.start()
         try:
@@ -288,11 +313,16 @@ class DecoderTests(SynchronousTestCase):
         """PRODUCE requests in a row for one partition come as one Produce with a set for each, in order; empty sets among them."""
         sets = [HELLO, b"", HELLO * 2]
         decoder = RequestDecoder(SIZE_MAX)
-        decoder.feed(b"".join(encodeProduce("t", 0, data) for data in sets) + encodeProduce("t", 0, HELLO)[:-1])
+        decoder.feed(
+            b"".join(encodeProduce("t", 0, data) for data in sets)
+            + encodeProduce("t", 0, HELLO)[:-1]
+        )
         self.assertEqual(decoder.takeRequest(), Produce("t", 0, sets))
         self.assertIs(decoder.takeRequest(), None)
         decoder.feed(HELLO[-1:])
-        self.assertEqual([decoder.takeRequest(), decoder.takeRequest()], [Produce("t", 0, [HELLO]), None])
+        self.assertEqual(
+            [decoder.takeRequest(), decoder.takeRequest()], [Produce("t", 0, [HELLO]), None]
+        )
         self.assertEqual(decoder.heldSize, 0)
 
     def test_runEnds(self) -> None:
@@ -316,7 +346,14 @@ class DecoderTests(SynchronousTestCase):
         stream = regular * 2 + padded + regular
         decoder = RequestDecoder(SIZE_MAX)
         decoder.feed(stream)
-        self.assertEqual([len(request.sets) for request in iter(decoder.takeRequest, None) if isinstance(request, Produce)], [2, 1, 1])
+        self.assertEqual(
+            [
+                len(request.sets)
+                for request in iter(decoder.takeRequest, None)
+                if isinstance(request, Produce)
+            ],
+            [2, 1, 1],
+        )
 
     def test_badAmongGood(self) -> None:
         """Requests before a bad one come out; the bad one is then raised, and what stands behind it is not looked at."""
@@ -387,8 +424,14 @@ class GoldenTests(SynchronousTestCase):
         for name, stream in streams:
             expected = readWhole(stream, SIZE_MAX)
             self.assertEqual(readPieces([stream], frameSizeMax=SIZE_MAX), expected, name)
-            self.assertEqual(readPieces(cut(stream, [len(stream) // 2]), frameSizeMax=SIZE_MAX), expected, name)
-            self.assertEqual(readPieces(cut(stream[:600], range(600)), frameSizeMax=SIZE_MAX), readWhole(stream[:600], SIZE_MAX), name)
+            self.assertEqual(
+                readPieces(cut(stream, [len(stream) // 2]), frameSizeMax=SIZE_MAX), expected, name
+            )
+            self.assertEqual(
+                readPieces(cut(stream[:600], range(600)), frameSizeMax=SIZE_MAX),
+                readWhole(stream[:600], SIZE_MAX),
+                name,
+            )
 
     def test_whatStaysOpenIsUnderstood(self) -> None:
         """0.7.2 left the connection open after a request only if we can decode it."""
@@ -407,11 +450,21 @@ class GoldenTests(SynchronousTestCase):
                 self.assertIs(error, None)
                 self.assertEqual(encode(request), stream)
                 produces = request.produces if isinstance(request, MultiProduce) else [request]
-                self.assertTrue(all(isinstance(each, Produce) and each.partition == -1 and each.topic.startswith("rec-") for each in produces))
+                self.assertTrue(
+                    all(
+                        isinstance(each, Produce)
+                        and each.partition == -1
+                        and each.topic.startswith("rec-")
+                        for each in produces
+                    )
+                )
                 kinds[name.split("-")[1]] = type(request)
         self.assertEqual(kinds, {"sync": Produce, "async": MultiProduce})
 
     def test_singleTakesRunsApart(self) -> None:
         """Runs, taken apart, are the requests that were sent."""
         requests: list[Request] = [Produce("t", 0, [HELLO, b""]), Fetch("t", 0, 0, 0)]
-        self.assertEqual(list(single(requests)), [Produce("t", 0, [HELLO]), Produce("t", 0, [b""]), Fetch("t", 0, 0, 0)])
+        self.assertEqual(
+            list(single(requests)),
+            [Produce("t", 0, [HELLO]), Produce("t", 0, [b""]), Fetch("t", 0, 0, 0)],
+        )

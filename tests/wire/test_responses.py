@@ -13,7 +13,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import FrameSizeError, WireError
 from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets, encodeOffsets, fetchHeader, multiFetchHeader
+from pylogbroker.wire.responses import (
+    decodeFetch,
+    decodeMultiFetch,
+    decodeOffsets,
+    encodeOffsets,
+    fetchHeader,
+    multiFetchHeader,
+)
 from tests.fuzz import golden
 from tests.fuzz.promises import responseBody
 
@@ -24,7 +31,9 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 
 
 def multiFetch(parts: list[tuple[int, bytes]]) -> bytes:
-    return multiFetchHeader([len(data) for _, data in parts]) + b"".join(fetchHeader(code, len(data)) + data for code, data in parts)
+    return multiFetchHeader([len(data) for _, data in parts]) + b"".join(
+        fetchHeader(code, len(data)) + data for code, data in parts
+    )
 
 
 class VectorTests(SynchronousTestCase):
@@ -40,7 +49,9 @@ class VectorTests(SynchronousTestCase):
         """FETCH response error 1; and error -1, which is FF FF."""
         self.assertEqual(fetchHeader(1, 0).hex(), "000000020001")
         self.assertEqual(fetchHeader(-1, 0).hex(), "00000002ffff")
-        self.assertEqual([decodeFetch(b"\x00\x01"), decodeFetch(b"\xff\xff")], [(1, b""), (-1, b"")])
+        self.assertEqual(
+            [decodeFetch(b"\x00\x01"), decodeFetch(b"\xff\xff")], [(1, b""), (-1, b"")]
+        )
 
     def test_multiFetch(self) -> None:
         """MULTIFETCH response: set 1 [hello], set 2 error 3."""
@@ -55,7 +66,9 @@ class VectorTests(SynchronousTestCase):
 
     def test_offsets(self) -> None:
         """OFFSETS response 240,216,108,0."""
-        frame = bytes.fromhex("0000002600000000000400000000000000f000000000000000d8000000000000006c0000000000000000")
+        frame = bytes.fromhex(
+            "0000002600000000000400000000000000f000000000000000d8000000000000006c0000000000000000"
+        )
         self.assertEqual(encodeOffsets([240, 216, 108, 0]), frame)
         self.assertEqual(decodeOffsets(frame[4:]), (0, [240, 216, 108, 0]))
         self.assertEqual(encodeOffsets([]).hex(), "00000006000000000000")
@@ -104,7 +117,9 @@ class NonsenseTests(SynchronousTestCase):
     def test_multiFetchSizes(self) -> None:
         """A set whose size has no room for its code, or is negative, or more than there is."""
         for size in (1, 0, -1, -(2**31), 3, 2**31 - 1):
-            self.assertRaises(WireError, decodeMultiFetch, b"\x00\x00" + struct.pack(">ih", size, 0))
+            self.assertRaises(
+                WireError, decodeMultiFetch, b"\x00\x00" + struct.pack(">ih", size, 0)
+            )
 
     def test_offsetCounts(self) -> None:
         """A count that is negative, or does not agree with the size."""
@@ -120,7 +135,11 @@ class NonsenseTests(SynchronousTestCase):
 
     def test_announcedSizesAllocateNothing(self) -> None:
         """Counts and sizes up to 2 GiB in a small response allocate less than 16 KiB."""
-        bodies = [struct.pack(">hi", 0, 2**31 - 1) + bytes(16), struct.pack(">hi", 0, 2**28) + bytes(16), b"\x00\x00" + struct.pack(">ih", 2**31 - 1, 0)]
+        bodies = [
+            struct.pack(">hi", 0, 2**31 - 1) + bytes(16),
+            struct.pack(">hi", 0, 2**28) + bytes(16),
+            b"\x00\x00" + struct.pack(">ih", 2**31 - 1, 0),
+        ]
         tracemalloc.start()
         try:
             for body in bodies:
@@ -144,7 +163,9 @@ class GoldenTests(SynchronousTestCase):
         """Every recorded answer is read by the reader of its kind, and written again to the same bytes."""
         counts = {"multifetch": 0, "offsets": 0, "fetch": 0}
         for case in golden.cases():
-            for body in golden.frames(bytes.fromhex(case["response"])) if "deviate" not in case else ():
+            for body in (
+                golden.frames(bytes.fromhex(case["response"])) if "deviate" not in case else ()
+            ):
                 frame = struct.pack(">i", len(body)) + body
                 if case["name"].startswith("multifetch"):
                     counts["multifetch"] += 1

@@ -47,13 +47,24 @@ class ClientTests(zookeeper.ZookeeperCase):
             "exists_and_watch": "path", "get": "path", "get_and_watch": "path", "get_children": "path", "get_children_and_watch": "path",
             "set": "path data version", "set_session_callback": "callback", "sync": "path",
         }  # fmt: skip
-        self.assertEqual({name: " ".join(inspect.signature(getattr(self.client, name)).parameters) for name in calls}, calls)
+        self.assertEqual(
+            {
+                name: " ".join(inspect.signature(getattr(self.client, name)).parameters)
+                for name in calls
+            },
+            calls,
+        )
 
     async def test_unannounced(self) -> None:
         """A new session that kazoo has not announced is the end of the one before."""
         await self.session(5)
         await self.session(6)
-        events = [SessionEvent.CONNECTED, SessionEvent.SUSPENDED, SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+        events = [
+            SessionEvent.CONNECTED,
+            SessionEvent.SUSPENDED,
+            SessionEvent.EXPIRED,
+            SessionEvent.CONNECTED,
+        ]
         self.assertEqual((self.told, self.client.session_id), (events, 6))
 
     async def test_notStarted(self) -> None:
@@ -65,7 +76,11 @@ class ClientTests(zookeeper.ZookeeperCase):
 
     def test_attempts(self) -> None:
         """Several attempts to connect fall into a session's time, or a server that comes back would be found too late."""
-        for sessionTimeoutMs, seconds in ((1_200, 0.2), (6_000, 1.0), (60_000, module.RETRY_DELAY_MAX)):
+        for sessionTimeoutMs, seconds in (
+            (1_200, 0.2),
+            (6_000, 1.0),
+            (60_000, module.RETRY_DELAY_MAX),
+        ):
             client = module.ZookeeperClient(reactor, "127.0.0.1:1", sessionTimeoutMs)
             self.assertAlmostEqual(client._kazoo._conn_retry.max_delay, seconds)
 
@@ -86,7 +101,9 @@ class ClientTests(zookeeper.ZookeeperCase):
         with capturedLogs() as events:
             self.kazoo._session_callback(KeeperState.CLOSED)
             await started
-        self.assertEqual((len(starts), self.told), (3, [SessionEvent.CONNECTED, SessionEvent.EXPIRED]))
+        self.assertEqual(
+            (len(starts), self.told), (3, [SessionEvent.CONNECTED, SessionEvent.EXPIRED])
+        )
         self.assertEqual(len([event for event in events if "no threads" in formatEvent(event)]), 2)
 
     async def test_refused(self) -> None:
@@ -97,7 +114,9 @@ class ClientTests(zookeeper.ZookeeperCase):
         await zookeeper.pause(0)
         self.client._restartLater()
         await self.client.close()
-        self.assertEqual(self.told, [SessionEvent.CONNECTED, SessionEvent.EXPIRED, SessionEvent.CLOSED])
+        self.assertEqual(
+            self.told, [SessionEvent.CONNECTED, SessionEvent.EXPIRED, SessionEvent.CLOSED]
+        )
 
     async def test_lateAnswer(self) -> None:
         """An answer that comes after its time is dropped, and makes room for others."""
@@ -146,7 +165,9 @@ class ClientTests(zookeeper.ZookeeperCase):
             await first
             await second
         self.assertEqual(self.told, [SessionEvent.CLOSED])
-        self.assertTrue(any("The server ends the session" in formatEvent(event) for event in events))
+        self.assertTrue(
+            any("The server ends the session" in formatEvent(event) for event in events)
+        )
 
     async def test_startAfterClose(self) -> None:
         """A start that comes late does not bring a closed client back."""

@@ -14,7 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import ConnectionLossException, NodeExistsException, ZookeeperError
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
-from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimPatiently, createParents, createPersistent, write
+from pylogbroker.zookeeper.ephemeral import (
+    ConflictError,
+    claim,
+    claimPatiently,
+    createParents,
+    createPersistent,
+    write,
+)
 
 SESSION_MS = 6_000
 
@@ -62,7 +69,9 @@ class PersistentTests(EphemeralCase):
         """Parents are made as far as they are missing, without data; the node itself is not."""
         self.make("/a", b"kept")
         self.done(createParents(self.client, "/a/b/c/d"))
-        self.assertEqual(self.server.tree(), {"/a": (b"kept", 0), "/a/b": (b"", 0), "/a/b/c": (b"", 0)})
+        self.assertEqual(
+            self.server.tree(), {"/a": (b"kept", 0), "/a/b": (b"", 0), "/a/b/c": (b"", 0)}
+        )
         self.done(createParents(self.client, "/a/b/c/d"))
         self.done(createParents(self.client, "/top"))
 
@@ -80,7 +89,10 @@ class PersistentTests(EphemeralCase):
 
     def test_writeAtOnce(self) -> None:
         """Two who make the same node are no error to each other."""
-        first, second = self.begin(write(self.client, "/a/b", b"one")), self.begin(write(self.other, "/a/b", b"two"))
+        first, second = (
+            self.begin(write(self.client, "/a/b", b"one")),
+            self.begin(write(self.other, "/a/b", b"two")),
+        )
         self.settle()
         self.successResultOf(first)
         self.successResultOf(second)
@@ -144,7 +156,9 @@ class ClaimTests(EphemeralCase):
     def test_setFails(self) -> None:
         """A connection that is lost while the value is set is an error."""
         self.make("/a", b"x", EPHEMERAL, self.client)
-        self.meanwhile(self.client, "set", lambda: self.clock.callLater(0, self.server.disconnect, self.client))
+        self.meanwhile(
+            self.client, "set", lambda: self.clock.callLater(0, self.server.disconnect, self.client)
+        )
         self.fails(ConnectionLossException, claim(self.client, "/a", b"y"))
 
     def test_comesAndGoes(self) -> None:
@@ -155,7 +169,9 @@ class ClaimTests(EphemeralCase):
 
         self.meanwhile(self.client, "create", *[there] * 20)
         self.meanwhile(self.client, "get", *[lambda: self.server.delete("/a", -1)] * 20)
-        self.assertIn("comes and goes", str(self.fails(ZookeeperError, claim(self.client, "/a", b"y"))))
+        self.assertIn(
+            "comes and goes", str(self.fails(ZookeeperError, claim(self.client, "/a", b"y")))
+        )
 
 
 class PatienceTests(EphemeralCase):
@@ -163,7 +179,9 @@ class PatienceTests(EphemeralCase):
 
     def patiently(self, patienceMs: int = 12_000) -> tuple[Deferred[Any], list[ConflictError]]:
         told: list[ConflictError] = []
-        return self.begin(claimPatiently(self.clock, self.client, "/a", b"y", patienceMs, told.append)), told
+        return self.begin(
+            claimPatiently(self.clock, self.client, "/a", b"y", patienceMs, told.append)
+        ), told
 
     def test_goes(self) -> None:
         """As soon as the other's node goes, ours is there; what was waited for was told once."""
@@ -174,7 +192,10 @@ class PatienceTests(EphemeralCase):
         self.other.close()
         self.settle()
         self.successResultOf(waiting)
-        self.assertEqual(([conflict.data for conflict in told], self.server.tree()["/a"]), ([b"x"], (b"y", self.client.session_id)))
+        self.assertEqual(
+            ([conflict.data for conflict in told], self.server.tree()["/a"]),
+            ([b"x"], (b"y", self.client.session_id)),
+        )
         self.assertEqual((self.client._watches, self.clock.getDelayedCalls()), ({}, []))
 
     def test_stays(self) -> None:

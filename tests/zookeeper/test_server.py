@@ -15,7 +15,14 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from pylogbroker.errors import ConfigurationError, ZookeeperError, ZookeeperTimeoutException
 from pylogbroker.zookeeper import server as module
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.server import SPARKS_JARS, ZookeeperServer, findJars, findJava, freePort, isReady
+from pylogbroker.zookeeper.server import (
+    SPARKS_JARS,
+    ZookeeperServer,
+    findJars,
+    findJava,
+    freePort,
+    isReady,
+)
 
 reactor: Any = _reactor
 
@@ -43,8 +50,14 @@ class FindTests(SynchronousTestCase):
 
     def test_jars(self) -> None:
         """PySpark's five jars come before Debian's package; without either it is said what to install."""
-        names = [name.replace("-3*", "-3.9.5").replace("-*", "-1.0") + ".jar" for name in SPARKS_JARS]
-        whole, part, debians = self.folder(*names), self.folder(*names[:-1]), f"{self.folder('zookeeper.jar')}/zookeeper.jar"
+        names = [
+            name.replace("-3*", "-3.9.5").replace("-*", "-1.0") + ".jar" for name in SPARKS_JARS
+        ]
+        whole, part, debians = (
+            self.folder(*names),
+            self.folder(*names[:-1]),
+            f"{self.folder('zookeeper.jar')}/zookeeper.jar",
+        )
         self.assertEqual(findJars(whole, debians), ":".join(f"{whole}/{name}" for name in names))
         self.assertEqual(findJars(part, debians), debians)
         error = self.assertRaises(ConfigurationError, findJars, part, "/nowhere")
@@ -117,7 +130,10 @@ class ServerTests(TestCase):
         first, second = self.server(directory), self.server(directory)
         await first.start()
         text = await self.fails(ConfigurationError, second)
-        self.assertEqual(text, f"ZooKeeper's data cannot be in {os.path.abspath(directory)}: another ZooKeeper has them there")
+        self.assertEqual(
+            text,
+            f"ZooKeeper's data cannot be in {os.path.abspath(directory)}: another ZooKeeper has them there",
+        )
         self.assertEqual(Path(directory, module.CONFIGURATION).read_text(), first.configuration())
         await first.kill()
         await second.start()
@@ -132,13 +148,17 @@ class ServerTests(TestCase):
             os.chmod(f"{home}/bin/java", 0o755)
             server = self.server(environment={"JAVA_HOME": home, "PATH": os.defpath})
             text = await self.fails(ZookeeperError, server)
-            self.assertEqual(text, f"ZooKeeper has ended instead of serving on {server.servers}; it said: {said}")
+            self.assertEqual(
+                text, f"ZooKeeper has ended instead of serving on {server.servers}; it said: {said}"
+            )
 
     async def test_tooSlow(self) -> None:
         """One that takes too long is killed, and is an error; one that does not end when it is asked to is killed, too."""
         home = self.mktemp()
         os.makedirs(f"{home}/bin")
-        Path(home, "bin", "java").write_text("#!/bin/sh\ntrap '' TERM\necho here\nwhile :; do read -t 1 x </dev/zero; done\n")
+        Path(home, "bin", "java").write_text(
+            "#!/bin/sh\ntrap '' TERM\necho here\nwhile :; do read -t 1 x </dev/zero; done\n"
+        )
         os.chmod(f"{home}/bin/java", 0o755)
         self.patch(module, "START_MS_MAX", 500)
         server = self.server(environment={"JAVA_HOME": home, "PATH": os.defpath})
@@ -154,7 +174,10 @@ class ServerTests(TestCase):
 
     async def test_noJava(self) -> None:
         """Without Java it says what to install."""
-        self.assertIn("Java", await self.fails(ConfigurationError, self.server(environment={"PATH": "/nowhere"})))
+        self.assertIn(
+            "Java",
+            await self.fails(ConfigurationError, self.server(environment={"PATH": "/nowhere"})),
+        )
 
     async def test_mute(self) -> None:
         """A port whose owner says nothing is not ready."""

@@ -9,7 +9,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import ConnectionLossException, NoAuthException, NoNodeException, SessionExpiredException, ZookeeperTimeoutException
+from pylogbroker.errors import (
+    ConnectionLossException,
+    NoAuthException,
+    NoNodeException,
+    SessionExpiredException,
+    ZookeeperTimeoutException,
+)
 from pylogbroker.interfaces import WatchEvent
 from pylogbroker.zookeeper.watch import NOT_THERE, Sight, Watch
 
@@ -36,7 +42,10 @@ class WatchTests(SynchronousTestCase):
         self.readings[0][0].callback(("answer", state))
 
     def fired(self, kind: str) -> None:
-        self.assertEqual((self.successResultOf(self.watch.fired), self.forgotten), (WatchEvent(kind, "/a"), [self.watch]))
+        self.assertEqual(
+            (self.successResultOf(self.watch.fired), self.forgotten),
+            (WatchEvent(kind, "/a"), [self.watch]),
+        )
 
     def test_firstReadingFails(self) -> None:
         """A first reading that fails ends the watch, which never fires."""
@@ -69,7 +78,11 @@ class WatchTests(SynchronousTestCase):
 
     def test_states(self) -> None:
         """When the connection is back, what has changed says the event."""
-        for before, after, kind in ((1, 2, "changed"), (NOT_THERE, 1, "created"), (1, NOT_THERE, "deleted")):
+        for before, after, kind in (
+            (1, 2, "changed"),
+            (NOT_THERE, 1, "created"),
+            (1, NOT_THERE, "deleted"),
+        ):
             self.setUp()
             self.begun(before)
             self.watch.renew()

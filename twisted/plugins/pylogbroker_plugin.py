@@ -2,8 +2,33 @@
 
 from twisted.application.service import ServiceMaker
 
-pylogbroker = ServiceMaker("pylogbroker", "pylogbroker.tap", "A broker of a publish-subscribe log, which speaks the protocol of Kafka 0.7.", "pylogbroker")
-auditor = ServiceMaker("pylogbroker-auditor", "pylogbroker.auditortap", "Counts what is in clusters and compares it with what was sent.", "pylogbroker-auditor")
-pylogbrokerConsole = ServiceMaker("pylogbroker-console", "pylogbroker.consoletap", "A page that shows a pylogbroker cluster.", "pylogbroker-console")
-pylogbrokerMirror = ServiceMaker("pylogbroker-mirror", "pylogbroker.mirrortap", "Copies topics of pylogbroker clusters into another.", "pylogbroker-mirror")
-pylogbrokerRegistry = ServiceMaker("pylogbroker-registry", "pylogbroker.registrytap", "Keeps schemas in a topic, for registry clients.", "pylogbroker-registry")
+pylogbroker = ServiceMaker(
+    "pylogbroker",
+    "pylogbroker.tap",
+    "A broker of a publish-subscribe log, which speaks the protocol of Kafka 0.7.",
+    "pylogbroker",
+)
+auditor = ServiceMaker(
+    "pylogbroker-auditor",
+    "pylogbroker.auditortap",
+    "Counts what is in clusters and compares it with what was sent.",
+    "pylogbroker-auditor",
+)
+pylogbrokerConsole = ServiceMaker(
+    "pylogbroker-console",
+    "pylogbroker.consoletap",
+    "A page that shows a pylogbroker cluster.",
+    "pylogbroker-console",
+)
+pylogbrokerMirror = ServiceMaker(
+    "pylogbroker-mirror",
+    "pylogbroker.mirrortap",
+    "Copies topics of pylogbroker clusters into another.",
+    "pylogbroker-mirror",
+)
+pylogbrokerRegistry = ServiceMaker(
+    "pylogbroker-registry",
+    "pylogbroker.registrytap",
+    "Keeps schemas in a topic, for registry clients.",
+    "pylogbroker-registry",
+)

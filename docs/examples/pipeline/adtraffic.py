@@ -40,7 +40,9 @@ class Audience:
             shown = self._nowMs()
             self._send("impressions", {"ad": ad, "shown": shown})
             if self._random.random() < self._chances[ad]:
-                self._reactor.callLater(self._random.uniform(0, CLICK_SECONDS_MAX), self._click, ad, shown)
+                self._reactor.callLater(
+                    self._random.uniform(0, CLICK_SECONDS_MAX), self._click, ad, shown
+                )
 
     def _click(self, ad: str, shown: int) -> None:
         self._send("clicks", {"ad": ad, "shown": shown, "clicked": self._nowMs()})
@@ -55,7 +57,12 @@ class Audience:
 async def main(reactor: Any, options: Namespace) -> None:
     with open(options.ads, newline="", encoding="utf-8") as file:
         ads = [row["ad"] for row in csv.DictReader(file)]
-    settings = {"zk.connect": options.zookeeper, "producer.type": "async", "queue.time": "100", "serializer.class": "kafka.serializer.StringEncoder"}
+    settings = {
+        "zk.connect": options.zookeeper,
+        "producer.type": "async",
+        "queue.time": "100",
+        "serializer.class": "kafka.serializer.StringEncoder",
+    }
     producer = Producer(reactor, settings)
     await producer.start()
     audience = Audience(reactor, producer, ads, Random(options.seed))
@@ -64,8 +71,12 @@ async def main(reactor: Any, options: Namespace) -> None:
         await producer.close()
         print(f"{producer.counters.writtenCount} events were sent", flush=True)
 
-    reactor.addSystemEventTrigger("before", "shutdown", lambda: ensureDeferred(finish()))  # after Ctrl-C, too
-    showing = LoopingCall.withCount(lambda ticks: audience.look(round(options.rate * TICK_SECONDS * ticks)))
+    reactor.addSystemEventTrigger(
+        "before", "shutdown", lambda: ensureDeferred(finish())
+    )  # after Ctrl-C, too
+    showing = LoopingCall.withCount(
+        lambda ticks: audience.look(round(options.rate * TICK_SECONDS * ticks))
+    )
     showing.start(TICK_SECONDS)
     print("ads are being shown", flush=True)
     await deferLater(reactor, options.seconds)
@@ -75,9 +86,23 @@ async def main(reactor: Any, options: Namespace) -> None:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--zookeeper", required=True, metavar="HOST:PORT[,…][/CHROOT]", help="where the brokers are registered")
-    parser.add_argument("--ads", default=Path(__file__).with_name("ads.csv"), help="a table with a column ad (ads.csv, beside this program)")
+    parser.add_argument(
+        "--zookeeper",
+        required=True,
+        metavar="HOST:PORT[,…][/CHROOT]",
+        help="where the brokers are registered",
+    )
+    parser.add_argument(
+        "--ads",
+        default=Path(__file__).with_name("ads.csv"),
+        help="a table with a column ad (ads.csv, beside this program)",
+    )
     parser.add_argument("--rate", type=float, default=200, help="ads a second (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=86400, help="how long to show ads; Ctrl-C ends it, too (a day)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=86400,
+        help="how long to show ads; Ctrl-C ends it, too (a day)",
+    )
     parser.add_argument("--seed", type=int, help="of chance; without, no two runs are the same")
     react(lambda reactor, options: ensureDeferred(main(reactor, options)), [parser.parse_args()])

@@ -17,12 +17,26 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import coalesce, col, count_if, date_format, from_json, lit, struct, timestamp_millis, to_json, try_divide, window
+from pyspark.sql.functions import (
+    coalesce,
+    col,
+    count_if,
+    date_format,
+    from_json,
+    lit,
+    struct,
+    timestamp_millis,
+    to_json,
+    try_divide,
+    window,
+)
 
 ISO = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 
-def campaignRates(messages: DataFrame, ads: DataFrame, windowText: str, delayText: str) -> DataFrame:
+def campaignRates(
+    messages: DataFrame, ads: DataFrame, windowText: str, delayText: str
+) -> DataFrame:
     """
     Count.
 
@@ -33,13 +47,18 @@ def campaignRates(messages: DataFrame, ads: DataFrame, windowText: str, delayTex
     @return: C{key} and C{value} of messages to publish. What is no event of ours is left out.
     """
     event = from_json(col("value").cast("string"), "ad string, shown long")
-    events = messages.select("topic", event.alias("event")).where("event.ad IS NOT NULL AND event.shown IS NOT NULL")
+    events = messages.select("topic", event.alias("event")).where(
+        "event.ad IS NOT NULL AND event.shown IS NOT NULL"
+    )
     return (
         events.select("topic", "event.ad", timestamp_millis("event.shown").alias("shown"))
         .withWatermark("shown", delayText)
         .join(ads, "ad", "left")
         .groupBy(window("shown", windowText), coalesce("campaign", lit("none")).alias("campaign"))
-        .agg(count_if(col("topic") == "impressions").alias("impressions"), count_if(col("topic") == "clicks").alias("clicks"))
+        .agg(
+            count_if(col("topic") == "impressions").alias("impressions"),
+            count_if(col("topic") == "clicks").alias("clicks"),
+        )
         .select(
             col("campaign").cast("binary").alias("key"),
             to_json(
@@ -59,7 +78,9 @@ def campaignRates(messages: DataFrame, ads: DataFrame, windowText: str, delayTex
 
 
 def main(options: Namespace) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need what this program needs
+    os.environ.setdefault(
+        "PYSPARK_PYTHON", sys.executable
+    )  # Spark's workers need what this program needs
     spark = (
         SparkSession.builder.appName("clickthrough")
         .config("spark.sql.session.timeZone", "UTC")
@@ -68,9 +89,17 @@ def main(options: Namespace) -> None:
     )
     ads = spark.read.schema("ad string, campaign string").csv(str(options.ads), header=True)
     source = spark.readStream.format("pylogbroker").option("zookeeper", options.zookeeper)
-    messages = source.option("subscribe", "impressions,clicks").option("startingOffsets", "earliest").load()
+    messages = (
+        source.option("subscribe", "impressions,clicks")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
     rates = campaignRates(messages, ads, options.window, options.delay)
-    sink = rates.writeStream.format("pylogbroker").option("zookeeper", options.zookeeper).option("topic", options.topic)
+    sink = (
+        rates.writeStream.format("pylogbroker")
+        .option("zookeeper", options.zookeeper)
+        .option("topic", options.topic)
+    )
     query = sink.option("checkpointLocation", options.checkpoint).outputMode("append").start()
     print("rates are being counted", flush=True)
     query.awaitTermination()
@@ -78,10 +107,23 @@ def main(options: Namespace) -> None:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--zookeeper", required=True, metavar="HOST:PORT[,…][/CHROOT]", help="where the brokers are registered")
-    parser.add_argument("--checkpoint", required=True, metavar="FOLDER", help="where Spark keeps how far it is")
-    parser.add_argument("--ads", default=Path(__file__).with_name("ads.csv"), help="a table with the columns ad and campaign (ads.csv, beside this program)")
+    parser.add_argument(
+        "--zookeeper",
+        required=True,
+        metavar="HOST:PORT[,…][/CHROOT]",
+        help="where the brokers are registered",
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="FOLDER", help="where Spark keeps how far it is"
+    )
+    parser.add_argument(
+        "--ads",
+        default=Path(__file__).with_name("ads.csv"),
+        help="a table with the columns ad and campaign (ads.csv, beside this program)",
+    )
     parser.add_argument("--topic", default="rates", help="where to publish (%(default)s)")
     parser.add_argument("--window", default="10 seconds", help="how long to count (%(default)s)")
-    parser.add_argument("--delay", default="10 seconds", help="how late an event may be (%(default)s)")
+    parser.add_argument(
+        "--delay", default="10 seconds", help="how late an event may be (%(default)s)"
+    )
     main(parser.parse_args())

@@ -26,14 +26,26 @@ SCHEMA: dict[str, Any] = {
     "fields": [
         {"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "level", "type": "string"},
-        {"name": "client", "type": ["null", "string"], "default": None, "doc": "its address, where it is known"},
-        {"name": "outcome", "type": ["null", "string"], "default": None, "doc": "ok or error; null for what can be neither"},
+        {
+            "name": "client",
+            "type": ["null", "string"],
+            "default": None,
+            "doc": "its address, where it is known",
+        },
+        {
+            "name": "outcome",
+            "type": ["null", "string"],
+            "default": None,
+            "doc": "ok or error; null for what can be neither",
+        },
         {"name": "count", "type": "int", "default": 1, "doc": "how many equal lines it stands for"},
         {"name": "message", "type": "string"},
     ],
 }
 
-APACHE = re.compile(r"\[(\w{3} \w{3} +\d+ [\d:]{8} \d{4})\] \[(\w+)\] (?:\[client ([^\]]+)\] )?(.*)")
+APACHE = re.compile(
+    r"\[(\w{3} \w{3} +\d+ [\d:]{8} \d{4})\] \[(\w+)\] (?:\[client ([^\]]+)\] )?(.*)"
+)
 APACHE_ERRORS = {"error", "crit", "alert", "emerg"}
 
 SSHD = re.compile(r"(\w{3} +\d+ [\d:]{8}) \S+ sshd\[(\d+)\]: (.*)")
@@ -56,7 +68,14 @@ class ApacheLines:
             return None
         time, level, client, message = found.groups()
         when = datetime.strptime(time, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
-        return {"time": when, "level": level, "client": client, "outcome": "error" if level in APACHE_ERRORS else "ok", "count": 1, "message": message}
+        return {
+            "time": when,
+            "level": level,
+            "client": client,
+            "outcome": "error" if level in APACHE_ERRORS else "ok",
+            "count": 1,
+            "message": message,
+        }
 
 
 class SshdLines:
@@ -89,7 +108,9 @@ class SshdLines:
         }
 
 
-def records(lines: Iterable[bytes], read: Callable[[str], Record | None], strange: Callable[[str], None]) -> Iterator[Record]:
+def records(
+    lines: Iterable[bytes], read: Callable[[str], Record | None], strange: Callable[[str], None]
+) -> Iterator[Record]:
     """
     The records of a file.
 

@@ -70,8 +70,15 @@ async def main(reactor: Any, options: Namespace) -> None:
     text = json.dumps(SCHEMA)
     schemaId = 0
     for topic in ("apache", "openssh"):
-        schemaId = await registry.register(f"{topic}-value", text)  # the same for both: an id stands for a schema
-    settings = {"zk.connect": options.zookeeper, "producer.type": "async", "compression.codec": "1", "confirm": "true"}
+        schemaId = await registry.register(
+            f"{topic}-value", text
+        )  # the same for both: an id stands for a schema
+    settings = {
+        "zk.connect": options.zookeeper,
+        "producer.type": "async",
+        "compression.codec": "1",
+        "confirm": "true",
+    }
     producer = Producer(reactor, settings, encoder=AvroEncoder(schemaId, text))
     await producer.start()
     publisher = LogPublisher(producer)
@@ -86,10 +93,28 @@ async def main(reactor: Any, options: Namespace) -> None:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--zookeeper", required=True, metavar="HOST:PORT[,…][/CHROOT]", help="where the brokers are registered")
-    parser.add_argument("--registry", required=True, metavar="URL", help="of the schema registry, for instance http://localhost:8081")
-    parser.add_argument("--apache", nargs="+", default=[], metavar="FILE", help="error logs of Apache's")
-    parser.add_argument("--openssh", nargs="+", default=[], metavar="FILE", help="logs of sshd's, as syslog writes them")
+    parser.add_argument(
+        "--zookeeper",
+        required=True,
+        metavar="HOST:PORT[,…][/CHROOT]",
+        help="where the brokers are registered",
+    )
+    parser.add_argument(
+        "--registry",
+        required=True,
+        metavar="URL",
+        help="of the schema registry, for instance http://localhost:8081",
+    )
+    parser.add_argument(
+        "--apache", nargs="+", default=[], metavar="FILE", help="error logs of Apache's"
+    )
+    parser.add_argument(
+        "--openssh",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="logs of sshd's, as syslog writes them",
+    )
     parser.add_argument("--year", type=int, help="of sshd's lines, which have none")
     options = parser.parse_args()
     if options.openssh and options.year is None:

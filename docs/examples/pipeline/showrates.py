@@ -44,19 +44,37 @@ async def main(reactor: Any, options: Namespace) -> None:
     if options.listen:
         port = await serverFromString(reactor, options.listen).listen(Site(rates))
         print(f"serves on {port.getHost()}", flush=True)
-    settings = {"zk.connect": options.zookeeper, "groupid": options.group, "autooffset.reset": "smallest"}
+    settings = {
+        "zk.connect": options.zookeeper,
+        "groupid": options.group,
+        "autooffset.reset": "smallest",
+    }
     async with ConsumerConnector(reactor, settings) as consumer:
         streams = await consumer.createMessageStreams({options.topic: 1}, decode=json.loads)
         async for message in streams[options.topic][0]:
             rate = message.value
             rates.take(rate)
-            print(f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']}, {100 * rate['rate']:.1f} %", flush=True)
+            print(
+                f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']}, {100 * rate['rate']:.1f} %",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--zookeeper", required=True, metavar="HOST:PORT[,…][/CHROOT]", help="where the brokers are registered")
+    parser.add_argument(
+        "--zookeeper",
+        required=True,
+        metavar="HOST:PORT[,…][/CHROOT]",
+        help="where the brokers are registered",
+    )
     parser.add_argument("--topic", default="rates", help="where the rates are (%(default)s)")
-    parser.add_argument("--group", default="showrates", help="the consumer group to be a member of (%(default)s)")
-    parser.add_argument("--listen", metavar="ENDPOINT", help="serve them, too, for instance at tcp:8080:interface=127.0.0.1")
+    parser.add_argument(
+        "--group", default="showrates", help="the consumer group to be a member of (%(default)s)"
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ENDPOINT",
+        help="serve them, too, for instance at tcp:8080:interface=127.0.0.1",
+    )
     react(lambda reactor, options: ensureDeferred(main(reactor, options)), [parser.parse_args()])

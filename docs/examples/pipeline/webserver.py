@@ -54,7 +54,9 @@ ERROR_COLOUR, REST_COLOUR, SESSION_COLOUR, INK = "#c8452e", "#b9c6d0", "#2c6e9b"
 
 def withRecords(messages: DataFrame, registry: str) -> DataFrame:
     """Messages with the records that are in them. What is none, C{record} is null of: it is loaded all the same, and left out of the report."""
-    return messages.withColumn("record", fromAvro("value", registry=registry, subject="apache-value"))
+    return messages.withColumn(
+        "record", fromAvro("value", registry=registry, subject="apache-value")
+    )
 
 
 def report(spark: SparkSession, lines: DataFrame) -> dict[str, list[dict[str, Any]]]:
@@ -67,20 +69,46 @@ def report(spark: SparkSession, lines: DataFrame) -> dict[str, list[dict[str, An
     lines.cache().createOrReplaceTempView("lines")
     spark.sql(HOURS).createOrReplaceTempView("hours")
     spark.sql(SESSIONS).createOrReplaceTempView("sessions")
-    queries = {"hours": REPORT, "levels": LEVELS, "sessions": "SELECT * FROM sessions ORDER BY topic, begin, client"}
-    return {name: [row.asDict() for row in withTextTimes(spark.sql(query)).collect()] for name, query in queries.items()}
+    queries = {
+        "hours": REPORT,
+        "levels": LEVELS,
+        "sessions": "SELECT * FROM sessions ORDER BY topic, begin, client",
+    }
+    return {
+        name: [row.asDict() for row in withTextTimes(spark.sql(query)).collect()]
+        for name, query in queries.items()
+    }
 
 
 def withTextTimes(frame: DataFrame) -> DataFrame:
     """Times as ISO 8601 has them."""
-    return frame.select(*(date_format(name, ISO).alias(name) if kind == "timestamp" else name for name, kind in frame.dtypes))
+    return frame.select(
+        *(
+            date_format(name, ISO).alias(name) if kind == "timestamp" else name
+            for name, kind in frame.dtypes
+        )
+    )
 
 
-def panel(axes: Axes, title: str, hours: list[datetime], series: dict[str, list[float]], colours: list[str]) -> None:
+def panel(
+    axes: Axes,
+    title: str,
+    hours: list[datetime],
+    series: dict[str, list[float]],
+    colours: list[str],
+) -> None:
     """Bars, one on the other, an hour wide."""
     below = [0.0] * len(hours)
     for (name, values), colour in zip(series.items(), colours, strict=True):
-        axes.bar(hours, values, width=timedelta(minutes=52), bottom=below, align="edge", color=colour, label=name)
+        axes.bar(
+            hours,
+            values,
+            width=timedelta(minutes=52),
+            bottom=below,
+            align="edge",
+            color=colour,
+            label=name,
+        )
         below = [low + value for low, value in zip(below, values, strict=True)]
     axes.set_title(title, loc="left", pad=10, fontsize=9, color=INK)
     axes.set_ylim(0, max(below, default=0) * 1.12 or 1)
@@ -90,7 +118,14 @@ def panel(axes: Axes, title: str, hours: list[datetime], series: dict[str, list[
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(labelsize=8, colors=INK, length=0)
     if len(series) > 1:
-        axes.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.98), ncols=len(series), labelcolor=INK)
+        axes.legend(
+            fontsize=8,
+            frameon=False,
+            loc="lower right",
+            bbox_to_anchor=(1, 0.98),
+            ncols=len(series),
+            labelcolor=INK,
+        )
 
 
 def chart(hours: list[dict[str, Any]], path: str) -> None:
@@ -106,10 +141,25 @@ def chart(hours: list[dict[str, Any]], path: str) -> None:
         rows = [row for row in hours if row["topic"] == topic]
         times = [datetime.fromisoformat(row["hour"]) for row in rows]
         top, middle, bottom = grid[:, number]
-        events = {"errors": [row["errors"] for row in rows], "others": [row["attempts"] - row["errors"] for row in rows]}
+        events = {
+            "errors": [row["errors"] for row in rows],
+            "others": [row["attempts"] - row["errors"] for row in rows],
+        }
         panel(top, f"{topic}: events per hour", times, events, [ERROR_COLOUR, REST_COLOUR])
-        panel(middle, "error rate, %", times, {"rate": [100 * (row["errorRate"] or 0) for row in rows]}, [ERROR_COLOUR])
-        panel(bottom, "sessions that begin", times, {"sessions": [row["sessions"] for row in rows]}, [SESSION_COLOUR])
+        panel(
+            middle,
+            "error rate, %",
+            times,
+            {"rate": [100 * (row["errorRate"] or 0) for row in rows]},
+            [ERROR_COLOUR],
+        )
+        panel(
+            bottom,
+            "sessions that begin",
+            times,
+            {"sessions": [row["sessions"] for row in rows]},
+            [SESSION_COLOUR],
+        )
         middle.set(ylim=(0, 105), yticks=(0, 50, 100))
         bottom.xaxis.set_major_formatter(ConciseDateFormatter(bottom.xaxis.get_major_locator()))
     figure.savefig(path, dpi=90, metadata={"Software": None})
@@ -120,11 +170,15 @@ def show(hours: list[dict[str, Any]]) -> None:
     print(f"{'topic':8} {'hour':20} {'lines':>6} {'errors':>6} {'rate':>7} {'sessions':>8}")
     for row in hours:
         rate = "" if row["errorRate"] is None else f"{100 * row['errorRate']:.1f} %"
-        print(f"{row['topic']:8} {row['hour']:20} {row['lines']:6} {row['errors']:6} {rate:>7} {row['sessions']:8}")
+        print(
+            f"{row['topic']:8} {row['hour']:20} {row['lines']:6} {row['errors']:6} {rate:>7} {row['sessions']:8}"
+        )
 
 
 def main(options: Namespace) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need what this program needs
+    os.environ.setdefault(
+        "PYSPARK_PYTHON", sys.executable
+    )  # Spark's workers need what this program needs
     spark = (
         SparkSession.builder.appName("webserver")
         .config("spark.sql.session.timeZone", "UTC")
@@ -132,7 +186,13 @@ def main(options: Namespace) -> None:
         .getOrCreate()
     )
     cluster = {"zookeeper": options.zookeeper, "subscribe": "apache,openssh"}
-    load(spark, options.table, transform=partial(withRecords, registry=options.registry), eventTime="record.time", **cluster)
+    load(
+        spark,
+        options.table,
+        transform=partial(withRecords, registry=options.registry),
+        eventTime="record.time",
+        **cluster,
+    )
     lines = table(spark, options.table).where("record IS NOT NULL").select("topic", "record.*")
     found = report(spark, lines)
     show(found["hours"])
@@ -145,8 +205,20 @@ def main(options: Namespace) -> None:
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("table", help="the folder to load to; it is made, if need be")
-    parser.add_argument("--zookeeper", required=True, metavar="HOST:PORT[,…][/CHROOT]", help="where the brokers are registered")
-    parser.add_argument("--registry", required=True, metavar="URL", help="of the schema registry, for instance http://localhost:8081")
-    parser.add_argument("--json", metavar="FILE", help="write the figures, too: hours, levels and sessions")
+    parser.add_argument(
+        "--zookeeper",
+        required=True,
+        metavar="HOST:PORT[,…][/CHROOT]",
+        help="where the brokers are registered",
+    )
+    parser.add_argument(
+        "--registry",
+        required=True,
+        metavar="URL",
+        help="of the schema registry, for instance http://localhost:8081",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the figures, too: hours, levels and sessions"
+    )
     parser.add_argument("--chart", metavar="FILE", help="draw the hours, as PNG, SVG or PDF")
     main(parser.parse_args())

@@ -43,7 +43,10 @@ COUNTED = StructType(
 )  # fmt: skip
 """What rows are counted by, which each table has."""
 
-_WIDER: tuple[tuple[type[DataType], ...], ...] = ((ByteType, ShortType, IntegerType, LongType), (FloatType, DoubleType))
+_WIDER: tuple[tuple[type[DataType], ...], ...] = (
+    (ByteType, ShortType, IntegerType, LongType),
+    (FloatType, DoubleType),
+)
 """What Spark reads as the wider one."""
 
 
@@ -65,12 +68,18 @@ def tableColumns(columns: Mapping[str, str]) -> StructType:
     @raise TableError: they are none, or do not go together: this library has not written them.
     """
     try:
-        return reduce(joined, (StructType.fromJson(json.loads(text)) for text in sorted(set(columns.values()))), StructType())
+        return reduce(
+            joined,
+            (StructType.fromJson(json.loads(text)) for text in sorted(set(columns.values()))),
+            StructType(),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, PySparkException, LoadError) as error:
         raise TableError("columns", f"the manifest has some that are none: {error}") from error
 
 
-def advancedColumns(columns: Mapping[str, str], topics: Collection[str], fresh: StructType, emptied: Collection[str]) -> dict[str, str]:
+def advancedColumns(
+    columns: Mapping[str, str], topics: Collection[str], fresh: StructType, emptied: Collection[str]
+) -> dict[str, str]:
     """
     Of a table with a run.
 
@@ -83,7 +92,9 @@ def advancedColumns(columns: Mapping[str, str], topics: Collection[str], fresh: 
     after = {topic: text for topic, text in columns.items() if topic not in emptied}
     joined(tableColumns(after), fresh)
     for topic in topics:
-        after[topic] = encodeColumns(joined(tableColumns({topic: after[topic]} if topic in after else {}), fresh))
+        after[topic] = encodeColumns(
+            joined(tableColumns({topic: after[topic]} if topic in after else {}), fresh)
+        )
     return after
 
 
@@ -98,8 +109,12 @@ def joined(left: StructType, right: StructType, path: str = "") -> StructType:
     fields = []
     for field in left:
         other = later.pop(field.name.casefold(), field)
-        fields.append(StructField(field.name, _wider(field.dataType, other.dataType, path + field.name), True))
-    return StructType([*fields, *(StructField(field.name, field.dataType, True) for field in later.values())])
+        fields.append(
+            StructField(field.name, _wider(field.dataType, other.dataType, path + field.name), True)
+        )
+    return StructType(
+        [*fields, *(StructField(field.name, field.dataType, True) for field in later.values())]
+    )
 
 
 def _wider(left: DataType, right: DataType, path: str) -> DataType:
@@ -108,7 +123,11 @@ def _wider(left: DataType, right: DataType, path: str) -> DataType:
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
         return ArrayType(_wider(left.elementType, right.elementType, path + "[]"), True)
     if isinstance(left, MapType) and isinstance(right, MapType):
-        return MapType(_wider(left.keyType, right.keyType, path + "{key}"), _wider(left.valueType, right.valueType, path + "{}"), True)
+        return MapType(
+            _wider(left.keyType, right.keyType, path + "{key}"),
+            _wider(left.valueType, right.valueType, path + "{}"),
+            True,
+        )
     if left == right:
         return left
     for ladder in _WIDER:

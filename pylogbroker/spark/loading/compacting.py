@@ -81,7 +81,9 @@ def compact(
     @raise pylogbroker.errors.CommittedError: a day is committed, and not all of its files are published; the next call does that.
     """
     if compression not in COMPRESSIONS:
-        raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
+        raise ConfigurationError(
+            f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}"
+        )
     found = tableAt(path)
     done = []
     smallSize = sizeOf(spark.conf.get(_ADVISORY, _ADVISORY_DEFAULT)) // SMALL_PART
@@ -89,7 +91,12 @@ def compact(
         isCompaction = cache(lambda number: found.manifest(number).kind == COMPACTION)
         for topic, day in list(found.days()):
             files = list(found.day(topic, day))
-            if date in (None, day) and isFull({each: os.path.getsize(found.at(each)) for each in files}, fileCountMin, smallSize, isCompaction):
+            if date in (None, day) and isFull(
+                {each: os.path.getsize(found.at(each)) for each in files},
+                fileCountMin,
+                smallSize,
+                isCompaction,
+            ):
                 done.append(_compactDay(spark, writer, files, compression, report, nowMs()))
     return done
 
@@ -106,7 +113,9 @@ def sizeOf(text: str | None) -> int:
     return int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ")
 
 
-def isFull(sizes: Mapping[str, int], fileCountMin: int, smallSize: int, isCompaction: Callable[[int], bool]) -> bool:
+def isFull(
+    sizes: Mapping[str, int], fileCountMin: int, smallSize: int, isCompaction: Callable[[int], bool]
+) -> bool:
     """
     Whether one of the hours has as many small files.
 
@@ -118,7 +127,10 @@ def isFull(sizes: Mapping[str, int], fileCountMin: int, smallSize: int, isCompac
     for path, size in sizes.items():
         if size < smallSize:
             runs.setdefault(path.rpartition("/")[0], []).append(runNumber(path))
-    return any(len(hour) >= fileCountMin and _joinableCount(hour, isCompaction) >= fileCountMin for hour in runs.values())
+    return any(
+        len(hour) >= fileCountMin and _joinableCount(hour, isCompaction) >= fileCountMin
+        for hour in runs.values()
+    )
 
 
 def _joinableCount(runs: list[int | None], isCompaction: Callable[[int], bool]) -> int:
@@ -127,10 +139,20 @@ def _joinableCount(runs: list[int | None], isCompaction: Callable[[int], bool]) 
 
     @param runs: the number of each file's run.
     """
-    return sum(1 if number is not None and count > 1 and isCompaction(number) else count for number, count in Counter(runs).items())
+    return sum(
+        1 if number is not None and count > 1 and isCompaction(number) else count
+        for number, count in Counter(runs).items()
+    )
 
 
-def _compactDay(spark: SparkSession, writer: TableWriter, files: list[str], compression: str, report: Report | None, startedMs: int) -> CompactedDay:
+def _compactDay(
+    spark: SparkSession,
+    writer: TableWriter,
+    files: list[str],
+    compression: str,
+    report: Report | None,
+    startedMs: int,
+) -> CompactedDay:
     found = writer.table
     last = found.last()
     if last is None:

@@ -44,7 +44,11 @@ def within(ranges: Iterable[PlannedRange]) -> Column:
 
 
 def countRows(
-    rows: DataFrame, ranges: Mapping[Place, PlannedRange], windowMs: int, lineCountMax: int = WINDOW_COUNT_MAX, sizeMax: int = WINDOWS_SIZE_MAX
+    rows: DataFrame,
+    ranges: Mapping[Place, PlannedRange],
+    windowMs: int,
+    lineCountMax: int = WINDOW_COUNT_MAX,
+    sizeMax: int = WINDOWS_SIZE_MAX,
 ) -> Counts:
     """
     @param rows: of a table.
@@ -54,7 +58,10 @@ def countRows(
     @raise LoadError: a row comes of none of the ranges: a bug, here or in Spark, that must not become a commit.
     """
     found = rows.groupBy("topic", "broker", "partition").agg(
-        sql.count("*").alias("count"), sql.min("offset").alias("first"), sql.max("offset").alias("last"), sql.count_if("isArrival").alias("arrivals")
+        sql.count("*").alias("count"),
+        sql.min("offset").alias("first"),
+        sql.max("offset").alias("last"),
+        sql.count_if("isArrival").alias("arrivals"),
     )
     counts: dict[Place, int] = {}
     arrivals: dict[str, int] = {}
@@ -62,12 +69,19 @@ def countRows(
         place = Place(row["topic"], BrokerPartition(row["broker"], row["partition"]))
         planned = ranges.get(place)
         if planned is None or row["first"] < planned.fromOffset or row["last"] >= planned.toOffset:
-            raise LoadError(f"{place}: rows of offsets {row['first']} to {row['last']} were written, which are not {planned}; nothing was committed")
+            raise LoadError(
+                f"{place}: rows of offsets {row['first']} to {row['last']} were written, which are not {planned}; nothing was committed"
+            )
         counts[place] = row["count"]
         arrivals[place.topic] = arrivals.get(place.topic, 0) + row["arrivals"]
     windows = _windows(rows, windowMs, lineCountMax, sizeMax)
     known = sum(counts.values()) - sum(arrivals.values())
-    return Counts(counts, windows, {topic: count for topic, count in arrivals.items() if count}, known - sum(each.rowCount for each in windows))
+    return Counts(
+        counts,
+        windows,
+        {topic: count for topic, count in arrivals.items() if count},
+        known - sum(each.rowCount for each in windows),
+    )
 
 
 def lostNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tuple[str, ...]:
@@ -83,8 +97,13 @@ def lostNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tuple[s
     if rows is not None:
         if "nextOffset" not in rows.columns:
             return ()  # a transform has left it out
-        found = rows.groupBy("topic", "broker", "partition").agg(sql.sum(sql.col("nextOffset") - sql.col("offset")).alias("size"))
-        sizes = {Place(row["topic"], BrokerPartition(row["broker"], row["partition"])): row["size"] for row in found.collect()}
+        found = rows.groupBy("topic", "broker", "partition").agg(
+            sql.sum(sql.col("nextOffset") - sql.col("offset")).alias("size")
+        )
+        sizes = {
+            Place(row["topic"], BrokerPartition(row["broker"], row["partition"])): row["size"]
+            for row in found.collect()
+        }
     missing = [(each, each.size - sizes.get(each.place, 0)) for each in ranges]
     return tuple(
         f"{each.place}: of offsets {each.fromOffset} to {each.toOffset}, {size} bytes have given no rows: they were deleted before they were read"
@@ -92,14 +111,26 @@ def lostNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tuple[s
     )  # fmt: skip
 
 
-def _windows(rows: DataFrame, windowMs: int, lineCountMax: int, sizeMax: int) -> tuple[WindowCount, ...]:
+def _windows(
+    rows: DataFrame, windowMs: int, lineCountMax: int, sizeMax: int
+) -> tuple[WindowCount, ...]:
     startMs = sql.floor(sql.unix_millis("eventTime") / windowMs) * windowMs
-    timed = rows.where(~sql.col("isArrival")).select("topic", startMs.cast("long").alias("startMs"), sql.coalesce("host", sql.lit("")).alias("host"))
+    timed = rows.where(~sql.col("isArrival")).select(
+        "topic",
+        startMs.cast("long").alias("startMs"),
+        sql.coalesce("host", sql.lit("")).alias("host"),
+    )
     found = timed.groupBy("topic", "startMs", "host").count().limit(lineCountMax + 1).collect()
     if len(found) > lineCountMax or len(json.dumps(found)) > sizeMax:
-        counted = timed.groupBy("topic", "startMs").count().orderBy(sql.desc("count")).limit(lineCountMax)
+        counted = (
+            timed.groupBy("topic", "startMs").count().orderBy(sql.desc("count")).limit(lineCountMax)
+        )
         found = counted.select("topic", "startMs", sql.lit("").alias("host"), "count").collect()
-    return tuple(sorted(WindowCount(row["topic"], row["startMs"], row["host"], row["count"]) for row in found))
+    return tuple(
+        sorted(
+            WindowCount(row["topic"], row["startMs"], row["host"], row["count"]) for row in found
+        )
+    )
 
 
 def difference(added: Counts, removed: Counts) -> tuple[tuple[WindowCount, ...], dict[str, int]]:
@@ -111,4 +142,6 @@ def difference(added: Counts, removed: Counts) -> tuple[tuple[WindowCount, ...],
             windows[topic, startMs, host] = windows.get((topic, startMs, host), 0) + sign * count
         for topic, count in counts.arrivals.items():
             arrivals[topic] = arrivals.get(topic, 0) + sign * count
-    return tuple(WindowCount(*key, count) for key, count in sorted(windows.items()) if count), {topic: count for topic, count in arrivals.items() if count}
+    return tuple(WindowCount(*key, count) for key, count in sorted(windows.items()) if count), {
+        topic: count for topic, count in arrivals.items() if count
+    }

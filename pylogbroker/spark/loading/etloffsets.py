@@ -14,7 +14,9 @@ from pylogbroker.errors import LoadError
 from pylogbroker.model import EARLIEST, Place
 
 
-def beginningsOf(lines: Iterable[str], brokers: Mapping[int, BrokerAddress]) -> dict[str, dict[str, int]]:
+def beginningsOf(
+    lines: Iterable[str], brokers: Mapping[int, BrokerAddress]
+) -> dict[str, dict[str, int]]:
     """
     @param brokers: by number.
     @return: as L{pylogbroker.spark.loading.load} takes them.
@@ -27,12 +29,20 @@ def beginningsOf(lines: Iterable[str], brokers: Mapping[int, BrokerAddress]) -> 
         number = numbers.get((each.host, each.port))
         if number is None:
             known = ", ".join(f"{host}:{port}" for host, port in sorted(numbers)) or "none"
-            raise LoadError(f"tcp://{each.host}:{each.port}: there is no such broker now; there are {known}")
-        found.setdefault(each.topic, {})[f"{number}-{each.partition}"] = EARLIEST if each.offset == FROM_EARLIEST else each.offset
+            raise LoadError(
+                f"tcp://{each.host}:{each.port}: there is no such broker now; there are {known}"
+            )
+        found.setdefault(each.topic, {})[f"{number}-{each.partition}"] = (
+            EARLIEST if each.offset == FROM_EARLIEST else each.offset
+        )
     return found
 
 
-def linesOf(positions: Mapping[Place, int], brokers: Mapping[int, BrokerAddress], isWanted: Callable[[str], bool] = lambda topic: True) -> list[str]:
+def linesOf(
+    positions: Mapping[Place, int],
+    brokers: Mapping[int, BrokerAddress],
+    isWanted: Callable[[str], bool] = lambda topic: True,
+) -> list[str]:
     """
     @param isWanted: whether a topic must be complete. Of the others in the table, partitions whose broker is not there any more are left out.
     @return: without their ends.
@@ -45,5 +55,9 @@ def linesOf(positions: Mapping[Place, int], brokers: Mapping[int, BrokerAddress]
             if not isWanted(place.topic):
                 continue
             raise LoadError(f"{place}: the broker is not there now, and its address is not known")
-        lines.append(EtlOffset(address.host, address.port, place.topic, place.partition.partition, offset).encode())
+        lines.append(
+            EtlOffset(
+                address.host, address.port, place.topic, place.partition.partition, offset
+            ).encode()
+        )
     return lines

@@ -41,11 +41,15 @@ class EnvelopeColumns(NamedTuple):
 def envelope(value: Column) -> EnvelopeColumns:
     """Look into envelopes; the same as L{pylogbroker.audit.envelope} says."""
     hostSize = sql.conv(sql.hex(sql.substring(value, HEAD_SIZE, 1)), 16, 10).cast("int")
-    isOne = (sql.substring(value, 1, len(_BEGINNING)) == sql.lit(_BEGINNING)) & (sql.length(value) >= hostSize + HEAD_SIZE)
+    isOne = (sql.substring(value, 1, len(_BEGINNING)) == sql.lit(_BEGINNING)) & (
+        sql.length(value) >= hostSize + HEAD_SIZE
+    )
     timeMs = sql.conv(sql.hex(sql.substring(value, len(_BEGINNING) + 1, 8)), 16, -10).cast("long")
     host = sql.make_valid_utf8(value.substr(sql.lit(HEAD_SIZE + 1), hostSize).cast("string"))
     payload = value.substr(hostSize + (HEAD_SIZE + 1), sql.length(value))
-    return EnvelopeColumns(sql.when(isOne, timeMs), sql.when(isOne, host), sql.when(isOne, payload).otherwise(value))
+    return EnvelopeColumns(
+        sql.when(isOne, timeMs), sql.when(isOne, host), sql.when(isOne, payload).otherwise(value)
+    )
 
 
 def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
@@ -62,12 +66,16 @@ def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
     column = sql.expr(expression) if isinstance(expression, str) else expression
     kind = rows.select(column).schema[0].dataType
     if isinstance(kind, NumericType):
-        return column.try_cast("long")  # null for what is no number or none that fits, where a plain cast would fail the run, and each that follows
+        return column.try_cast(
+            "long"
+        )  # null for what is no number or none that fits, where a plain cast would fail the run, and each that follows
     if isinstance(kind, StringType):
         return sql.unix_millis(sql.try_to_timestamp(column))
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):
         return sql.unix_millis(column.cast("timestamp"))
-    raise ConfigurationError(f"the event time {expression} is of type {kind.simpleString()}, and no timestamp, date, text or number of milliseconds")
+    raise ConfigurationError(
+        f"the event time {expression} is of type {kind.simpleString()}, and no timestamp, date, text or number of milliseconds"
+    )
 
 
 def withEventTime(rows: DataFrame, expression: str | Column | None, startedMs: int) -> DataFrame:

@@ -22,7 +22,11 @@ def reason(text: str) -> str:
     found = _OURS.findall(text)
     if found:
         return f"{found[-1][1]} ({found[-1][0]})"
-    lines = [line.strip(" \t:") for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")]
+    lines = [
+        line.strip(" \t:")
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("An error occurred while calling")
+    ]
     return (lines[0] if lines else "Spark does not say why")[:_TEXT_SIZE_MAX]
 
 
@@ -34,4 +38,6 @@ def sparkErrors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise LoadError(f"Spark has given up, and nothing was committed: {reason(str(error))}") from error
+        raise LoadError(
+            f"Spark has given up, and nothing was committed: {reason(str(error))}"
+        ) from error

@@ -41,19 +41,29 @@ def parseBeginnings(given: Beginnings, places: list[Place]) -> dict[Place, int]:
     except TypeError as error:
         raise ConfigurationError(f"beginnings={given!r}: {error}") from error
     found = parseOffsets("beginnings", text)
-    return {Place(topic, partition): offset for topic, offsets in found.items() for partition, offset in offsets.items()}
+    return {
+        Place(topic, partition): offset
+        for topic, offsets in found.items()
+        for partition, offset in offsets.items()
+    }
 
 
 def checkFolder(topic: str) -> None:
     """
     @raise LoadError: there can be no folder for this topic, which Spark would say when all is read.
     """
-    size = len(LEVELS[0]) + sum(3 if sign in _ESCAPED else len(sign.encode("utf-8", "surrogatepass")) for sign in topic)
+    size = len(LEVELS[0]) + sum(
+        3 if sign in _ESCAPED else len(sign.encode("utf-8", "surrogatepass")) for sign in topic
+    )
     if size > FOLDER_NAME_SIZE_MAX:
-        raise LoadError(f"topic {topic}: the name is too long for a folder, which would be called by {size} bytes of {FOLDER_NAME_SIZE_MAX} that it may have")
+        raise LoadError(
+            f"topic {topic}: the name is too long for a folder, which would be called by {size} bytes of {FOLDER_NAME_SIZE_MAX} that it may have"
+        )
 
 
-def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings: Beginnings = None) -> LoadPlan:
+def planLoad(
+    options: SourceOptions, positions: Mapping[Place, int], beginnings: Beginnings = None
+) -> LoadPlan:
     """
     Ask the brokers, and plan. A partition that the table has and that nobody has now is left alone, with a note: its broker is away, and it goes on when
     that is back.
@@ -68,8 +78,15 @@ def planLoad(options: SourceOptions, positions: Mapping[Place, int], beginnings:
         with cluster.brokers(place.partition.broker for place in places) as brokers:
             found = {place: askBounds(brokers, *place) for place in places}
     bounds = {place: Bounds(each.earliest, each.latest) for place, each in found.items()}
-    plan = planRanges(positions, bounds, parseBeginnings(beginnings, places), isLossFatal=options.failOnDataLoss)
+    plan = planRanges(
+        positions, bounds, parseBeginnings(beginnings, places), isLossFatal=options.failOnDataLoss
+    )
     topics = {place.topic for place in places}
-    missing = [place for place in sorted(positions) if place.topic in topics and place not in bounds]
-    away = [f"{place}: nobody has this partition now; it goes on when its broker is back" for place in missing]
+    missing = [
+        place for place in sorted(positions) if place.topic in topics and place not in bounds
+    ]
+    away = [
+        f"{place}: nobody has this partition now; it goes on when its broker is back"
+        for place in missing
+    ]
     return LoadPlan(plan.ranges, (*plan.notes, *away))

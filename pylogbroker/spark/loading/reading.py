@@ -48,7 +48,9 @@ def table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
         raise TableError(found.path, f"Spark cannot read it: {reason(str(error))}") from error
 
 
-def readFiles(spark: SparkSession, found: Table, files: Sequence[str], columns: StructType | None = None) -> DataFrame:
+def readFiles(
+    spark: SparkSession, found: Table, files: Sequence[str], columns: StructType | None = None
+) -> DataFrame:
     """
     @param files: of this table, staged or published; absolute paths; at least one.
     @param columns: what to read, beside topic, date and hour; L{None}: all that the last manifest knows of, and of topics of which it does not, what Spark
@@ -62,7 +64,10 @@ def readFiles(spark: SparkSession, found: Table, files: Sequence[str], columns: 
         root = _root(found, file)
         byRoot.setdefault((root, topicOf(file[len(root) + 1 :]) in known), []).append(file)
     whole = tableColumns(known) if columns is None else columns
-    parts = [_readBelow(spark, root, some, whole if isKnown or columns is not None else None) for (root, isKnown), some in sorted(byRoot.items())]
+    parts = [
+        _readBelow(spark, root, some, whole if isKnown or columns is not None else None)
+        for (root, isKnown), some in sorted(byRoot.items())
+    ]
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 
@@ -72,10 +77,16 @@ def _root(found: Table, file: str) -> str:
     return file[: file.index("/topic=", len(staging))] if file.startswith(staging) else found.path
 
 
-def _readBelow(spark: SparkSession, root: str, files: Sequence[str], columns: StructType | None) -> DataFrame:
+def _readBelow(
+    spark: SparkSession, root: str, files: Sequence[str], columns: StructType | None
+) -> DataFrame:
     """A topic is always a text: Spark guesses the types of folders' names."""
     reader = spark.read.option("basePath", root)
     if columns is None:
         columns = reader.option("mergeSchema", "true").parquet(*files).schema
     fields = [field for field in columns if field.name != "topic"]
-    return spark.read.option("basePath", root).schema(StructType([*fields, StructField("topic", StringType())])).parquet(*files)
+    return (
+        spark.read.option("basePath", root)
+        .schema(StructType([*fields, StructField("topic", StringType())]))
+        .parquet(*files)
+    )

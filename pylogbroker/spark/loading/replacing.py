@@ -48,17 +48,32 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
     if not files:
         return _NOTHING
     rows = readFiles(spark, found, files, COUNTED)
-    parts = rows.groupBy(sql.input_file_name().alias("file")).agg(sql.count_if(within(again)).alias("gone"), sql.count("*").alias("all")).collect()
-    touched = {unquote(urlsplit(row["file"]).path): row["gone"] < row["all"] for row in parts if row["gone"]}
+    parts = (
+        rows.groupBy(sql.input_file_name().alias("file"))
+        .agg(sql.count_if(within(again)).alias("gone"), sql.count("*").alias("all"))
+        .collect()
+    )
+    touched = {
+        unquote(urlsplit(row["file"]).path): row["gone"] < row["all"]
+        for row in parts
+        if row["gone"]
+    }
     if not touched:
         return _NOTHING
     gone = {each.place: each._replace(toOffset=OFFSET_MAX) for each in again}
-    counts = countRows(readFiles(spark, found, sorted(touched), COUNTED).where(within(again)), gone, windowMs)
+    counts = countRows(
+        readFiles(spark, found, sorted(touched), COUNTED).where(within(again)), gone, windowMs
+    )
     shared = sorted(path for path, hasOthers in touched.items() if hasOthers)
     kept = readFiles(spark, found, shared).where(~within(again)) if shared else None
     staying = {_topic(found, path) for path in files if touched.get(path, True)}
     emptied = frozenset(_topic(found, path) for path in touched) - staying
-    return Replaced(kept, tuple(path.removeprefix(found.path + "/") for path in sorted(touched)), counts, emptied)
+    return Replaced(
+        kept,
+        tuple(path.removeprefix(found.path + "/") for path in sorted(touched)),
+        counts,
+        emptied,
+    )
 
 
 def _topic(found: Table, path: str) -> str:

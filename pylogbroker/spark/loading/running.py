@@ -100,11 +100,24 @@ def load(
     @raise pylogbroker.errors.PylogbrokerError: the cluster or the table cannot be read. Nothing was committed.
     """
     if compression not in COMPRESSIONS:
-        raise ConfigurationError(f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}")
+        raise ConfigurationError(
+            f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}"
+        )
     for name in source:
         if name in _OURS:
-            raise ConfigurationError(f"{name}: the table knows how far it is loaded; beginnings says where to begin instead, subscribe what to load")
-    request = LoadRequest(sourceOptions(source), source, beginnings, eventTime, transform, compression, windowMs, report)
+            raise ConfigurationError(
+                f"{name}: the table knows how far it is loaded; beginnings says where to begin instead, subscribe what to load"
+            )
+    request = LoadRequest(
+        sourceOptions(source),
+        source,
+        beginnings,
+        eventTime,
+        transform,
+        compression,
+        windowMs,
+        report,
+    )
     found = tableAt(path)
     with TableWriter(found, RealFileSystem()) as writer:
         last = found.last()
@@ -119,7 +132,14 @@ def load(
 class _Run:
     """One that has something to do."""
 
-    def __init__(self, spark: SparkSession, writer: TableWriter, request: LoadRequest, plan: LoadPlan, startedMs: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        writer: TableWriter,
+        request: LoadRequest,
+        plan: LoadPlan,
+        startedMs: int,
+    ) -> None:
         self._spark = spark
         self._writer = writer
         self._request = request
@@ -140,7 +160,11 @@ class _Run:
         return manifest
 
     def _stage(self, last: Manifest | None) -> Manifest:
-        fresh = withEventTime(self._read(), self._request.eventTime, self._startedMs) if self._plan.size else None
+        fresh = (
+            withEventTime(self._read(), self._request.eventTime, self._startedMs)
+            if self._plan.size
+            else None
+        )
         replaced = findReplaced(self._spark, self._writer.table, self._plan, self._request.windowMs)
         columns = self._columns(last, fresh, replaced)
         rows = _joined(fresh, replaced.kept)
@@ -151,7 +175,9 @@ class _Run:
         number = 1 + (last.number if last else 0)
         added = stagedFiles(self._staging, number, rowCount)
         staged = [f"{self._staging}/{each.staged}" for each in added]
-        written = readFiles(self._spark, self._writer.table, staged, _counted(fresh)) if added else None
+        written = (
+            readFiles(self._spark, self._writer.table, staged, _counted(fresh)) if added else None
+        )
         with watched(self._spark, self._runId, "counting", self._request.report):
             loaded = self._loaded(written, replaced)
             counts = self._count(loaded)
@@ -163,36 +189,59 @@ class _Run:
             columns, notes,
         )  # fmt: skip
 
-    def _columns(self, last: Manifest | None, fresh: DataFrame | None, replaced: Replaced) -> Mapping[str, str]:
+    def _columns(
+        self, last: Manifest | None, fresh: DataFrame | None, replaced: Replaced
+    ) -> Mapping[str, str]:
         """By topic. One whose files say more than the manifests, since an earlier release has written them, goes on like that."""
         before = last.columns if last else {}
         topics = {each.place.topic for each in self._plan.ranges if each.size}
-        unknown = {topicOf(name) for name, _date in self._writer.table.days()} - before.keys() - replaced.emptied
+        unknown = (
+            {topicOf(name) for name, _date in self._writer.table.days()}
+            - before.keys()
+            - replaced.emptied
+        )
         schema = dataColumns(fresh.schema) if fresh is not None else StructType()
         return advancedColumns(before, topics - unknown, schema, replaced.emptied)
 
     def _read(self) -> DataFrame:
         """The rows of the plan, from the data source, which is not asked for ranges that have none."""
         parts: dict[str, dict[str, dict[str, int]]] = {"startingOffsets": {}, "endingOffsets": {}}
-        for (topic, partition), fromOffset, toOffset, _again in (each for each in self._plan.ranges if each.size):
+        for (topic, partition), fromOffset, toOffset, _again in (
+            each for each in self._plan.ranges if each.size
+        ):
             parts["startingOffsets"].setdefault(topic, {})[str(partition)] = fromOffset
             parts["endingOffsets"].setdefault(topic, {})[str(partition)] = toOffset
         assigned = {topic: list(offsets) for topic, offsets in parts["startingOffsets"].items()}
-        options = {name: value for name, value in self._request.given.items() if not name.startswith("subscribe")}
-        context = getattr(self._spark, "_sc", None)  # Spark Connect has none, and does not say how many tasks it runs at a time
+        options = {
+            name: value
+            for name, value in self._request.given.items()
+            if not name.startswith("subscribe")
+        }
+        context = getattr(
+            self._spark, "_sc", None
+        )  # Spark Connect has none, and does not say how many tasks it runs at a time
         options.setdefault("minPartitions", str(2 * context.defaultParallelism if context else 1))
-        options |= {"assign": json.dumps(assigned), **{name: json.dumps(value) for name, value in parts.items()}}
+        options |= {
+            "assign": json.dumps(assigned),
+            **{name: json.dumps(value) for name, value in parts.items()},
+        }
         rows = self._spark.read.format("pylogbroker").options(**options).load()
         return rows if self._request.transform is None else self._request.transform(rows)
 
     def _loaded(self, written: DataFrame | None, replaced: Replaced) -> DataFrame | None:
         """Of what was written, what has come of the logs."""
-        return written if written is None or replaced.kept is None else written.where(within(self._plan.ranges))
+        return (
+            written
+            if written is None or replaced.kept is None
+            else written.where(within(self._plan.ranges))
+        )
 
     def _count(self, loaded: DataFrame | None) -> Counts:
         if loaded is None:
             return Counts({}, (), {})
-        return countRows(loaded, {each.place: each for each in self._plan.ranges}, self._request.windowMs)
+        return countRows(
+            loaded, {each.place: each for each in self._plan.ranges}, self._request.windowMs
+        )
 
     def _lost(self, loaded: DataFrame | None) -> tuple[str, ...]:
         """What was deleted between the plan and the reading; where that is an error, there is none of it."""
@@ -200,7 +249,13 @@ class _Run:
 
     def _ranges(self, counts: Counts, replaced: Replaced) -> tuple[LoadedRange, ...]:
         return tuple(
-            LoadedRange(*place, fromOffset, toOffset, counts.rows.get(place, 0), replaced.counts.rows.get(place, 0))
+            LoadedRange(
+                *place,
+                fromOffset,
+                toOffset,
+                counts.rows.get(place, 0),
+                replaced.counts.rows.get(place, 0),
+            )
             for place, fromOffset, toOffset, _again in self._plan.ranges
         )
 
@@ -208,7 +263,9 @@ class _Run:
 def _counted(fresh: DataFrame | None) -> StructType:
     """The columns to read back: where a transform has left C{nextOffset} out, nothing can be said of what was lost."""
     names = [] if fresh is None else fresh.columns
-    return StructType([*COUNTED, *(StructField(name, LongType()) for name in ("nextOffset",) if name in names)])
+    return StructType(
+        [*COUNTED, *(StructField(name, LongType()) for name in ("nextOffset",) if name in names)]
+    )
 
 
 def _joined(fresh: DataFrame | None, kept: DataFrame | None) -> DataFrame | None:

@@ -34,9 +34,13 @@ def writeStaged(rows: DataFrame, staging: str, compression: str) -> int:
     """
     written = Observation()
     # Behind the shuffle, where a task that is repeated is counted once, and before the sort, whose order the writer must see.
-    counted = rows.hint("rebalance", *PARTITION_COLUMNS).observe(written, sql.count(sql.lit(1)).alias("count"))
+    counted = rows.hint("rebalance", *PARTITION_COLUMNS).observe(
+        written, sql.count(sql.lit(1)).alias("count")
+    )
     spread = counted.sortWithinPartitions(*_ORDER)
-    spread.write.partitionBy(*PARTITION_COLUMNS).option("compression", compression).parquet(f"{staging}/{_DATA}")
+    spread.write.partitionBy(*PARTITION_COLUMNS).option("compression", compression).parquet(
+        f"{staging}/{_DATA}"
+    )
     return int(written.get.get("count", 0))
 
 
@@ -52,11 +56,17 @@ def stagedFiles(staging: str, number: int, rowCount: int) -> tuple[TableFile, ..
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("_"))
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in sorted(names) if name.endswith(SUFFIX) and not name.startswith(("_", "."))]
+        found += [
+            os.path.relpath(os.path.join(folder, name), root)
+            for name in sorted(names)
+            if name.endswith(SUFFIX) and not name.startswith(("_", "."))
+        ]
     files = tuple(_described(root, path, number, index) for index, path in enumerate(found))
     there = sum(each.rowCount for each in files)
     if there != rowCount:
-        raise LoadError(f"{staging}: {rowCount} rows were written, and its files have {there}; nothing was committed. Does another run write to this table?")
+        raise LoadError(
+            f"{staging}: {rowCount} rows were written, and its files have {there}; nothing was committed. Does another run write to this table?"
+        )
     return files
 
 
@@ -66,4 +76,9 @@ def _described(root: str, path: str, number: int, index: int) -> TableFile:
         rowCount = parquet.read_metadata(full).num_rows
     except Exception as error:  # whatever Arrow raises on what is no Parquet
         raise LoadError(f"{full}: it cannot be read back: {error}") from error
-    return TableFile(f"{os.path.dirname(path)}/{fileName(number, index, path)}", f"{_DATA}/{path}", rowCount, os.path.getsize(full))
+    return TableFile(
+        f"{os.path.dirname(path)}/{fileName(number, index, path)}",
+        f"{_DATA}/{path}",
+        rowCount,
+        os.path.getsize(full),
+    )

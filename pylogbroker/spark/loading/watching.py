@@ -56,7 +56,12 @@ def watched(spark: SparkSession, runId: str, stage: str, report: Report | None) 
     before = context.getLocalProperty(_GROUP), context.getLocalProperty(_DESCRIPTION)
     context.setJobGroup(f"{runId} {stage}", f"pylogbroker load: {stage}")
     over = Event()
-    thread = Thread(target=_watch, args=(context, f"{runId} {stage}", stage, report, over), name="pylogbroker-load", daemon=True)
+    thread = Thread(
+        target=_watch,
+        args=(context, f"{runId} {stage}", stage, report, over),
+        name="pylogbroker-load",
+        daemon=True,
+    )
     thread.start()
     try:
         yield
@@ -72,7 +77,12 @@ def _watch(context: Any, group: str, stage: str, report: Report, over: Event) ->
     while not over.wait(LOOK_SECONDS):
         active = set(tracker.getActiveStageIds())
         jobs = sorted(tracker.getJobIdsForGroup(group))[-JOB_COUNT_MAX:] if active else []
-        running = [number for job in jobs for number in getattr(tracker.getJobInfo(job), "stageIds", ()) if number in active]
+        running = [
+            number
+            for job in jobs
+            for number in getattr(tracker.getJobInfo(job), "stageIds", ())
+            if number in active
+        ]
         for number in running[-1:]:
             info = tracker.getStageInfo(number)
             written = _written(context, number)
@@ -86,6 +96,10 @@ def _written(context: Any, number: int) -> tuple[int, int] | None:
         found = context._jsc.sc().statusStore().lastStageAttempt(number)
     except Py4JError:
         return None
-    return max(found.shuffleWriteRecords(), found.outputRecords()), max(found.shuffleWriteBytes(), found.outputBytes())
+    return max(found.shuffleWriteRecords(), found.outputRecords()), max(
+        found.shuffleWriteBytes(), found.outputBytes()
+    )
+
+
 JOB_COUNT_MAX = 20
 """Of the latest jobs of a run that are asked for their stages: with hundreds, which Spark remembers, the answer would be about stages that are over."""

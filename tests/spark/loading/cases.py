@@ -51,7 +51,13 @@ class SparkCase(SynchronousTestCase):
 
     def rows(self, values: Iterable[bytes], topic: str = "clicks") -> Any:
         """As the data source gives them."""
-        return self.spark.createDataFrame([(None, value, topic, 0, 0, number, number + 1, None) for number, value in enumerate(values)], ROW)
+        return self.spark.createDataFrame(
+            [
+                (None, value, topic, 0, 0, number, number + 1, None)
+                for number, value in enumerate(values)
+            ],
+            ROW,
+        )
 
 
 class LoadCase(SparkCase):
@@ -80,7 +86,16 @@ class LoadCase(SparkCase):
 
     def load(self, **options: Any) -> LoadResult:
         """One run."""
-        return load(self.spark, self.folder, **{"brokers": self.cluster.listed, "subscribe": self.topic, "nowMs": lambda: NOW_MS, **options})
+        return load(
+            self.spark,
+            self.folder,
+            **{
+                "brokers": self.cluster.listed,
+                "subscribe": self.topic,
+                "nowMs": lambda: NOW_MS,
+                **options,
+            },
+        )
 
     def loaded(self, **options: Any) -> Manifest:
         """One run that has something to do."""

@@ -33,8 +33,12 @@ class JoinedTests(SynchronousTestCase):
     def test_wider(self) -> None:
         """Columns come behind the ones that are there; of numbers the wider type counts, also within records, arrays and maps, and whoever has it."""
         left = columns("a int, b struct<c: float, d: array<bigint>>, e map<string, int>, g binary")
-        right = columns("A bigint, b struct<c: double, d: array<int>, x: string>, e map<string, smallint>, f date")
-        whole = columns("a bigint, b struct<c: double, d: array<bigint>, x: string>, e map<string, int>, g binary, f date")
+        right = columns(
+            "A bigint, b struct<c: double, d: array<int>, x: string>, e map<string, smallint>, f date"
+        )
+        whole = columns(
+            "a bigint, b struct<c: double, d: array<bigint>, x: string>, e map<string, int>, g binary, f date"
+        )
         self.assertEqual(joined(left, right), whole)
         self.assertEqual(joined(right, left).simpleString().count("bigint"), 2)
 
@@ -45,7 +49,10 @@ class JoinedTests(SynchronousTestCase):
             ("a array<int>", "a array<string>", "a[]"), ("a map<int, int>", "a map<string, int>", "a{key}"),
             ("a map<int, int>", "a map<int, date>", "a{}"), ("a struct<b: int>", "a int", "a"),
         ):  # fmt: skip
-            self.assertIn(f"column {name} is of type ", str(self.assertRaises(LoadError, joined, columns(left), columns(right))))
+            self.assertIn(
+                f"column {name} is of type ",
+                str(self.assertRaises(LoadError, joined, columns(left), columns(right))),
+            )
 
 
 class KeptTests(SynchronousTestCase):
@@ -61,13 +68,27 @@ class KeptTests(SynchronousTestCase):
         self.assertEqual(tableColumns(after), columns("x bigint, z date, y int"))
         self.assertRaises(LoadError, advancedColumns, before, {"c"}, columns("x string"), ())
         self.assertRaises(LoadError, advancedColumns, before, {"a"}, columns("x string"), {"b"})
-        self.assertEqual(tableColumns(advancedColumns(before, {"a"}, columns("x string"), {"a"})), columns("x string, y int"))
+        self.assertEqual(
+            tableColumns(advancedColumns(before, {"a"}, columns("x string"), {"a"})),
+            columns("x string, y int"),
+        )
 
     def test_broken(self) -> None:
         """Columns that somebody has changed are an error of the table."""
-        for text in ("", "{}", "[1]", '{"type": "struct", "fields": [{"name": "x", "type": "nothing"}]}', "null", '"int"'):
+        for text in (
+            "",
+            "{}",
+            "[1]",
+            '{"type": "struct", "fields": [{"name": "x", "type": "nothing"}]}',
+            "null",
+            '"int"',
+        ):
             self.assertRaises(TableError, tableColumns, {"a": text})
-        self.assertRaises(TableError, tableColumns, {"a": encodeColumns(columns("x int")), "b": encodeColumns(columns("x date"))})
+        self.assertRaises(
+            TableError,
+            tableColumns,
+            {"a": encodeColumns(columns("x int")), "b": encodeColumns(columns("x date"))},
+        )
 
 
 class RunTests(LoadCase):
@@ -76,10 +97,15 @@ class RunTests(LoadCase):
     def amount(self, literal: Any, kind: str) -> Callable[[DataFrame], DataFrame]:
         """A transform with a column of such a type, beside others and within a record."""
         value = sql.lit(literal).cast(kind)
-        return lambda rows: rows.withColumn("amount", value).withColumn("inner", sql.struct(value.alias("amount")))
+        return lambda rows: rows.withColumn("amount", value).withColumn(
+            "inner", sql.struct(value.alias("amount"))
+        )
 
     def found(self) -> list[tuple[bytes, Any, Any]]:
-        return sorted((bytes(row["value"]), row["amount"], row["inner"]["amount"]) for row in table(self.spark, self.folder).collect())
+        return sorted(
+            (bytes(row["value"]), row["amount"], row["inner"]["amount"])
+            for row in table(self.spark, self.folder).collect()
+        )
 
     def test_widened(self) -> None:
         """A column that has become wider, or is new: the table is read, compacted and loaded again."""
@@ -104,11 +130,18 @@ class RunTests(LoadCase):
         middle = self.end()
         self.write(b"6")
         error = self.assertRaises(LoadError, self.load, transform=self.amount("five", "string"))
-        self.assertIn("column amount is of type int in the table and string in this run", str(error))
+        self.assertIn(
+            "column amount is of type int in the table and string in this run", str(error)
+        )
         self.assertEqual(self.found(), [(b"5", 5, 5)])
         self.loaded(transform=self.amount("five", "string"), beginnings="earliest")
         self.assertEqual(self.found(), [(b"5", "five", "five"), (b"6", "five", "five")])
-        self.assertRaises(LoadError, self.load, transform=self.amount(1, "int"), beginnings={self.topic: {"0-0": middle}})
+        self.assertRaises(
+            LoadError,
+            self.load,
+            transform=self.amount(1, "int"),
+            beginnings={self.topic: {"0-0": middle}},
+        )
 
     def test_anotherTopic(self) -> None:
         """A topic with another type for a column of a table's is refused; it does not keep the one that is there from being read."""
@@ -119,4 +152,7 @@ class RunTests(LoadCase):
         self.assertRaises(LoadError, self.load, transform=self.amount("x", "string"))
         self.loaded(transform=lambda rows: rows.withColumn("more", sql.lit(True)))
         found = table(self.spark, self.folder).orderBy("topic").collect()
-        self.assertEqual([(row["topic"], row["amount"], row["more"]) for row in found], [(first, 1, None), (self.topic, None, True)])
+        self.assertEqual(
+            [(row["topic"], row["amount"], row["more"]) for row in found],
+            [(first, 1, None), (self.topic, None, True)],
+        )

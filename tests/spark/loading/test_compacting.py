@@ -43,13 +43,21 @@ class SizeTests(SynchronousTestCase):
         for more in (fileName(8, 0, "x.parquet"), fileName(6, 0, "x.parquet"), "stranger.parquet"):
             self.assertTrue(full({**made, f"d/hour=1/{more}": 9}))
         self.assertFalse(full({**made, f"d/hour=1/{fileName(8, 0, 'x.parquet')}": 10}))
-        self.assertTrue(full({f"d/hour=1/{fileName(8, index, 'x.parquet')}": 9 for index in range(2)}))
+        self.assertTrue(
+            full({f"d/hour=1/{fileName(8, index, 'x.parquet')}": 9 for index in range(2)})
+        )
 
     def test_sizes(self) -> None:
         """Sizes as Spark writes them, and as people do."""
-        self.assertEqual([sizeOf(text) for text in ("67108864b", "64MB", "64m", "1 g", "17", "2k")], [64 << 20, 64 << 20, 64 << 20, 1 << 30, 17, 2048])
+        self.assertEqual(
+            [sizeOf(text) for text in ("67108864b", "64MB", "64m", "1 g", "17", "2k")],
+            [64 << 20, 64 << 20, 64 << 20, 1 << 30, 17, 2048],
+        )
         for text in ("", None, "x", "-1", "1.5m"):
-            self.assertIn("advisoryPartitionSizeInBytes", str(self.assertRaises(ConfigurationError, sizeOf, text)))
+            self.assertIn(
+                "advisoryPartitionSizeInBytes",
+                str(self.assertRaises(ConfigurationError, sizeOf, text)),
+            )
 
 
 class CompactingTests(LoadCase):
@@ -58,14 +66,36 @@ class CompactingTests(LoadCase):
     def test_days(self) -> None:
         """A day with small files becomes one with few; others stay as they are; no row changes; the next load goes on."""
         for number in range(3):
-            self.write(packed(NOW_MS, b"%d" % number), *([packed(NOW_MS - DAY_MS, b"old")] if number == 0 else []))
+            self.write(
+                packed(NOW_MS, b"%d" % number),
+                *([packed(NOW_MS - DAY_MS, b"old")] if number == 0 else []),
+            )
             self.loaded()
-        rows = sorted(map(tuple, table(self.spark, self.folder).select("value", "offset", "eventTime").collect()))
+        rows = sorted(
+            map(
+                tuple,
+                table(self.spark, self.folder).select("value", "offset", "eventTime").collect(),
+            )
+        )
         self.assertEqual(compact(self.spark, self.folder, date="2025-12-31"), [])
         [day] = compact(self.spark, self.folder)
         self.assertEqual(day[:5], (self.topic, "2026-01-01", 3, 1, 3))
-        self.assertEqual(sorted(map(tuple, table(self.spark, self.folder).select("value", "offset", "eventTime").collect())), rows)
-        self.assertEqual((self.spark.read.parquet(self.folder).count(), len(list(tableAt(self.folder).published()))), (4, 2))
+        self.assertEqual(
+            sorted(
+                map(
+                    tuple,
+                    table(self.spark, self.folder).select("value", "offset", "eventTime").collect(),
+                )
+            ),
+            rows,
+        )
+        self.assertEqual(
+            (
+                self.spark.read.parquet(self.folder).count(),
+                len(list(tableAt(self.folder).published())),
+            ),
+            (4, 2),
+        )
         self.assertEqual(compact(self.spark, self.folder), [])
         self.write(b"more")
         self.assertEqual(self.loaded().rowCount, 1)
@@ -95,8 +125,15 @@ class CompactingTests(LoadCase):
         self.assertRaises(ConfigurationError, compact, self.spark, self.folder, compression="zip")
         self.assertRaises(TableError, compact, self.spark, "s3://x")
         for name in ("a", "b"):
-            write(RealFileSystem(), f"{self.folder}/topic=x/date=2026-01-01/hour=1/{name}.parquet", b"")
-        self.assertIn("no load has made it", str(self.assertRaises(TableError, compact, self.spark, self.folder)))
+            write(
+                RealFileSystem(),
+                f"{self.folder}/topic=x/date=2026-01-01/hour=1/{name}.parquet",
+                b"",
+            )
+        self.assertIn(
+            "no load has made it",
+            str(self.assertRaises(TableError, compact, self.spark, self.folder)),
+        )
 
     def test_fails(self) -> None:
         """A file that cannot be read leaves the day as it was."""
@@ -107,4 +144,6 @@ class CompactingTests(LoadCase):
         with open(path, "wb") as file:
             file.write(b"no Parquet")
         self.assertRaises(LoadError, compact, self.spark, self.folder)
-        self.assertEqual((tableAt(self.folder).manifestCount(), os.listdir(f"{self.folder}/_staging")), (2, []))
+        self.assertEqual(
+            (tableAt(self.folder).manifestCount(), os.listdir(f"{self.folder}/_staging")), (2, [])
+        )

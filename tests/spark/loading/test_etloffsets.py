@@ -20,11 +20,17 @@ class OffsetTests(SynchronousTestCase):
 
     def test_beginnings(self) -> None:
         """A line's broker is found by its address; -1 is the earliest."""
-        self.assertEqual(beginningsOf([*LINES, "tcp://log2:9092\tx\t0\t-1"], BROKERS), {"clicks": {"3-0": 100, "5-1": 7}, "x": {"5-0": -2}})
+        self.assertEqual(
+            beginningsOf([*LINES, "tcp://log2:9092\tx\t0\t-1"], BROKERS),
+            {"clicks": {"3-0": 100, "5-1": 7}, "x": {"5-0": -2}},
+        )
 
     def test_lines(self) -> None:
         """Positions become lines that begin where the table ends."""
-        positions = {Place("clicks", BrokerPartition(5, 1)): 7, Place("clicks", BrokerPartition(3, 0)): 100}
+        positions = {
+            Place("clicks", BrokerPartition(5, 1)): 7,
+            Place("clicks", BrokerPartition(3, 0)): 100,
+        }
         self.assertEqual(linesOf(positions, BROKERS), LINES)
 
     def test_unknown(self) -> None:
@@ -32,10 +38,27 @@ class OffsetTests(SynchronousTestCase):
         error = self.assertRaises(LoadError, beginningsOf, ["tcp://log9:1\tx\t0\t0"], BROKERS)
         self.assertIn("tcp://log9:1: there is no such broker now; there are log1:9092", str(error))
         self.assertIn("there are none", str(self.assertRaises(LoadError, beginningsOf, LINES, {})))
-        self.assertIn("clicks/9-0", str(self.assertRaises(LoadError, linesOf, {Place("clicks", BrokerPartition(9, 0)): 1}, BROKERS)))
+        self.assertIn(
+            "clicks/9-0",
+            str(
+                self.assertRaises(
+                    LoadError, linesOf, {Place("clicks", BrokerPartition(9, 0)): 1}, BROKERS
+                )
+            ),
+        )
 
     def test_otherTopics(self) -> None:
         """Brokers that are gone matter only to the topics that are wanted; of others there are the lines that can be."""
-        positions = {Place("clicks", BrokerPartition(3, 0)): 100, Place("old", BrokerPartition(9, 0)): 1, Place("old", BrokerPartition(5, 1)): 7}
-        self.assertEqual(linesOf(positions, BROKERS, ["clicks"].__contains__), [LINES[0], "tcp://log2:9092\told\t1\t7"])
-        self.assertIn("old/9-0", str(self.assertRaises(LoadError, linesOf, positions, BROKERS, ["old"].__contains__)))
+        positions = {
+            Place("clicks", BrokerPartition(3, 0)): 100,
+            Place("old", BrokerPartition(9, 0)): 1,
+            Place("old", BrokerPartition(5, 1)): 7,
+        }
+        self.assertEqual(
+            linesOf(positions, BROKERS, ["clicks"].__contains__),
+            [LINES[0], "tcp://log2:9092\told\t1\t7"],
+        )
+        self.assertIn(
+            "old/9-0",
+            str(self.assertRaises(LoadError, linesOf, positions, BROKERS, ["old"].__contains__)),
+        )

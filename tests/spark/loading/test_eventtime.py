@@ -7,7 +7,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from pylogbroker.audit.envelope import HEAD_SIZE, MAGIC, decodeEnvelope, hostBytes, openEnvelope, timeIn
+from pylogbroker.audit.envelope import (
+    HEAD_SIZE,
+    MAGIC,
+    decodeEnvelope,
+    hostBytes,
+    openEnvelope,
+    timeIn,
+)
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.spark.loading.eventtime import AHEAD_MS_MAX, envelope, withEventTime
 from tests.spark.loading.cases import NOW_MS, SparkCase, packed
@@ -24,9 +31,22 @@ class EnvelopeTests(SparkCase):
         values = [b"", MAGIC, b"\xffplb" + bytes(20), packed(-1), packed(2**63 - 1, b"", b"")]
         values += [packed(-(2**63), b"p" * 300, b"h" * 255), packed(7, b"x", hostBytes("größe"))]
         for _value in range(300):
-            whole = packed(random.randrange(-(2**63), 2**63), random.randbytes(random.randrange(9)), b"h" * random.randrange(20))
+            whole = packed(
+                random.randrange(-(2**63), 2**63),
+                random.randbytes(random.randrange(9)),
+                b"h" * random.randrange(20),
+            )
             cut = whole[: random.randrange(len(whole) + 1)]
-            values.append(random.choice((whole, cut, random.randbytes(30), MAGIC + random.randbytes(random.randrange(2 * HEAD_SIZE)))))
+            values.append(
+                random.choice(
+                    (
+                        whole,
+                        cut,
+                        random.randbytes(30),
+                        MAGIC + random.randbytes(random.randrange(2 * HEAD_SIZE)),
+                    )
+                )
+            )
         rows = self.rows(values)
         columns = envelope(rows["value"])
         found = rows.select(columns.timeMs, columns.host, columns.payload).collect()
@@ -48,7 +68,12 @@ class EventTimeTests(SparkCase):
     def found(self, rows: Any, expression: Any = None) -> list[tuple[int, bool, str, int]]:
         """Milliseconds, whether they are the run's, date and hour."""
         timed = withEventTime(rows, expression, NOW_MS)
-        return [tuple(row) for row in timed.selectExpr("unix_millis(eventTime)", "isArrival", "string(date)", "hour").collect()]
+        return [
+            tuple(row)
+            for row in timed.selectExpr(
+                "unix_millis(eventTime)", "isArrival", "string(date)", "hour"
+            ).collect()
+        ]
 
     def test_rule(self) -> None:
         """The envelope's time; without one that of the run, and this is said. Times that cannot be count as none."""
@@ -66,8 +91,15 @@ class EventTimeTests(SparkCase):
         """A message's own timestamp counts where there is no envelope; dates and hours are those of UTC, whatever the session's zone is."""
         self.spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
         self.addCleanup(self.spark.conf.unset, "spark.sql.session.timeZone")
-        rows = self.rows([b"plain", packed(3 * HOUR_MS)]).selectExpr("*").withColumn("timestamp", self.sql("timestamp_millis(7200000)"))
-        self.assertEqual(self.found(rows), [(2 * HOUR_MS, False, "1970-01-01", 2), (3 * HOUR_MS, False, "1970-01-01", 3)])
+        rows = (
+            self.rows([b"plain", packed(3 * HOUR_MS)])
+            .selectExpr("*")
+            .withColumn("timestamp", self.sql("timestamp_millis(7200000)"))
+        )
+        self.assertEqual(
+            self.found(rows),
+            [(2 * HOUR_MS, False, "1970-01-01", 2), (3 * HOUR_MS, False, "1970-01-01", 3)],
+        )
 
     def sql(self, text: str) -> Any:
         from pyspark.sql.functions import expr
@@ -94,10 +126,18 @@ class EventTimeTests(SparkCase):
         run = (NOW_MS, True)
         for kind in ("double", "float"):
             found = self.found(rows, f"cast(cast(value as string) as {kind})")
-            self.assertEqual([each[:2] for each in found], [(7_200_000, False), run, run, run, run, run])
+            self.assertEqual(
+                [each[:2] for each in found], [(7_200_000, False), run, run, run, run, run]
+            )
         for number, expected in (("7200000.7", (7_200_000, False)), ("1" + "0" * 25, run)):
-            self.assertEqual(self.found(self.rows([b"x"]), f"cast('{number}' as decimal(38, 2))")[0][:2], expected)
+            self.assertEqual(
+                self.found(self.rows([b"x"]), f"cast('{number}' as decimal(38, 2))")[0][:2],
+                expected,
+            )
 
     def test_wrong(self) -> None:
         """What is no time is refused."""
-        self.assertIn("of type binary", str(self.assertRaises(ConfigurationError, self.found, self.rows([b"x"]), "value")))
+        self.assertIn(
+            "of type binary",
+            str(self.assertRaises(ConfigurationError, self.found, self.rows([b"x"]), "value")),
+        )

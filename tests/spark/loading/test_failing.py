@@ -22,7 +22,12 @@ class FailingTests(SynchronousTestCase):
 
     def test_sparks(self) -> None:
         """Otherwise the first line that says something; never more than somebody reads."""
-        self.assertEqual(reason("An error occurred while calling o4.load.\n: java.io.IOException: no space\n\tat x"), "java.io.IOException: no space")
+        self.assertEqual(
+            reason(
+                "An error occurred while calling o4.load.\n: java.io.IOException: no space\n\tat x"
+            ),
+            "java.io.IOException: no space",
+        )
         self.assertEqual(reason("\n [NO_COLUMN] there is none\n"), "[NO_COLUMN] there is none")
         self.assertEqual(reason(""), "Spark does not say why")
         self.assertEqual(len(reason("x" * 9_999)), 500)

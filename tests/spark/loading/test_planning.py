@@ -26,19 +26,29 @@ class PlanningTests(LoadCase):
         self.write(b"c", partition=1)
         places = [Place(self.topic, BrokerPartition(0, partition)) for partition in (0, 1)]
         plan = planLoad(self.options(), {places[1]: self.end(1)})
-        self.assertEqual((plan.ranges, plan.notes), ((PlannedRange(places[0], 0, self.end(), False),), ()))
+        self.assertEqual(
+            (plan.ranges, plan.notes), ((PlannedRange(places[0], 0, self.end(), False),), ())
+        )
 
     def test_away(self) -> None:
         """A partition that the table has and nobody else is left for later, and said; one of another topic is none of this."""
         self.write(b"a")
-        positions = {Place(self.topic, BrokerPartition(9, 0)): 5, Place("another", BrokerPartition(9, 0)): 5}
+        positions = {
+            Place(self.topic, BrokerPartition(9, 0)): 5,
+            Place("another", BrokerPartition(9, 0)): 5,
+        }
         plan = planLoad(self.options(), positions)
         self.assertEqual((len(plan.ranges), len(plan.notes)), (1, 1))
         self.assertIn("goes on when its broker is back", plan.notes[0])
 
     def test_wrong(self) -> None:
         """A topic that nobody has, and a table that is ahead, are errors."""
-        self.assertRaises(NoBrokersError, planLoad, sourceOptions({"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}), {})
+        self.assertRaises(
+            NoBrokersError,
+            planLoad,
+            sourceOptions({"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}),
+            {},
+        )
         self.write(b"a")
         self.assertRaises(LoadError, planLoad, self.options(), {Place(self.topic, HERE): 10**6})
 
@@ -47,8 +57,13 @@ class PlanningTests(LoadCase):
         for name in ("x" * 249, "#" * 83, "é" * 124):
             checkFolder(name)
         for name in ("x" * 250, "#" * 84, "é" * 125):
-            self.assertIn(f"topic {name}: the name is too long", str(self.assertRaises(LoadError, checkFolder, name)))
-        options = sourceOptions({"brokers": self.cluster.listed, "assign": json.dumps({"x" * 250: ["0-0"]})})
+            self.assertIn(
+                f"topic {name}: the name is too long",
+                str(self.assertRaises(LoadError, checkFolder, name)),
+            )
+        options = sourceOptions(
+            {"brokers": self.cluster.listed, "assign": json.dumps({"x" * 250: ["0-0"]})}
+        )
         self.assertIn("too long", str(self.assertRaises(LoadError, planLoad, options, {})))
 
     def test_beginnings(self) -> None:
@@ -60,4 +75,7 @@ class PlanningTests(LoadCase):
         for given in ('{"clicks": {"0-0": 5}}', {"clicks": {"0-0": 5}}):
             self.assertEqual(parseBeginnings(given, []), {place: 5})
         for wrong in ("soon", "[]", {"clicks": 5}, {"clicks": {"0": 5}}, {"clicks": {"0-0": b"5"}}):
-            self.assertIn("beginnings", str(self.assertRaises(ConfigurationError, parseBeginnings, wrong, [place])))
+            self.assertIn(
+                "beginnings",
+                str(self.assertRaises(ConfigurationError, parseBeginnings, wrong, [place])),
+            )

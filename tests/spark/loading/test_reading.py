@@ -24,11 +24,19 @@ class ReadingTests(SparkCase):
         """A run of such rows."""
         found = tableAt(self.folder)
         with TableWriter(found, RealFileSystem()) as writer:
-            count = writeStaged(withEventTime(self.rows(values, topic), None, NOW_MS), writer.staging(f"run{number}"), "zstd")
-            writer.commit(manifest(number, added=stagedFiles(writer.staging(f"run{number}"), number, count)))
+            count = writeStaged(
+                withEventTime(self.rows(values, topic), None, NOW_MS),
+                writer.staging(f"run{number}"),
+                "zstd",
+            )
+            writer.commit(
+                manifest(number, added=stagedFiles(writer.staging(f"run{number}"), number, count))
+            )
 
     def values(self) -> list[tuple[str, bytes]]:
-        return sorted((row["topic"], bytes(row["value"])) for row in table(self.spark, self.folder).collect())
+        return sorted(
+            (row["topic"], bytes(row["value"])) for row in table(self.spark, self.folder).collect()
+        )
 
     def test_topicsAreTexts(self) -> None:
         """A topic that is all digits is read as it is called; a plain reader finds the same rows."""
@@ -55,5 +63,11 @@ class ReadingTests(SparkCase):
 
     def test_nothing(self) -> None:
         """A table that nobody has loaded to, and a place that is no folder, are errors."""
-        self.assertIn("nothing was ever loaded", str(self.assertRaises(TableError, table, self.spark, self.folder)))
-        self.assertIn("local or mounted", str(self.assertRaises(TableError, table, self.spark, "s3a://bucket/x")))
+        self.assertIn(
+            "nothing was ever loaded",
+            str(self.assertRaises(TableError, table, self.spark, self.folder)),
+        )
+        self.assertIn(
+            "local or mounted",
+            str(self.assertRaises(TableError, table, self.spark, "s3a://bucket/x")),
+        )

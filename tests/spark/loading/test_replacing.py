@@ -23,10 +23,19 @@ class ReplacingTests(LoadCase):
         self.write(packed(NOW_MS, b"c"))
         manifest = self.loaded()
         found, place = tableAt(self.folder), Place(self.topic, HERE)
-        replaced = findReplaced(self.spark, found, LoadPlan((PlannedRange(place, first, self.end(), True),), ()), 60_000)
-        self.assertEqual(replaced.files, tuple(each.path for each in manifest.added if "/hour=13/" in each.path))
+        replaced = findReplaced(
+            self.spark, found, LoadPlan((PlannedRange(place, first, self.end(), True),), ()), 60_000
+        )
+        self.assertEqual(
+            replaced.files, tuple(each.path for each in manifest.added if "/hour=13/" in each.path)
+        )
         assert replaced.kept is not None
-        self.assertEqual([bytes(row["value"]) for row in replaced.kept.collect()], [packed(NOW_MS, b"a")])
+        self.assertEqual(
+            [bytes(row["value"]) for row in replaced.kept.collect()], [packed(NOW_MS, b"a")]
+        )
         self.assertEqual(replaced.counts.rows, {place: 1})
-        for plan in (LoadPlan((PlannedRange(place, first, 10**6, False),), ()), LoadPlan((PlannedRange(place, 10**6, 10**7, True),), ())):
+        for plan in (
+            LoadPlan((PlannedRange(place, first, 10**6, False),), ()),
+            LoadPlan((PlannedRange(place, 10**6, 10**7, True),), ()),
+        ):
             self.assertEqual(findReplaced(self.spark, found, plan, 60_000)[:2], (None, ()))

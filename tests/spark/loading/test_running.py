@@ -29,7 +29,9 @@ class RunTests(LoadCase):
 
     def values(self) -> list[bytes]:
         """What the table has, sorted."""
-        return sorted(bytes(row["value"]) for row in table(self.spark, self.folder).select("value").collect())
+        return sorted(
+            bytes(row["value"]) for row in table(self.spark, self.folder).select("value").collect()
+        )
 
     def test_goesOn(self) -> None:
         """Each run loads what is new, to folders of topic, date and hour; with nothing new there is no run."""
@@ -38,24 +40,62 @@ class RunTests(LoadCase):
         first = self.loaded()
         self.assertEqual((first.number, first.rowCount, first.arrivals), (1, 3, {self.topic: 2}))
         self.assertEqual([(each.host, each.rowCount) for each in first.windows], [("web1", 1)])
-        self.assertEqual({each.path.rpartition("/")[0] for each in first.added}, {f"topic={self.topic}/date=2026-01-01/hour={hour}" for hour in (12, 13)})
+        self.assertEqual(
+            {each.path.rpartition("/")[0] for each in first.added},
+            {f"topic={self.topic}/date=2026-01-01/hour={hour}" for hour in (12, 13)},
+        )
         self.assertEqual(self.load(), (None, ()))
         self.write(b"d")
-        self.assertEqual((self.loaded().rowCount, len(self.values()), self.spark.read.parquet(self.folder).count()), (1, 4, 4))
+        self.assertEqual(
+            (
+                self.loaded().rowCount,
+                len(self.values()),
+                self.spark.read.parquet(self.folder).count(),
+            ),
+            (1, 4, 4),
+        )
         self.assertEqual(tableAt(self.folder).manifestCount(), 2)
 
     def test_columns(self) -> None:
         """The rows have the source's columns, when they were made, and what a transform adds; an expression over these may be the time."""
         self.write(b"7200000", b"3600000")
-        manifest = self.loaded(transform=lambda rows: rows.withColumn("made", sql.expr("bigint(cast(value as string))")), eventTime="made", compression="gzip")
-        self.assertEqual((manifest.eventTime, manifest.arrivals), ("made, else the time of the run", {}))
+        manifest = self.loaded(
+            transform=lambda rows: rows.withColumn(
+                "made", sql.expr("bigint(cast(value as string))")
+            ),
+            eventTime="made",
+            compression="gzip",
+        )
+        self.assertEqual(
+            (manifest.eventTime, manifest.arrivals), ("made, else the time of the run", {})
+        )
         found = table(self.spark, self.folder)
         self.assertEqual(
             found.columns,
-            ["key", "value", "broker", "partition", "offset", "nextOffset", "timestamp", "made", "eventTime", "isArrival", "host", "topic", "date", "hour"],
+            [
+                "key",
+                "value",
+                "broker",
+                "partition",
+                "offset",
+                "nextOffset",
+                "timestamp",
+                "made",
+                "eventTime",
+                "isArrival",
+                "host",
+                "topic",
+                "date",
+                "hour",
+            ],
         )
-        self.assertEqual(sorted((row["made"], row["hour"]) for row in found.collect()), [(3_600_000, 1), (7_200_000, 2)])
-        self.assertTrue(all(each.path.endswith(".gz.parquet") for each in manifest.added), manifest.added)
+        self.assertEqual(
+            sorted((row["made"], row["hour"]) for row in found.collect()),
+            [(3_600_000, 1), (7_200_000, 2)],
+        )
+        self.assertTrue(
+            all(each.path.endswith(".gz.parquet") for each in manifest.added), manifest.added
+        )
 
     def test_again(self) -> None:
         """A range that is loaded again replaces its rows, and those alone, also behind a compaction; the counts say what is there."""
@@ -67,18 +107,27 @@ class RunTests(LoadCase):
         self.loaded()
         before = self.values()
         compact(self.spark, self.folder)
-        again = self.loaded(beginnings={self.topic: {"0-0": middle}}, eventTime="cast(null as timestamp)")
-        self.assertEqual((again.rowCount, again.replacedCount, again.arrivals), (10, 10, {self.topic: 10}))
+        again = self.loaded(
+            beginnings={self.topic: {"0-0": middle}}, eventTime="cast(null as timestamp)"
+        )
+        self.assertEqual(
+            (again.rowCount, again.replacedCount, again.arrivals), (10, 10, {self.topic: 10})
+        )
         self.assertEqual([(each.host, each.rowCount) for each in again.windows], [("web1", -10)])
         self.assertEqual(self.values(), before)
         self.assertEqual(self.spark.read.parquet(self.folder).where("isArrival").count(), 11)
         every = self.loaded(beginnings="earliest")
         self.assertEqual((every.rowCount, every.replacedCount), (21, 21))
-        self.assertEqual((self.values(), self.spark.read.parquet(self.folder).count()), (before, 21))
+        self.assertEqual(
+            (self.values(), self.spark.read.parquet(self.folder).count()), (before, 21)
+        )
         counts: dict[str, int] = {}
         for number in range(1, every.number + 1):
             manifest = tableAt(self.folder).manifest(number)
-            for topic, count in [*manifest.arrivals.items(), *((each.topic, each.rowCount) for each in manifest.windows)]:
+            for topic, count in [
+                *manifest.arrivals.items(),
+                *((each.topic, each.rowCount) for each in manifest.windows),
+            ]:
                 counts[topic] = counts.get(topic, 0) + count
         self.assertEqual(counts, {self.topic: 21})
 
@@ -97,7 +146,9 @@ class RunTests(LoadCase):
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
         anew = self.loaded(beginnings={self.topic: {"0-0": 0}})
-        self.assertEqual((anew.ranges[0][2:], len(anew.ranges), self.values()), ((0, 0, 0, 1), 1, [b"b"]))
+        self.assertEqual(
+            (anew.ranges[0][2:], len(anew.ranges), self.values()), ((0, 0, 0, 1), 1, [b"b"])
+        )
         self.assertEqual(self.load(), (None, ()))
         self.write(b"d")
         skipping = self.loaded(beginnings="latest")
@@ -113,19 +164,43 @@ class RunTests(LoadCase):
         self.loaded(beginnings={self.topic: {"0-0": end}})
         self.write(b"c")
         manifest = self.loaded(beginnings={self.topic: {"0-0": 0}})
-        self.assertEqual((manifest.rowCount, manifest.replacedCount, self.values()), (3, 1, [b"a", b"b", b"c"]))
+        self.assertEqual(
+            (manifest.rowCount, manifest.replacedCount, self.values()), (3, 1, [b"a", b"b", b"c"])
+        )
 
     def test_pattern(self) -> None:
         """Topics can be chosen by a pattern, where there is ZooKeeper; no topic is nothing to do."""
         self.write(b"a")
-        found = self.loaded(brokers=None, zookeeper=self.cluster.zookeeper, subscribe=None, subscribePattern=self.topic[:-1] + "[" + self.topic[-1] + "]")
+        found = self.loaded(
+            brokers=None,
+            zookeeper=self.cluster.zookeeper,
+            subscribe=None,
+            subscribePattern=self.topic[:-1] + "[" + self.topic[-1] + "]",
+        )
         self.assertEqual([each.topic for each in found.ranges], [self.topic])
-        self.assertEqual(self.load(brokers=None, zookeeper=self.cluster.zookeeper, subscribe=None, subscribePattern="nobody.*"), (None, ()))
+        self.assertEqual(
+            self.load(
+                brokers=None,
+                zookeeper=self.cluster.zookeeper,
+                subscribe=None,
+                subscribePattern="nobody.*",
+            ),
+            (None, ()),
+        )
 
     def load(self, **options: Any) -> Any:
         """Options that are None are not given."""
-        given = {"brokers": self.cluster.listed, "subscribe": self.topic, "nowMs": lambda: NOW_MS, **options}
-        return load(self.spark, self.folder, **{name: value for name, value in given.items() if value is not None})
+        given = {
+            "brokers": self.cluster.listed,
+            "subscribe": self.topic,
+            "nowMs": lambda: NOW_MS,
+            **options,
+        }
+        return load(
+            self.spark,
+            self.folder,
+            **{name: value for name, value in given.items() if value is not None},
+        )
 
 
 class FailureTests(LoadCase):
@@ -136,8 +211,14 @@ class FailureTests(LoadCase):
 
     def test_options(self) -> None:
         """Options that mean nothing, or something else, are refused before anything is touched."""
-        for wrong in ({"compression": "zip"}, {"startingOffsets": "earliest"}, {"endingOffsets": "latest"}, {"assign": "{}"}, {"subscribeTo": "x"},
-        {"zookeeper": "z"}):
+        for wrong in (
+            {"compression": "zip"},
+            {"startingOffsets": "earliest"},
+            {"endingOffsets": "latest"},
+            {"assign": "{}"},
+            {"subscribeTo": "x"},
+            {"zookeeper": "z"},
+        ):
             self.assertRaises(ConfigurationError, self.load, **wrong)
         self.assertRaises(TableError, load, self.spark, "hdfs://x/y", brokers="h:1", subscribe="x")
         self.assertFalse(os.path.exists(self.folder))
@@ -149,7 +230,9 @@ class FailureTests(LoadCase):
         def breaks(batches: Any) -> Any:
             raise ValueError("this cannot be read")
 
-        error = self.assertRaises(LoadError, self.load, transform=lambda rows: rows.mapInArrow(breaks, rows.schema))
+        error = self.assertRaises(
+            LoadError, self.load, transform=lambda rows: rows.mapInArrow(breaks, rows.schema)
+        )
         self.assertIn("nothing was committed", str(error))
         self.assertLess(len(str(error).splitlines()), 3)
         self.assertEqual((self.staged(), tableAt(self.folder).manifestCount()), ([], 0))
@@ -159,7 +242,11 @@ class FailureTests(LoadCase):
     def test_rowsOfNothing(self) -> None:
         """A transform that invents rows is found out, and nothing is committed."""
         self.write(b"a")
-        error = self.assertRaises(LoadError, self.load, transform=lambda rows: rows.withColumn("offset", rows["offset"] + 10**9))
+        error = self.assertRaises(
+            LoadError,
+            self.load,
+            transform=lambda rows: rows.withColumn("offset", rows["offset"] + 10**9),
+        )
         self.assertIn("which are not", str(error))
         self.assertEqual((self.staged(), tableAt(self.folder).manifestCount()), ([], 0))
 
@@ -176,7 +263,9 @@ class FailureTests(LoadCase):
         broker = LogBroker()
         self.addCleanup(broker.close)
         log = broker.log(self.topic)
-        starts = log.append(*(encodeSet([b"%d" % number, b"x"], codec) for number, codec in enumerate((0, 1, 0, 1))))
+        starts = log.append(
+            *(encodeSet([b"%d" % number, b"x"], codec) for number, codec in enumerate((0, 1, 0, 1)))
+        )
 
         def load(deleted: int) -> Any:
             def late(rows: Any) -> Any:
@@ -187,7 +276,9 @@ class FailureTests(LoadCase):
 
         result = load(starts[2])
         lost = f"of offsets 0 to {log.end}, {starts[2]} bytes have given no rows: they were deleted before they were read"
-        self.assertEqual((result.notes, result.manifest.rowCount), ((f"{self.topic}/0-0: {lost}",), 4))
+        self.assertEqual(
+            (result.notes, result.manifest.rowCount), ((f"{self.topic}/0-0: {lost}",), 4)
+        )
         self.assertEqual(tableAt(self.folder).manifest(1).notes, result.notes)
         log.append(encodeSet([b"a"], 1), encodeSet([b"b", b"c"]))
         self.assertEqual((load(0).notes, tableAt(self.folder).manifest(2).rowCount), ((), 3))
@@ -195,8 +286,13 @@ class FailureTests(LoadCase):
         end = log.end
         log.append(b"")
         gone = load(end)
-        self.assertEqual((gone.manifest.rowCount, gone.manifest.added, gone.manifest.positions), (0, (), {Place(self.topic, HERE): end}))
-        self.assertIn(f"of offsets {start} to {end}, {end - start} bytes have given no rows", gone.notes[0])
+        self.assertEqual(
+            (gone.manifest.rowCount, gone.manifest.added, gone.manifest.positions),
+            (0, (), {Place(self.topic, HERE): end}),
+        )
+        self.assertIn(
+            f"of offsets {start} to {end}, {end - start} bytes have given no rows", gone.notes[0]
+        )
 
     def test_lost(self) -> None:
         """A log that ends before the table does stops the run; told where to begin, it loads the log as it is now."""

@@ -19,27 +19,44 @@ class StagingTests(SparkCase):
 
     def test_files(self) -> None:
         """One file for each topic and hour, however many tasks had rows of it; each with its rows and bytes, and a name of the run."""
-        rows = withEventTime(self.rows([packed(number % 3 * HOUR_MS) for number in range(300)]).repartition(8), None, NOW_MS)
+        rows = withEventTime(
+            self.rows([packed(number % 3 * HOUR_MS) for number in range(300)]).repartition(8),
+            None,
+            NOW_MS,
+        )
         self.assertEqual(writeStaged(rows, self.folder, "snappy"), 300)
         files = stagedFiles(self.folder, 7, 300)
-        wanted = [f"topic=clicks/date=1970-01-01/hour={hour}/000000000007-{hour:06d}.c000.snappy.parquet" for hour in range(3)]
+        wanted = [
+            f"topic=clicks/date=1970-01-01/hour={hour}/000000000007-{hour:06d}.c000.snappy.parquet"
+            for hour in range(3)
+        ]
         self.assertEqual([each.path for each in files], wanted)
         self.assertEqual([each.rowCount for each in files], [100] * 3)
-        self.assertEqual([each.size for each in files], [os.path.getsize(f"{self.folder}/{each.staged}") for each in files])
+        self.assertEqual(
+            [each.size for each in files],
+            [os.path.getsize(f"{self.folder}/{each.staged}") for each in files],
+        )
 
     def test_missing(self) -> None:
         """A file that somebody has taken away stops the run; no row is no file, and nothing is missing."""
-        rows = withEventTime(self.rows([packed(number % 3 * HOUR_MS) for number in range(30)]), None, NOW_MS)
+        rows = withEventTime(
+            self.rows([packed(number % 3 * HOUR_MS) for number in range(30)]), None, NOW_MS
+        )
         count = writeStaged(rows, self.folder, "snappy")
         os.remove(f"{self.folder}/{stagedFiles(self.folder, 1, count)[0].staged}")
-        self.assertIn("30 rows were written, and its files have 20", str(self.assertRaises(LoadError, stagedFiles, self.folder, 1, count)))
+        self.assertIn(
+            "30 rows were written, and its files have 20",
+            str(self.assertRaises(LoadError, stagedFiles, self.folder, 1, count)),
+        )
         self.assertEqual(writeStaged(rows.where("offset < 0"), f"{self.folder}/none", "snappy"), 0)
         self.assertEqual(stagedFiles(f"{self.folder}/none", 1, 0), ())
 
     def test_compressions(self) -> None:
         """Every kind that is offered can be written."""
         for name in COMPRESSIONS:
-            writeStaged(withEventTime(self.rows([b"x"]), None, NOW_MS), f"{self.folder}/{name}", name)
+            writeStaged(
+                withEventTime(self.rows([b"x"]), None, NOW_MS), f"{self.folder}/{name}", name
+            )
             self.assertEqual(len(stagedFiles(f"{self.folder}/{name}", 1, 1)), 1)
 
     def test_broken(self) -> None:
@@ -52,4 +69,7 @@ class StagingTests(SparkCase):
         self.assertEqual(stagedFiles(self.folder, 1, 0), ())
         with open(f"{self.folder}/data/z.parquet", "w", encoding="ascii"):
             pass
-        self.assertIn("z.parquet: it cannot be read back", str(self.assertRaises(LoadError, stagedFiles, self.folder, 1, 0)))
+        self.assertIn(
+            "z.parquet: it cannot be read back",
+            str(self.assertRaises(LoadError, stagedFiles, self.folder, 1, 0)),
+        )

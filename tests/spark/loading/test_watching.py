@@ -32,9 +32,14 @@ class WatchTests(SparkCase):
                 count *= 2
         self.assertEqual(reports[0].stage, "reading")
         self.assertGreaterEqual(reports[0].taskCount, 1)
-        self.assertEqual([thread.name for thread in threading.enumerate() if thread.name == "pylogbroker-load"], [])
+        self.assertEqual(
+            [thread.name for thread in threading.enumerate() if thread.name == "pylogbroker-load"],
+            [],
+        )
         self.assertEqual(self.spark.sparkContext.getLocalProperty("spark.jobGroup.id"), "mine")
-        self.assertEqual(self.spark.sparkContext.getLocalProperty("spark.job.description"), "my own")
+        self.assertEqual(
+            self.spark.sparkContext.getLocalProperty("spark.job.description"), "my own"
+        )
 
     def test_forgotten(self) -> None:
         """A stage that Spark does not know any more is nothing to tell of."""
@@ -43,4 +48,11 @@ class WatchTests(SparkCase):
     def test_nobody(self) -> None:
         """Without somebody to tell, and without a context to ask, nothing is watched."""
         with watched(self.spark, "run1", "reading", None):
-            self.assertEqual([thread.name for thread in threading.enumerate() if thread.name == "pylogbroker-load"], [])
+            self.assertEqual(
+                [
+                    thread.name
+                    for thread in threading.enumerate()
+                    if thread.name == "pylogbroker-load"
+                ],
+                [],
+            )
