@@ -51,13 +51,13 @@ from pylogbroker.client.timer import Timer
 from pylogbroker.errors import (
     BusyError,
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     LostConnectionError,
     PylogbrokerError,
     TimedOutError,
     WireError,
     another,
-)  # noqa: A004
+)
 from pylogbroker.wire.framing import FrameDecoder
 
 PIECE_SIZE = 128 << 10

@@ -45,12 +45,12 @@ from pylogbroker.client.timer import Timer
 from pylogbroker.errors import (
     BusyError,
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     PylogbrokerError,
     TimedOutError,
     WireError,
     another,
-)  # noqa: A004
+)
 from pylogbroker.quietlog import QuietLog
 
 T = TypeVar("T")

@@ -22,12 +22,12 @@ from zope.interface import implementer
 from pylogbroker.client.link import TIMEOUT_MS
 from pylogbroker.errors import (
     BusyError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     PylogbrokerError,
     TimedOutError,
     WireError,
     reasonOf,
-)  # noqa: A004
+)
 from pylogbroker.schemas.remembering import Remembered
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,

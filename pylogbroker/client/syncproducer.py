@@ -47,11 +47,11 @@ from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
 from pylogbroker.errors import (
     BusyError,
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     RemoteError,
     WireError,
     another,
-)  # noqa: A004
+)
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import LATEST
 

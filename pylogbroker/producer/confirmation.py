@@ -32,12 +32,12 @@ from pylogbroker.client.connection import BrokerConnection
 from pylogbroker.client.link import BrokerLink
 from pylogbroker.errors import (
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     PylogbrokerError,
     RemoteError,
     UnknownOutcomeError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.model import LATEST
 from pylogbroker.wire.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
 

@@ -14,12 +14,12 @@ import logging
 from collections.abc import Iterator
 
 from pylogbroker.errors import (
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     DataLossError,
     FormatError,
     RemoteOffsetOutOfRangeError,
     UnreadableError,
-)  # noqa: A004
+)
 from pylogbroker.formats.messageset import SIZE_FIELD_SIZE, MessageSet
 from pylogbroker.formats.stretches import Stretch, stretches
 from pylogbroker.spark.asking import Brokers

@@ -24,12 +24,12 @@ from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioning import defaultPartitioner
 from pylogbroker.errors import (
     ConfigurationError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     EncodingError,
     InvalidNameError,
     MessageTooLargeError,
     NoBrokersError,
-)  # noqa: A004
+)
 from pylogbroker.formats.compression import NONE
 from pylogbroker.model import BrokerPartition, Place
 from pylogbroker.spark.options import SinkOptions

@@ -11,11 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.blocking.registryclient import RegistryClient
 from pylogbroker.errors import (
     ConfigurationError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     RegistryError,
     UnknownSchemaError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX
 from pylogbroker.schemas.state import Registered
 from tests.blocking.registryend import RegistryEnd

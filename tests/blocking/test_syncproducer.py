@@ -8,13 +8,13 @@ from typing import Any
 from pylogbroker import blocking
 from pylogbroker.errors import (
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     MessageTooLargeError,
     RemotePartitionError,
     TimedOutError,
     UnknownCodecError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.wire.requests import encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer

@@ -123,9 +123,9 @@ class ConsumeTests(CommandCase):
     async def restart(self) -> None:
         """Stop the broker, and start another in its directory."""
         planted = [
-            (path, open(path, "rb").read())
+            (path, open(path, "rb").read())  # noqa: SIM115
             for path in glob.glob(os.path.join(self.broker.directory, "*", "*.kafka"))
-        ]  # noqa: SIM115
+        ]
         await self.broker.broker.stop()
         for path, data in planted:
             with open(path, "wb") as file:

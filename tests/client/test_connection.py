@@ -20,12 +20,12 @@ from pylogbroker.client.connection import PIECE_SIZE, BrokerConnection, Connecti
 from pylogbroker.errors import (
     BusyError,
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     FrameSizeError,
     PylogbrokerError,
     TimedOutError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.testing.network import PuppetLine
 
 LIMITS = ConnectionLimits(

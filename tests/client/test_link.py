@@ -25,10 +25,10 @@ from pylogbroker.errors import (
     BusyError,
     ClosedError,
     ConfigurationError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     TimedOutError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.framing import FrameDecoder
 

@@ -17,12 +17,12 @@ from pylogbroker.client import registryclient
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.errors import (
     BusyError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     RegistryError,
     TimedOutError,
     UnknownSchemaError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, REMEMBERED_SIZE_MAX
 from pylogbroker.schemas.state import Registered
 from tests.blocking.registryend import RegistryEnd

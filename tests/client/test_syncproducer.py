@@ -16,13 +16,13 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import (
     BusyError,
     ClosedError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     MessageTooLargeError,
     RemotePartitionError,
     TimedOutError,
     UnknownCodecError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.testing.network import PuppetLine, PuppetNetwork
 from pylogbroker.wire.framing import FrameDecoder

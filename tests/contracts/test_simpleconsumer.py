@@ -10,12 +10,12 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.errors import (
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     RemoteOffsetOutOfRangeError,
     RemotePartitionError,
     TimedOutError,
     WireError,
-)  # noqa: A004
+)
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeOffsets
 from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer

@@ -35,6 +35,7 @@ COVERAGE_FLOOR = 95.0
 
 CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
+    "format": ["-m", "ruff", "format", "--check", "--quiet", "."],
     "mypy": ["-m", "mypy"],
     "import contracts": [
         "-c",

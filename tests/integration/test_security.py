@@ -22,12 +22,12 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import (
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     NoAuthException,
     PylogbrokerError,
     RemoteUnknownError,
     ZookeeperError,
-)  # noqa: A004
+)
 from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.model import EARLIEST
 from pylogbroker.producer.producer import Producer

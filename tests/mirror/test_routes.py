@@ -10,13 +10,13 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import (
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     LostConnectionError,
     MessageTooLargeError,
     NoBrokersError,
     TimedOutError,
     UnknownOutcomeError,
-)  # noqa: A004
+)
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.routes import Batch, Route
 from pylogbroker.mirror.waiting import RETRY_MAX_MS

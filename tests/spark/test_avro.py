@@ -18,9 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import (
     BrokenPayloadError,
     ConfigurationError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     InvalidSchemaError,
-)  # noqa: A004
+)
 from pylogbroker.schemas.avro import AvroEncoder
 from pylogbroker.schemas.framing import frame
 from pylogbroker.spark.avro import _decoder, decoding, fromAvro, sparkType

@@ -9,12 +9,12 @@ from typing import Any
 from pylogbroker.cluster.partitioning import defaultPartitioner
 from pylogbroker.errors import (
     ConfigurationError,
-    ConnectionError,
+    ConnectionError,  # noqa: A004
     EncodingError,
     InvalidKeyError,
     MessageTooLargeError,
     NoBrokersError,
-)  # noqa: A004
+)
 from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.model import BrokerPartition
 from pylogbroker.spark import sending as module
