@@ -150,8 +150,8 @@ class Auditor:
             await reader.read(
                 topic,
                 sinceMs,
-                lambda fetched, topic=topic: self._takeData(reader.name, topic, fetched),
-            )  # type: ignore[misc]
+                lambda fetched, topic=topic: self._takeData(reader.name, topic, fetched),  # type: ignore[misc]
+            )
 
     def _takeData(self, tier: str, topic: str, fetched: MessageSet) -> int | None:
         windowMs, timeOf = self._settings.windowMs, self._timeOf

@@ -73,8 +73,9 @@ def readSettings(
             where = _shown(properties, row.key, getattr(row.kind, "isSecret", False))
             try:
                 value = row.kind.parse(
-                    properties[row.key], lambda text, where=where: warn(f"{where}: {text}")
-                )  # type: ignore[misc]
+                    properties[row.key],
+                    lambda text, where=where: warn(f"{where}: {text}"),  # type: ignore[misc]
+                )
             except ValueError as error:
                 problems.append(f"{where}: {error}")
         elif row.required:

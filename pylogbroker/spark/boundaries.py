@@ -52,8 +52,8 @@ def _step(brokers: Brokers, options: SourceOptions, whole: Range, offset: int, w
         data = brokers.ask(
             broker,
             str(whole),
-            lambda consumer, at=offset, size=size: consumer.fetch(topic, partition, at, size),
-        ).data  # type: ignore[misc]
+            lambda consumer, at=offset, size=size: consumer.fetch(topic, partition, at, size),  # type: ignore[misc]
+        ).data
         done = wholeSize(data)
         if not done:
             isFirst = offset == whole.start

@@ -264,8 +264,8 @@ class TlsTests(SocketCase):
         made = BrokerSocket(
             *endpoint(f"tls:{host}:{port}:trustRoots={self.authority.trustFolder()}"),
             random=lambda: 0.0,
-            **arguments,
-        )  # type: ignore[arg-type]
+            **arguments,  # type: ignore[arg-type]
+        )
         self.addCleanup(made.drop)
         return made
 

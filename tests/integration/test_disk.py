@@ -114,9 +114,9 @@ class FullDiskTests(SynchronousTestCase):
         with broker.client() as client:
             for topic in TOPICS:
                 until(
-                    lambda topic=topic: client.end(topic) == len(expected[topic]),
+                    lambda topic=topic: client.end(topic) == len(expected[topic]),  # type: ignore[misc]
                     f"{topic} is whole",
-                )  # type: ignore[misc]
+                )
                 self.assertTrue(client.readAll(topic) == expected[topic], topic)
                 self.assertTrue(expected[topic].startswith(seen[topic]), topic)
         self.assertIn("is tried again", broker.log)
@@ -331,9 +331,9 @@ class DescriptorTests(SynchronousTestCase):
                     number % 20 == 19
                 ):  # a partition that cannot be made is refused, and its client told so; let them be made
                     until(
-                        lambda number=number: client.end("many", number) == len(data),
+                        lambda number=number: client.end("many", number) == len(data),  # type: ignore[misc]
                         f"partition {number} is visible",
-                    )  # type: ignore[misc]
+                    )
             self.assertNotIn("Too many open files", broker.log)
             client.send(
                 b"".join(
@@ -345,9 +345,9 @@ class DescriptorTests(SynchronousTestCase):
             # A fetch that finds no descriptor is answered -1, for the time being.
             for number in range(3 * self.DESCRIPTOR_COUNT):
                 until(
-                    lambda number=number: client.fetch("many", number, 0) == (0, 2 * data),
+                    lambda number=number: client.fetch("many", number, 0) == (0, 2 * data),  # type: ignore[misc]
                     f"partition {number} is whole",
-                )  # type: ignore[misc]
+                )
         self.assertIn("Too many open files", broker.log)
         self.assertNotIn("out of service", broker.log)
         self.assertEqual(broker.stop(), 0)

@@ -266,8 +266,8 @@ class MirrorServiceTests(MirrorCase):
             mirror = self.mirror([source], target)
             mirror.startService()
             await self.until(
-                lambda source=source, target=target: source.away + target.away < 1 << 30
-            )  # type: ignore[misc]
+                lambda source=source, target=target: source.away + target.away < 1 << 30  # type: ignore[misc]
+            )
             await mirror.stopService()
             self.assertFalse(mirror.sources[0].isOwning)
             await source.stop()

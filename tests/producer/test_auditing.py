@@ -256,8 +256,9 @@ class ProducerTests(AuditingCase):
         producer = self.audited()
         sending = producer.sendMany([ProducerData("clicks", iter([b"one", b"two"]))])  # type: ignore[arg-type] # as Producer.sendMany takes it, too
         self.failureResultOf(
-            producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]), EncodingError
-        )  # type: ignore[arg-type]
+            producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]),
+            EncodingError,  # type: ignore[arg-type]
+        )
         self.cluster.pass_(1)
         self.successResultOf(sending)
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0)})

@@ -316,8 +316,10 @@ class SocketPromisesTests(NetworkPromises, TestCase):
             return far
 
         self.port: Any = self.reactor.listenTCP(
-            0, Factory.forProtocol(build), interface="127.0.0.1"
-        )  # type: ignore[arg-type]
+            0,
+            Factory.forProtocol(build),
+            interface="127.0.0.1",  # type: ignore[arg-type]
+        )
         self.addCleanup(self.letGo)
 
     async def letGo(self) -> None:
