@@ -256,8 +256,8 @@ class ProducerTests(AuditingCase):
         producer = self.audited()
         sending = producer.sendMany([ProducerData("clicks", iter([b"one", b"two"]))])  # type: ignore[arg-type] # as Producer.sendMany takes it, too
         self.failureResultOf(
-            producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]),
-            EncodingError,  # type: ignore[arg-type]
+            producer.sendMany([ProducerData("clicks", iter(["no bytes"]))]),  # type: ignore[arg-type]
+            EncodingError,
         )
         self.cluster.pass_(1)
         self.successResultOf(sending)

@@ -317,8 +317,8 @@ class SocketPromisesTests(NetworkPromises, TestCase):
 
         self.port: Any = self.reactor.listenTCP(
             0,
-            Factory.forProtocol(build),
-            interface="127.0.0.1",  # type: ignore[arg-type]
+            Factory.forProtocol(build),  # type: ignore[arg-type]
+            interface="127.0.0.1",
         )
         self.addCleanup(self.letGo)
 
