@@ -2,7 +2,7 @@
 Every error that pylogbroker raises on purpose, in one tree, and the error codes of the 2011 wire protocol in one table.
 
 Three questions are answered by the class alone: was the *input* wrong (L{FormatError}, L{WireError}, L{InvalidTopicError},
-L{ConfigurationError}), did the *machine* fail (L{StorageError}), or did the *other side* say no (L{RemoteError}, L{ConnectionError})?
+L{ConfigurationError}), did the *machine* fail (L{StorageError}), or did the *other side* say no (L{RemoteError}, L{BrokerConnectionError})?
 C{struct.error} and C{OSError} never leave the rooms that meet them.
 """
 
@@ -21,7 +21,7 @@ class ConfigurationError(PylogbrokerError):
     """A property, option or endpoint string is wrong; the text names it, its value and what would be right."""
 
 
-def another(error: _E) -> _E:
+def copyForReraise(error: _E) -> _E:
     """
     The same error once more, for whoever tells it again and again: an exception that is raised gathers the frames of each time, and their variables, for ever.
     Where it came from stays with the first.
@@ -32,7 +32,7 @@ def another(error: _E) -> _E:
     return made
 
 
-def reasonOf(error: BaseException) -> str:
+def describeError(error: BaseException) -> str:
     """What a foreign error says; its kind, if it says nothing."""
     return str(error) or type(error).__name__
 
@@ -158,7 +158,7 @@ class DirectoryLockedError(StorageError):
     """Another broker has the log directory."""
 
 
-class PartitionFailedError(StorageError):
+class PartitionOfflineError(StorageError):
     """The partition was taken out of service by an earlier failure, which the text repeats. The other partitions serve."""
 
 
@@ -183,7 +183,7 @@ class LoadError(PylogbrokerError):
     """A load came to nothing; the text says why. Nothing of it was committed, and the next run does all of it."""
 
 
-class CommittedError(PylogbrokerError):
+class PostCommitError(PylogbrokerError):
     """A run of a table was committed, and what was to be done behind it did not work out; the text says which run it was, and what failed."""
 
 
@@ -270,30 +270,30 @@ def errorForCode(code: int, where: str = "") -> RemoteError:
 # -- the way to a broker ----------------------------------------------------------------------------------------------
 
 
-class ConnectionError(PylogbrokerError):  # noqa: A001 - the field's word; ours is a different thing from the built-in and is never mixed with it
+class BrokerConnectionError(PylogbrokerError):
     """The connection could not be made, or was lost; the text names the broker and the reason."""
 
 
-class LostConnectionError(ConnectionError):
+class ConnectionLostError(BrokerConnectionError):
     """There was a connection, and it was lost before the answer came: which is also how a broker refuses a request, whatever else was asked over it."""
 
 
-class TimedOutError(ConnectionError):
+class TimedOutError(BrokerConnectionError):
     """An answer, or a connection, did not come in time. The text says how long was waited."""
 
 
-class ClosedError(ConnectionError):
+class ClosedError(BrokerConnectionError):
     """The client was closed by its owner."""
 
 
-class BusyError(PylogbrokerError):
+class BackpressureError(PylogbrokerError):
     """So much waits to be sent to a broker that no more is taken. Nothing of the call was sent; wait for the L{Deferred}s of earlier ones."""
 
 
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
-class QueueFullError(BusyError):
+class QueueFullError(BackpressureError):
     """The producer's queue is full, and was so for as long as the message was to wait. Nothing of the call was sent."""
 
 
@@ -309,7 +309,7 @@ class EncodingError(PylogbrokerError):
     """A value that the encoder makes no bytes of. Nothing was sent of it."""
 
 
-class UnknownOutcomeError(ConnectionError):
+class UnknownOutcomeError(BrokerConnectionError):
     """Messages were written, at least in part, and whether the broker took them cannot be known any more. The text says why."""
 
 
@@ -332,15 +332,15 @@ class UnknownSchemaError(SchemaError):
     """The registry, or whoever was asked, knows no schema of that id."""
 
 
-class BrokenPayloadError(SchemaError):
+class InvalidPayloadError(SchemaError):
     """A payload that does not begin with magic byte and schema id, or whose body is not what its schema says."""
 
 
-class BrokenEntryError(SchemaError):
+class InvalidEntryError(SchemaError):
     """An entry of a registry's topic that cannot be read."""
 
 
-class UnusableLogError(PylogbrokerError):
+class InvalidRegistryTopicError(PylogbrokerError):
     """A topic does not hold a registry's entries from the first on: retention has deleted some, or it is something else's. The text says which."""
 
 
@@ -397,7 +397,7 @@ class DataLossError(PylogbrokerError):
     """What was to be read is not there any more: deleted by retention, or the log was emptied. The text says what was wanted and what is left."""
 
 
-class UnreadableError(PylogbrokerError):
+class UnreadableRangeError(PylogbrokerError):
     """A range of a partition cannot be read: an entry is bad, too large, or crosses the range's end. The text names topic, partition and offset."""
 
 

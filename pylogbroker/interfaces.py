@@ -161,7 +161,7 @@ class IFile(Protocol):
 
 class IFileSystem(Protocol):
     """
-    The files of a machine, as a parameter. The real one is L{pylogbroker.commitlog.files.RealFileSystem}; the one that forgets what
+    The files of a machine, as a parameter. The real one is L{pylogbroker.storage.files.RealFileSystem}; the one that forgets what
     was not synced is L{pylogbroker.testing.powercut.PowerCutFileSystem}. Failures are L{pylogbroker.errors.StorageError}s.
     """
 

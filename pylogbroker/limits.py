@@ -1,7 +1,7 @@
 """
 Limits for the whole process.
 
-A L{Budget} is so many bytes that many askers share. What must be true: what is granted never exceeds the budget by a byte; askers are
+A L{MemoryBudget} is so many bytes that many askers share. What must be true: what is granted never exceeds the budget by a byte; askers are
 served in the order in which they asked, so that a large request is not starved by small ones; whoever waits can go away. Rejected:
 counting bytes as they arrive, without a reservation: then five thousand half-received frames can each hold a little, together
 all, and none can be finished.
@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 
-class Grant:
+class Reservation:
     """
-    So many bytes of a L{Budget}, held or waited for.
+    So many bytes of a L{MemoryBudget}, held or waited for.
 
     @ivar size: bytes.
     @ivar granted: whether they are ours yet.
@@ -25,8 +25,8 @@ class Grant:
 
     __slots__ = ("_budget", "granted", "size")
 
-    def __init__(self, budget: Budget, size: int) -> None:
-        self._budget: Budget | None = budget
+    def __init__(self, budget: MemoryBudget, size: int) -> None:
+        self._budget: MemoryBudget | None = budget
         self.size = size
         self.granted = False
 
@@ -37,7 +37,7 @@ class Grant:
             budget._release(self)
 
 
-class Budget:
+class MemoryBudget:
     """
     Bytes that many share.
 
@@ -48,14 +48,14 @@ class Budget:
     def __init__(self, sizeMax: int) -> None:
         self.sizeMax = sizeMax
         self.size = 0
-        self._waiting: OrderedDict[Grant, Callable[[], None]] = OrderedDict()
+        self._waiting: OrderedDict[Reservation, Callable[[], None]] = OrderedDict()
 
     @property
     def waitingCount(self) -> int:
         """How many askers wait."""
         return len(self._waiting)
 
-    def ask(self, size: int, notify: Callable[[], None]) -> Grant:
+    def ask(self, size: int, notify: Callable[[], None]) -> Reservation:
         """
         Ask for bytes.
 
@@ -65,18 +65,18 @@ class Budget:
         """
         if size > self.sizeMax:
             raise ValueError(f"{size} bytes asked of a budget of {self.sizeMax}")
-        grant = Grant(self, size)
+        grant = Reservation(self, size)
         if not self._waiting and self.size + size <= self.sizeMax:
             self._give(grant)
         else:
             self._waiting[grant] = notify
         return grant
 
-    def _give(self, grant: Grant) -> None:
+    def _give(self, grant: Reservation) -> None:
         self.size += grant.size
         grant.granted = True
 
-    def _release(self, grant: Grant) -> None:
+    def _release(self, grant: Reservation) -> None:
         if grant.granted:
             self.size -= grant.size
         else:

@@ -51,7 +51,7 @@ class TreeTests(SynchronousTestCase):
 
     def test_notTheBuiltIn(self) -> None:
         """Our ConnectionError is no OSError: what catches the one does not catch the other."""
-        self.assertFalse(issubclass(errors.ConnectionError, OSError))
+        self.assertFalse(issubclass(errors.BrokerConnectionError, OSError))
 
     def test_remoteIsTheSameAsLocal(self) -> None:
         """An offset or partition that the broker refuses can be caught by the word that the broker itself uses."""
@@ -71,7 +71,7 @@ class AnotherTests(SynchronousTestCase):
             except ValueError as cause:
                 raise first from cause
         except FormatError:
-            second = errors.another(first)
+            second = errors.copyForReraise(first)
         self.assertEqual(
             (type(second), str(second), vars(second)), (FormatError, str(first), vars(first))
         )
@@ -88,7 +88,7 @@ class AnotherTests(SynchronousTestCase):
                 if issubclass(each, StorageError | errors.ZnodeError)
                 else each.__new__(each, "a")
             )
-            second = errors.another(error)
+            second = errors.copyForReraise(error)
             self.assertEqual(
                 (type(second), second.args, str(second), second is error),
                 (each, error.args, str(error), False),

@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pylogbroker"
 TESTS = ROOT / "tests"
 
-MEANINGLESS = ("handler", "manager", "processor", "engine", "helper", "util", "common", "misc")
+MEANINGLESS = ("helper", "util", "common", "misc")
 FLOORS_WITHOUT_TWISTED = {
-    "errors", "model", "limits", "interfaces", "formats", "wire", "commitlog", "cluster", "config", "schemas", "audit", "metrics", "warehouse",
+    "errors", "types", "limits", "retry", "interfaces", "records", "protocol", "storage", "cluster", "config", "schemas", "audit", "metrics", "lake",
 }  # fmt: skip
-ROOMS_WITHOUT_TWISTED = {"blocking", "spark"}
+ROOMS_WITHOUT_TWISTED = {"syncclient", "spark"}
 NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
 """Modules that do nothing by themselves."""
 

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.limits import Budget, Grant
+from pylogbroker.limits import MemoryBudget, Reservation
 
 
 class BudgetTests(SynchronousTestCase):
     """Bytes that many share."""
 
     def setUp(self) -> None:
-        self.budget = Budget(100)
+        self.budget = MemoryBudget(100)
         self.told: list[str] = []
 
-    def ask(self, name: str, size: int) -> Grant:
+    def ask(self, name: str, size: int) -> Reservation:
         return self.budget.ask(size, lambda: self.told.append(name))
 
     def test_grantedAtOnce(self) -> None:
@@ -84,7 +84,7 @@ class BudgetTests(SynchronousTestCase):
     def test_releasesWhenTold(self) -> None:
         """Who is told may give back at once, and ask again, without anybody losing its place."""
         held = self.ask("held", 100)
-        grants: list[Grant] = []
+        grants: list[Reservation] = []
 
         def told() -> None:
             self.told.append("first")
@@ -103,12 +103,12 @@ class BudgetTests(SynchronousTestCase):
         Whatever is asked (a size) and given back (minus the number of an asker): what is out is the sum of what is granted, never more than there is; the first
         who waits is one for whom there is too little; grants come in the order of asking.
         """
-        budget = Budget(100)
-        grants: list[Grant] = []
-        asked: list[Grant] = []
+        budget = MemoryBudget(100)
+        grants: list[Reservation] = []
+        asked: list[Reservation] = []
         told: list[int] = []
 
-        def ask(size: int, number: int) -> Grant:
+        def ask(size: int, number: int) -> Reservation:
             return budget.ask(size, lambda: told.append(number))
 
         for step in steps:

@@ -9,7 +9,7 @@ from twisted.internet.task import react
 
 from pylogbroker.client import SimpleConsumer
 from pylogbroker.errors import OffsetOutOfRangeError
-from pylogbroker.model import EARLIEST
+from pylogbroker.types import EARLIEST
 
 
 async def main(reactor, options):

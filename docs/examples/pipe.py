@@ -29,7 +29,7 @@ async def main(reactor, options):
     async with ConsumerConnector(reactor, settings) as consumer:
         [stream] = await consumer.createMessageStreamsByFilter(whitelist(options.topics))
         protocol = await connectProtocol(collector, Protocol())
-        await stream.deliverTo(Lines(protocol.transport))
+        await stream.pipeTo(Lines(protocol.transport))
     print("the collector has closed the connection")
 
 

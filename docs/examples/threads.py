@@ -4,9 +4,9 @@ import argparse
 import threading
 import time
 
-from pylogbroker.blocking import SimpleConsumer, SyncProducer
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.model import LATEST
+from pylogbroker.records.compression import GZIP
+from pylogbroker.syncclient import SimpleConsumer, SyncProducer
+from pylogbroker.types import LATEST
 
 
 def read(options, offset, count):

@@ -11,7 +11,7 @@ When and where a message was made, since messages of 2011 carry neither (C{docs/
     14..            the host's name, UTF-8; then the payload
     =======  =====  ==============================================================================
 
-Whoever reads a topic with envelopes in it uses L{openEnvelope}, which passes on what has none: so producers can be changed one by one.
+Whoever reads a topic with envelopes in it uses L{unwrapEnvelope}, which passes on what has none: so producers can be changed one by one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def encodeEnvelope(timeMs: int, host: bytes, payload: bytes) -> bytes:
         ) from error
 
 
-def timeIn(data: bytes) -> int | None:
+def envelopeTime(data: bytes) -> int | None:
     """
     The quick way for who only counts: the time in an envelope, or L{None} when it is none, or one that is cut.
     """
@@ -81,13 +81,13 @@ def decodeEnvelope(data: bytes) -> Envelope:
     """
     @raise FormatError: it is none.
     """
-    timeMs = timeIn(data)
+    timeMs = envelopeTime(data)
     if timeMs is None:
         raise FormatError("these bytes are no audit envelope, or a cut one")
     end = HEAD_SIZE + data[HEAD_SIZE - 1]
     return Envelope(timeMs, data[HEAD_SIZE:end].decode("utf-8", "replace"), data[end:])
 
 
-def openEnvelope(data: bytes) -> bytes:
+def unwrapEnvelope(data: bytes) -> bytes:
     """The payload in an envelope; of what is none, the bytes as they are. A C{decode} for streams."""
-    return data if timeIn(data) is None else data[HEAD_SIZE + data[HEAD_SIZE - 1] :]
+    return data if envelopeTime(data) is None else data[HEAD_SIZE + data[HEAD_SIZE - 1] :]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pylogbroker.audit.comparison import HOLES, OPEN, TOTAL_START, Comparison, Line
-from pylogbroker.model import printable
+from pylogbroker.types import escapeUnprintable
 
 _HEADS = ("topic", "window", "tier", "expected", "unknown", "seen", "complete", "status")
 _NUMBERS = frozenset((3, 4, 5, 6))
@@ -30,7 +30,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         "" if line.completeness is None else f"{int(line.completeness * 10_000) / 100:.2f} %"
     )  # rounded down: what is not whole does not look whole
     return (
-        printable(line.topic), timeText(line.startMs), printable(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part,
+        escapeUnprintable(line.topic), timeText(line.startMs), escapeUnprintable(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part,
         line.status,
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def asTable(comparison: Comparison, isBrief: bool = False) -> str:
         text.append(
             f"{count} messages more are there than were sent, in {len(comparison.more)} places"
         )
-    text += [f"note: {printable(note)}" for note in comparison.notes]
+    text += [f"note: {escapeUnprintable(note)}" for note in comparison.notes]
     return "\n".join(text) + "\n"
 
 

@@ -16,18 +16,18 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import FUTURE_MS_MAX, CountReport, decodeReport
-from pylogbroker.audit.envelope import timeIn
-from pylogbroker.audit.ledger import Ledger
+from pylogbroker.audit.envelope import envelopeTime
 from pylogbroker.auditor.tablereader import TableReader
 from pylogbroker.auditor.tierreader import TierReader
-from pylogbroker.client.waiting import allOf
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import FormatError, PylogbrokerError
-from pylogbroker.formats.checksum import crc32
-from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.records.zlibbackend import crc32
 
 TimeOf = Callable[[bytes], "int | None"]
 
@@ -58,7 +58,7 @@ class Auditor:
         self._reactor = reactor
         self._settings = settings
         self._timeOf = timeOf
-        self._ledger = Ledger(settings.windowMs)
+        self._ledger = AuditAggregator(settings.windowMs)
         self._readers = [
             TableReader(reactor, tier)
             if tier.table
@@ -113,7 +113,7 @@ class Auditor:
             except PylogbrokerError as error:
                 problems[reader.name] = str(error)
 
-        await allOf([one(reader) for reader in self._readers if reader.name not in problems])
+        await gatherAll([one(reader) for reader in self._readers if reader.name not in problems])
 
     # -- counts
 
@@ -158,7 +158,7 @@ class Auditor:
         windows: dict[int | None, tuple[int, int]] = {}
         behind = None
         for payload, behind in fetched.payloads():
-            time = timeIn(payload)
+            time = envelopeTime(payload)
             if time is None and timeOf is not None:
                 time = self._askTime(timeOf, payload)
             startMs = None if time is None else time - time % windowMs

@@ -25,8 +25,8 @@ from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.web.listening import listenerDescription, listenNow
-from pylogbroker.web.site import Query, Reply, Web, textReply
+from pylogbroker.net.httplisteners import listenerDescription, listenNow
+from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, textReply
 
 LOGGED_COUNT_MAX = 1_000
 """Holes that are logged one by one, at a time; the number of the others is."""
@@ -52,7 +52,7 @@ class AuditorService(Service):
     def __init__(self, reactor: Any, settings: AuditorSettings, auditor: Auditor) -> None:
         self.auditor = auditor
         self.comparison: Comparison | None = None
-        self.web = Web(
+        self.web = HttpSite(
             reactor,
             {path: partial(self._show, kind, show) for path, (kind, show) in _PAGES.items()},
             settings.hosts,
@@ -81,10 +81,10 @@ class AuditorService(Service):
             f"listen={listen}",
         )
 
-    def _show(self, kind: str, show: Callable[[Comparison], str], _query: Query) -> Reply:
+    def _show(self, kind: str, show: Callable[[Comparison], str], _query: Query) -> HttpResponse:
         if self.comparison is None:
             return textReply("The first pass is not over yet.", 503)
-        return Reply(200, kind, show(self.comparison).encode())
+        return HttpResponse(200, kind, show(self.comparison).encode())
 
     def startService(self) -> None:
         """Begin with a pass."""

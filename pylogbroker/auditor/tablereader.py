@@ -1,5 +1,5 @@
 """
-A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs (L{pylogbroker.warehouse.manifest}), is entered into the books.
+A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs (L{pylogbroker.lake.manifest}), is entered into the books.
 No row is read.
 
 A manifest counts as a whole or not at all, and once: which was the last one is remembered, in memory, with what was entered. Rows that a later run has
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
-from pylogbroker.audit.ledger import Ledger
-from pylogbroker.commitlog.files import RealFileSystem
+from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.config.auditsettings import TierAddress
 from pylogbroker.errors import ConfigurationError, TableError
-from pylogbroker.warehouse.manifest import Manifest
-from pylogbroker.warehouse.table import Table
+from pylogbroker.lake.manifest import Manifest
+from pylogbroker.lake.table import Table
+from pylogbroker.storage.files import RealFileSystem
 
 WAITING_COUNT_MAX = 500_000
 """Windows of topics that nobody has asked for yet."""
@@ -58,7 +58,7 @@ class TableReader:
         self._number = 0
         self._waiting: list[_Seen] = []
 
-    async def read(self, ledger: Ledger, topics: set[str], sinceMs: int) -> int:
+    async def read(self, ledger: AuditAggregator, topics: set[str], sinceMs: int) -> int:
         """
         Enter what was loaded since the last time.
 

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.client.consumers import Consumers
-from pylogbroker.client.discovery import ZookeeperDiscovery, openedDiscovery
-from pylogbroker.client.logends import edgeOf
+from pylogbroker.client.consumerpool import ConsumerPool
+from pylogbroker.client.discovery import ZookeeperDiscovery, connectDiscovery
+from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.cluster.paths import CONSUMERS, GroupPaths
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
@@ -37,9 +37,9 @@ from pylogbroker.errors import (
     RemotePartitionError,
     ZnodeError,
 )
-from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.types import EARLIEST, LATEST
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 PARTITION_COUNT_MAX = 10_000
@@ -52,7 +52,7 @@ Take = Callable[[MessageSet], "int | None"]
 """Counts a set, or raises and counts nothing. Returns the offset behind the last message, L{None} when there was none."""
 
 
-class _Part(NamedTuple):
+class _TierMember(NamedTuple):
     """
     A partition, or a whole broker.
 
@@ -98,10 +98,12 @@ class TierReader:
         self._makeZookeeper = zookeeper or self._client
         self._zookeeper: IZookeeper | None = None
         self._discovery: ZookeeperDiscovery | None = None
-        self._consumers = Consumers(reactor, settings.timeoutMs, template=settings.brokerEndpoint)
+        self._consumers = ConsumerPool(
+            reactor, settings.timeoutMs, template=settings.brokerEndpoint
+        )
         self._positions: dict[tuple[str, str, int], int] = {}
-        self._metMs: dict[_Part, float] = {}  # when they were there last
-        self._present: set[_Part] = set()  # in this pass
+        self._metMs: dict[_TierMember, float] = {}  # when they were there last
+        self._present: set[_TierMember] = set()  # in this pass
         self._topics: set[str] = set()  # that this pass has looked at
         self._hasAsked = False
 
@@ -124,7 +126,7 @@ class TierReader:
             await self._discovery.refresh()
         else:
             zookeeper = self._makeZookeeper(self._address)
-            self._discovery = await openedDiscovery(
+            self._discovery = await connectDiscovery(
                 self._reactor, zookeeper, self._settings.timeoutMs
             )
             self._zookeeper = zookeeper
@@ -132,7 +134,7 @@ class TierReader:
             await self._askGroups()
             self._hasAsked = True
         for number in self._discovery.brokers:
-            self._meet(_Part(str(number)))
+            self._meet(_TierMember(str(number)))
 
     # -- who should be there
 
@@ -144,7 +146,7 @@ class TierReader:
                 for topic in await self._children(paths.offsets):
                     path = paths.topicOffsets(topic)
                     for name in await self._children(path):
-                        self._metMs[_Part(str(decodePartition(path, name).broker))] = inf
+                        self._metMs[_TierMember(str(decodePartition(path, name).broker))] = inf
             except (InvalidNameError, ZnodeError):
                 continue  # nothing that a group has written
 
@@ -156,7 +158,7 @@ class TierReader:
         except (NoNodeException, NoAuthException):
             return []
 
-    def _meet(self, part: _Part) -> None:
+    def _meet(self, part: _TierMember) -> None:
         self._present.add(part)
         self._metMs[part] = max(self._metMs.get(part, 0), self._reactor.seconds() * 1000)
 
@@ -170,14 +172,16 @@ class TierReader:
         self._metMs = {part: ms for part, ms in self._metMs.items() if ms >= sinceMs}
         expected = {str(number) for number in self._address.expected}
         parts = [part for part in self._metMs if not expected or part.broker in expected]
-        parts += [_Part(number) for number in expected if _Part(number) not in self._metMs]
+        parts += [
+            _TierMember(number) for number in expected if _TierMember(number) not in self._metMs
+        ]
         away = {part.broker for part in parts if not part.topic and part not in self._present}
         lost = [
             part
             for part in parts
             if part.topic in self._topics and part not in self._present and part.broker not in away
         ]
-        names = sorted(str(_Part(broker)) for broker in away) + sorted(map(str, lost))
+        names = sorted(str(_TierMember(broker)) for broker in away) + sorted(map(str, lost))
         if not names:
             return ""
         return f"{', '.join(names[:NAMED_COUNT_MAX])}{' …' if len(names) > NAMED_COUNT_MAX else ''} {'is' if len(names) == 1 else 'are'} away"
@@ -208,7 +212,7 @@ class TierReader:
         if discovery is not None:
             places = discovery.partitions(topic)
             for number, partition in places:
-                self._meet(_Part(str(number), topic, partition))
+                self._meet(_TierMember(str(number), topic, partition))
             return [(discovery.brokers[number].endpoint, partition) for number, partition in places]
         found = []
         for endpoint in self._address.brokers:
@@ -222,7 +226,7 @@ class TierReader:
                     answer.error, RemoteOffsetOutOfRangeError
                 ):
                     raise answer.error
-                self._meet(_Part(endpoint, topic, partition))
+                self._meet(_TierMember(endpoint, topic, partition))
                 found.append((endpoint, partition))
         return found
 
@@ -235,7 +239,7 @@ class TierReader:
             return consumer.getOffsetsBefore(topic, partition, time, 1)
 
         async def edge(time: int) -> int:
-            return edgeOf(await bound(time))
+            return singleOffset(await bound(time))
 
         end = await edge(LATEST)
         offset = self._positions.get(key)

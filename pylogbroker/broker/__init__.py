@@ -1,3 +1,3 @@
 """
-The broker's Twisted skin: connections, what their requests mean, flow control, upkeep. The log itself is L{pylogbroker.commitlog}'s.
+The broker's Twisted skin: connections, what their requests mean, flow control, upkeep. The log itself is L{pylogbroker.storage}'s.
 """

@@ -21,7 +21,7 @@ machine a connection would double what an idle one costs (they must stay under 2
 "Nothing more is read" must hold whatever the transport does: plain TCP stops reading when it is told to close, TLS says that it closes and goes on handing
 out what arrives until the peer closes, too. Those bytes begin anywhere, in the middle of a payload perhaps, and somebody's payload must not become a
 request: they are not looked at. Nor can the peer's end be waited for without a limit, or who never closes would keep its place: see
-L{BrokerFactory.cutLingering}. What was written before is given that time to arrive, since a 0.7 client may still read the answers to what it sent first.
+L{BrokerFactory.dropUnclosed}. What was written before is given that time to arrive, since a 0.7 client may still read the answers to what it sent first.
 """
 
 from __future__ import annotations
@@ -37,22 +37,28 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.broker.admission import Admission
-from pylogbroker.broker.listening import isTls, isTlsFailure, tlsReason
-from pylogbroker.broker.strangers import guess
-from pylogbroker.broker.transfer import IFlow, Piece, ReadingTransfer, SliceServer, letGo
-from pylogbroker.broker.unproven import Unproven
+from pylogbroker.broker.protocolsniffer import sniff
+from pylogbroker.broker.requestmemory import RequestMemory
+from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
-from pylogbroker.limits import Grant
+from pylogbroker.limits import Reservation
 from pylogbroker.metrics.counters import ConnectionCounters
-from pylogbroker.model import TopicPartition
-from pylogbroker.quietlog import QuietLog
+from pylogbroker.net.listeners import isTls, isTlsFailure, tlsReason
+from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.net.sendfile import (
+    BufferedSender,
+    ISendContext,
+    ResponsePart,
+    SendfileTransport,
+    letGo,
+)
+from pylogbroker.types import TopicPartition
 
 GREETING_SIZE = 64
 
 
 class IDecoder(Protocol):
-    """What a dialect decodes with; see L{pylogbroker.wire.requests.RequestDecoder}."""
+    """What a dialect decodes with; see L{pylogbroker.protocol.kafka07.requests.RequestDecoder}."""
 
     @property
     def frameSize(self) -> int: ...
@@ -65,18 +71,18 @@ class IDecoder(Protocol):
     def takeRequest(self) -> Any: ...
 
 
-class IDialect(Protocol):
-    """What a connection speaks; see L{pylogbroker.broker.dialect2011.Dialect2011}."""
+class IProtocolHandler(Protocol):
+    """What a connection speaks; see L{pylogbroker.broker.kafka07.Kafka07Protocol}."""
 
     def newDecoder(self) -> Any: ...
 
-    def carryOut(self, request: Any, unproven: Unproven) -> Any: ...
+    def carryOut(self, request: Any, unproven: UnackedProduces) -> Any: ...
 
     def describe(self, request: Any) -> tuple[str, TopicPartition | None]: ...
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
-class BrokerConnection(TwistedProtocol):
+class ServerConnection(TwistedProtocol):
     """
     A broker's end of a connection.
 
@@ -87,12 +93,12 @@ class BrokerConnection(TwistedProtocol):
     transport: Any
     busy = False
     _advancing = False
-    _outgoing: SliceServer | ReadingTransfer | None = None  # what sends the answer
+    _outgoing: SendfileTransport | BufferedSender | None = None  # what sends the answer
     _paused = False
     _finishing = False
     _unheard = False
     _sentBefore = -1
-    _grant: Grant | None = None
+    _grant: Reservation | None = None
     _greeting: bytes | None = b""  # the first bytes, until the first request was understood
     _underWay: Any = None  # the request whose answer has to wait
 
@@ -104,8 +110,10 @@ class BrokerConnection(TwistedProtocol):
         self._outgoing = self._grant = self._underWay = None
         self._greeting = b""
         self._sentBefore = -1
-        self._unproven = Unproven()
-        self._dialect: IDialect | None = factory.dialect if factory.dialectFor is None else None
+        self._unproven = UnackedProduces()
+        self._dialect: IProtocolHandler | None = (
+            factory.dialect if factory.dialectFor is None else None
+        )
 
     @property
     def receiveSize(self) -> int:
@@ -113,7 +121,7 @@ class BrokerConnection(TwistedProtocol):
         return self.factory.admission.receiveSize
 
     @property
-    def unaskedSize(self) -> int:
+    def unreservedSize(self) -> int:
         """Bytes that are held and that no grant stands for."""
         return 0 if self._grant is not None and self._grant.granted else self._decoder.heldSize
 
@@ -217,19 +225,19 @@ class BrokerConnection(TwistedProtocol):
         else:
             self._send(answer)
 
-    def _send(self, pieces: list[Piece] | None) -> None:
+    def _send(self, pieces: list[ResponsePart] | None) -> None:
         self._underWay = None
         if pieces is None:
             self._sent()
         elif self._unheard:
             letGo(pieces)
             self._sent()
-        elif isinstance(self.transport, SliceServer):
+        elif isinstance(self.transport, SendfileTransport):
             self._outgoing = self.transport
             if self.transport.sendPieces(pieces, self.factory.flow, self._sent):
                 self._sent()
         else:
-            self._outgoing = transfer = ReadingTransfer(
+            self._outgoing = transfer = BufferedSender(
                 self.transport, pieces, self.factory.flow, self._sent
             )
             transfer.start()
@@ -315,7 +323,7 @@ class BrokerConnection(TwistedProtocol):
             self.drop()
             return
         stranger = (
-            guess(self._greeting) if self._greeting and isinstance(error, WireError) else None
+            sniff(self._greeting) if self._greeting and isinstance(error, WireError) else None
         )
         if stranger is None:
             quietLog.warn(
@@ -383,11 +391,11 @@ class BrokerFactory(ServerFactory):
 
     def __init__(
         self,
-        dialect: IDialect,
-        admission: Admission,
-        flow: IFlow,
+        dialect: IProtocolHandler,
+        admission: RequestMemory,
+        flow: ISendContext,
         counters: ConnectionCounters,
-        quietLog: QuietLog,
+        quietLog: RateLimitedLogger,
         connectionCountMax: int = 0,
     ) -> None:
         """
@@ -399,16 +407,16 @@ class BrokerFactory(ServerFactory):
         self.counters = counters
         self.quietLog = quietLog
         self.connectionCountMax = connectionCountMax
-        self.dialectFor: Callable[[Any], IDialect] | None = None
-        self.connections: dict[BrokerConnection, None] = {}
-        self.unheard: dict[BrokerConnection, None] = {}
-        self.unshaken: dict[BrokerConnection, bool] = {}
-        self.lingering: dict[BrokerConnection, bool] = {}
+        self.dialectFor: Callable[[Any], IProtocolHandler] | None = None
+        self.connections: dict[ServerConnection, None] = {}
+        self.unheard: dict[ServerConnection, None] = {}
+        self.unshaken: dict[ServerConnection, bool] = {}
+        self.lingering: dict[ServerConnection, bool] = {}
         admission.measure = lambda: sum(
-            connection.unaskedSize for connection in (*self.connections, *self.unheard)
+            connection.unreservedSize for connection in (*self.connections, *self.unheard)
         )
 
-    def buildProtocol(self, addr: object) -> BrokerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
+    def buildProtocol(self, addr: object) -> ServerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
         """L{None}, which closes it, when there are too many."""
         if self.connectionCountMax and len(self.connections) >= self.connectionCountMax:
             self.counters.refusedCount += 1
@@ -418,19 +426,19 @@ class BrokerFactory(ServerFactory):
                 address=addr,
             )
             return None
-        return BrokerConnection(self)
+        return ServerConnection(self)
 
-    def connectionMade(self, connection: BrokerConnection) -> None:
+    def connectionMade(self, connection: ServerConnection) -> None:
         self.connections[connection] = None
         self.counters.opened()
         self.admission.connectionMade()
 
-    def connectionLost(self, connection: BrokerConnection) -> None:
+    def connectionLost(self, connection: ServerConnection) -> None:
         del self.connections[connection]
         self.counters.closed()
         self.admission.connectionLost()
 
-    def cutStalled(self) -> None:
+    def dropStalled(self) -> None:
         """
         Cut off who takes nothing of its answer, since it keeps deleted segments on the disk; and who does not come to the end of its TLS handshake, since
         strangers must not hold places for ever. Called by the clock; two calls in which nothing moved are enough.
@@ -442,19 +450,19 @@ class BrokerFactory(ServerFactory):
             if connection.isStalled():
                 self._cut(connection, "{peer} takes nothing of its answer: cut off")
 
-    def cutLingering(self) -> None:
+    def dropUnclosed(self) -> None:
         """Cut off who was closed and does not end, since it keeps its place among all connections. Called by the clock; two calls are enough."""
         self._cutSeen(
             self.lingering, "{peer} does not end its side of a connection that was closed: cut off"
         )
 
-    def _cutSeen(self, found: dict[BrokerConnection, bool], sentence: str) -> None:
+    def _cutSeen(self, found: dict[ServerConnection, bool], sentence: str) -> None:
         for connection, wasSeen in list(found.items()):
             found[connection] = True
             if wasSeen:
                 self._cut(connection, sentence)
 
-    def _cut(self, connection: BrokerConnection, sentence: str) -> None:
+    def _cut(self, connection: ServerConnection, sentence: str) -> None:
         self.counters.slowCount += 1
         self.quietLog.warn(sentence, peer=connection.transport.getPeer())
         connection.transport.abortConnection()

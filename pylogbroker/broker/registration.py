@@ -29,7 +29,7 @@ from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBroker, encodeNumber
 from pylogbroker.errors import ConfigurationError, InvalidNameError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
-from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimPatiently
+from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimWithin
 
 RETRY_MS = 1_000
 PATIENCE_FACTOR = 2
@@ -115,7 +115,7 @@ class Registration:
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)
-        isOurs = False
+        isAllowedHost = False
         patienceMs = 0
         triesLeft = OWN_PATIENCE_COUNT
 
@@ -129,10 +129,10 @@ class Registration:
             )
 
         try:
-            while not isOurs:  # it may have gone again, with its session or otherwise
+            while not isAllowedHost:  # it may have gone again, with its session or otherwise
                 patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
                 try:
-                    await claimPatiently(
+                    await claimWithin(
                         self._clock, self._zookeeper, path, self._value(), patienceMs, wait
                     )
                 except ConflictError as conflict:
@@ -144,7 +144,7 @@ class Registration:
                     ):
                         raise
                 else:
-                    isOurs = await self._watchSelf(path)
+                    isAllowedHost = await self._watchSelf(path)
         except ConflictError as conflict:
             raise ConfigurationError(self._duplicate(path, conflict, patienceMs)) from conflict
         self._selfMissing = False

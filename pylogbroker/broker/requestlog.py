@@ -11,10 +11,10 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from pylogbroker.broker.connection import IDialect
-from pylogbroker.broker.unproven import Unproven
-from pylogbroker.model import TopicPartition
-from pylogbroker.wire.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce
+from pylogbroker.broker.connection import IProtocolHandler
+from pylogbroker.broker.unackedproduces import UnackedProduces
+from pylogbroker.protocol.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce
+from pylogbroker.types import TopicPartition
 
 NAMESPACE = "pylogbroker.requests"
 
@@ -22,7 +22,7 @@ NAMESPACE = "pylogbroker.requests"
 class RequestLog:
     """A dialect that tells what it is asked, and lets another one do it."""
 
-    def __init__(self, dialect: IDialect, log: Logger | None = None) -> None:
+    def __init__(self, dialect: IProtocolHandler, log: Logger | None = None) -> None:
         self._dialect = dialect
         self._log = log or Logger(NAMESPACE)
 
@@ -32,7 +32,7 @@ class RequestLog:
     def describe(self, request: Any) -> tuple[str, TopicPartition | None]:
         return self._dialect.describe(request)
 
-    def carryOut(self, request: Any, unproven: Unproven) -> Any:
+    def carryOut(self, request: Any, unproven: UnackedProduces) -> Any:
         """Log it, whatever becomes of it, and carry it out."""
         parts = (
             request.produces

@@ -29,24 +29,18 @@ from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.broker.admission import Admission
-from pylogbroker.broker.advertised import advertisedHost
-from pylogbroker.broker.broker import Broker
-from pylogbroker.broker.connection import BrokerFactory, IDialect
-from pylogbroker.broker.dialect2011 import Dialect2011
-from pylogbroker.broker.guard import Guard
-from pylogbroker.broker.listening import serverEndpoint
-from pylogbroker.broker.portrait import Portrait
+from pylogbroker.broker.advertisedhost import advertisedHost
+from pylogbroker.broker.authorization import Authorizer
+from pylogbroker.broker.connection import BrokerFactory, IProtocolHandler
+from pylogbroker.broker.kafka07 import Kafka07Protocol
+from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.registration import Registration
 from pylogbroker.broker.requestlog import RequestLog
-from pylogbroker.broker.transfer import SliceServer
-from pylogbroker.broker.upkeep import Upkeep
-from pylogbroker.broker.warmth import PIECE_SIZE, Warmth
-from pylogbroker.broker.workers import IWorker, ThreadWorker
-from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.commitlog.logdirectory import LogDirectory, LogSettings
+from pylogbroker.broker.requestmemory import RequestMemory
+from pylogbroker.broker.server import Broker
+from pylogbroker.broker.status import BrokerStatus
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
@@ -55,11 +49,17 @@ from pylogbroker.errors import (
     StorageError,
     ZookeeperError,
 )
-from pylogbroker.formats.format2011 import Format2011
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
-from pylogbroker.metrics.picture import BrokerPicture
-from pylogbroker.quietlog import QuietLog
+from pylogbroker.metrics.snapshot import BrokerSnapshot
+from pylogbroker.net.listeners import serverEndpoint
+from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
+from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.net.sendfile import SendfileTransport
+from pylogbroker.net.workers import IWorker, ThreadWorker
+from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
@@ -158,10 +158,12 @@ class BrokerService(Service):
         self._isRegistering = self._wasInterrupted = False
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreadCount)
         self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreadCount)
-        warmth = Warmth(settings.warmSize // PIECE_SIZE)
-        quietLog = QuietLog(reactor, self._log)
-        form = Format2011()
-        self.upkeep = Upkeep(reactor, self._flushWorker, settings, warmth, self.counters.flushes)
+        warmth = PageCache(settings.warmSize // PIECE_SIZE)
+        quietLog = RateLimitedLogger(reactor, self._log)
+        form = Kafka07Format()
+        self.upkeep = LogManager(
+            reactor, self._flushWorker, settings, warmth, self.counters.flushes
+        )
         self.directory = LogDirectory(
             settings.logDirectory,
             form,
@@ -185,13 +187,13 @@ class BrokerService(Service):
         self._broker = broker
         report = self._report(quietLog)
 
-        def makeDialect(over: Any) -> IDialect:
-            dialect = Dialect2011(
+        def makeDialect(over: Any) -> IProtocolHandler:
+            dialect = Kafka07Protocol(
                 over, settings.requestSizeMax, self.counters, report, reactor.seconds
             )
             return RequestLog(dialect) if settings.logRequests else dialect
 
-        self._admission = Admission(
+        self._admission = RequestMemory(
             reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs
         )
         self.factory = BrokerFactory(
@@ -203,22 +205,22 @@ class BrokerService(Service):
             settings.connectionCountMax,
         )
         if settings.allowFile:
-            guard = Guard(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
+            guard = Authorizer(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
             self.factory.dialectFor = guard.dialectFor
-        self._portrait = Portrait(
+        self._portrait = BrokerStatus(
             settings, self.counters, self.directory, self.upkeep, self._admission, self.factory
         )
         self._figuresLook = LoopingCall(self._logFigures)
         self._figuresLook.clock = reactor
-        self._stalledLook = LoopingCall(self.factory.cutStalled)
+        self._stalledLook = LoopingCall(self.factory.dropStalled)
         self._stalledLook.clock = reactor
-        self._lingeringLook = LoopingCall(self.factory.cutLingering)
+        self._lingeringLook = LoopingCall(self.factory.dropUnclosed)
         self._lingeringLook.clock = reactor
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
     @staticmethod
-    def _report(quietLog: QuietLog) -> Callable[[str, PylogbrokerError], None]:
+    def _report(quietLog: RateLimitedLogger) -> Callable[[str, PylogbrokerError], None]:
         def report(sentence: str, error: PylogbrokerError) -> None:
             if not isinstance(error, NotAllowedError):  # the guard has said so, once
                 quietLog.warn(sentence + ": {error}", error=error)
@@ -232,7 +234,7 @@ class BrokerService(Service):
         """Its client, while it has one, for whoever wants to look at the cluster with it; not to be closed, nor written with."""
         return self._zookeeper
 
-    def picture(self) -> BrokerPicture:
+    def picture(self) -> BrokerSnapshot:
         """The broker at this moment, also while it starts and when it has stopped."""
         isRegistered = None
         if self._settings.enableZookeeper:
@@ -518,7 +520,7 @@ class BrokerService(Service):
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
                 self._sizeBuffers(port.socket)
                 if port.factory is self.factory:  # and not TLS's around it
-                    port.transport = SliceServer
+                    port.transport = SendfileTransport
 
     def _sizeBuffers(self, listening: Any) -> None:
         """Connections inherit these from the socket that they are accepted on."""
@@ -584,7 +586,7 @@ class BrokerService(Service):
         if not self.directory.isOpen:
             return
         self._wasStopped = True
-        self.upkeep.stopTicking()
+        self.upkeep.stopTimers()
         self._portrait.startedMs = 0
         for look in (self._stalledLook, self._lingeringLook, self._figuresLook):
             if look.running:
@@ -615,7 +617,7 @@ class BrokerService(Service):
 
     def _closeDirectory(self) -> bool:
         try:
-            return self.directory.writeMark()
+            return self.directory.writeCleanShutdownMarker()
         finally:
             self.directory.close()
 

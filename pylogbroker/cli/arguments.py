@@ -9,12 +9,10 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 
-from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.commitlog.topics import validateTopic
-from pylogbroker.config.accesssettings import ACCESS_ROWS, AccessSettings
+from pylogbroker.config.connectionsettings import ACCESS_ROWS, AccessSettings
 from pylogbroker.errors import (
     ConfigurationError,
     FormatError,
@@ -23,8 +21,10 @@ from pylogbroker.errors import (
     InvalidTopicError,
     ZnodeError,
 )
-from pylogbroker.formats.compression import codecByName
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.net.endpoints import brokerEndpoint
+from pylogbroker.records.compression import codecByName
+from pylogbroker.storage.filenames import validateTopic
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
 DEFAULT_BROKER = "127.0.0.1:9092"
 INT_MAX = 2**31 - 1
@@ -163,7 +163,7 @@ def addPartition(parser: argparse.ArgumentParser, default: int | None = 0, more:
     )
 
 
-def notWith(
+def rejectOptions(
     parser: argparse.ArgumentParser, options: argparse.Namespace, words: dict[str, str], reason: str
 ) -> None:
     """
@@ -196,7 +196,7 @@ def addBatching(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def addRegistry(parser: argparse.ArgumentParser) -> None:
+def addRequiredZookeeper(parser: argparse.ArgumentParser) -> None:
     """Where ZooKeeper is, and how long to wait for it and for the brokers."""
     addZookeeper(parser, True)
     parser.add_argument(
@@ -214,7 +214,7 @@ _ACCESS_KEYS = ", ".join(row.key for row in ACCESS_ROWS)
 
 
 def addAccess(parser: argparse.ArgumentParser) -> None:
-    """Credentials for ZooKeeper, and TLS at the brokers: what L{judgeAccess} makes settings of."""
+    """Credentials for ZooKeeper, and TLS at the brokers: what L{loadAccess} makes settings of."""
     parser.add_argument(
         "--config", dest="accessFile", metavar="FILE",
         help=f"how to get at a secured cluster: a property file, of which {_ACCESS_KEYS} are heeded; a producer's or a consumer's own will do",
@@ -240,7 +240,7 @@ def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> 
     )
 
 
-def judgeAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def loadAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Read the file; put into C{options.access} how to get at the cluster, and into C{options.otherAccess} how at the second, if there can be one."""
     if not hasattr(options, "accessFile"):
         return

@@ -14,7 +14,7 @@ from pylogbroker.cli import CommandError
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.properties import parseProperties, readProperties
-from pylogbroker.producer.classes import load
+from pylogbroker.producer.plugins import loadPlugin
 
 MISSING_CODE = 3
 
@@ -85,7 +85,7 @@ def settingsOf(options: argparse.Namespace, streams: Streams) -> AuditorSettings
         changes.append("tiers=" + "|".join(options.tiers))
     if options.topics:
         changes.append("topics=" + "|".join(options.topics))
-    return AuditorSettings.fromProperties(properties.overlaid(changes), warn)
+    return AuditorSettings.fromProperties(properties.withOverrides(changes), warn)
 
 
 async def audit(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
@@ -96,7 +96,9 @@ async def audit(reactor: Any, options: argparse.Namespace, streams: Streams) -> 
     @raise PylogbrokerError: the settings are wrong.
     """
     settings = settingsOf(options, streams)
-    timeOf = None if settings.timeOf is None else load("timeof", settings.timeOf, {}, "timeOf")
+    timeOf = (
+        None if settings.timeOf is None else loadPlugin("timeof", settings.timeOf, {}, "timeOf")
+    )
     auditor = Auditor(reactor, settings, timeOf=timeOf)
     try:
         comparison = await auditor.audit()

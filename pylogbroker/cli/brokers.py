@@ -7,13 +7,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pylogbroker.cli.arguments import addJson, addRegistry
-from pylogbroker.cli.clusterreading import ClusterReading
+from pylogbroker.cli.arguments import addJson, addRequiredZookeeper
+from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
-from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.deferreds import gatherAll
 
 _EXAMPLES = """\
 examples:
@@ -28,7 +28,7 @@ one does not.
 def addArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _EXAMPLES
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser)
 
 
@@ -39,13 +39,13 @@ async def brokers(reactor: Any, options: argparse.Namespace, streams: Streams) -
     @return: the exit code: 1 when one of them does not answer.
     @raise PylogbrokerError: ZooKeeper cannot be read.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         found = await cluster.registries.brokers()
         partitions = await cluster.registries.partitions(await cluster.registries.topics())
         answers: dict[int, bool] = {}
-        await allOf(_ask(cluster, number, broker, answers) for number, broker in found.items())
+        await gatherAll(_ask(cluster, number, broker, answers) for number, broker in found.items())
     reports = []
     for number, broker in found.items():
         own = [topic for topic, partition in partitions if partition.broker == number]
@@ -79,7 +79,7 @@ async def brokers(reactor: Any, options: argparse.Namespace, streams: Streams) -
 
 
 async def _ask(
-    cluster: ClusterReading, number: int, broker: BrokerRegistration, answers: dict[int, bool]
+    cluster: ClusterSession, number: int, broker: BrokerRegistration, answers: dict[int, bool]
 ) -> None:
     """With a request for nothing, of which a broker has no work."""
     answers[number] = False

@@ -13,12 +13,12 @@ from typing import Any
 from twisted.python.failure import Failure
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.asking import closed
+from pylogbroker.cli.brokerchecks import closeAll
 from pylogbroker.cli.publishing import BATCH_SIZE_MAX
-from pylogbroker.config.accesssettings import PLAIN, AccessSettings
+from pylogbroker.config.connectionsettings import PLAIN, AccessSettings
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
-from pylogbroker.formats.compression import NONE
 from pylogbroker.producer.producer import Producer, ProducerData
+from pylogbroker.records.compression import NONE
 
 QUEUE_MS = 1_000
 """How long a message of a file waits for others at most. (Lines of a pipe do not: they are flushed.)"""
@@ -167,7 +167,7 @@ class ClusterPublisher:
 
     async def close(self) -> None:
         """Send what was taken, within the time-out, and let go of everything. Does not fail; what did not arrive is in the log."""
-        await closed(self._producer.close())
+        await closeAll(self._producer.close())
 
     def failed(self, error: PylogbrokerError, what: str) -> CommandError:
         """

@@ -12,7 +12,6 @@ from typing import Any
 
 from twisted.internet.task import deferLater
 
-from pylogbroker.blocking.calls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
     LONG_MAX,
@@ -21,19 +20,20 @@ from pylogbroker.cli.arguments import (
     addTopic,
     endpointOf,
     group,
-    notWith,
+    rejectOptions,
     topicsThatDoNot,
     topicsThatMatch,
     whole,
 )
-from pylogbroker.cli.asking import checkPartition, closed
+from pylogbroker.cli.brokerchecks import closeAll, requirePartition
 from pylogbroker.cli.groupconsume import consumeInGroup
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat
 from pylogbroker.cli.streams import Streams, write
-from pylogbroker.client.logends import edgeOf
+from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.protocol.brokercalls import CODE_SIZE, RESPONSE_SIZE_MAX
+from pylogbroker.types import EARLIEST, LATEST
 
 POLL_SECONDS = 0.25
 WRITE_COUNT = 1000
@@ -106,7 +106,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Judge what belongs together; what would print nothing is a mistake."""
     if options.zookeeper is None:
-        notWith(
+        rejectOptions(
             parser,
             options,
             {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"},
@@ -115,7 +115,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         options.partition = options.partition or 0
     else:
         words = {"partition": "--partition", "offset": "--offset"}
-        notWith(
+        rejectOptions(
             parser,
             options,
             words,
@@ -148,12 +148,12 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
     )
     reading = _Reading(reactor, consumer, options, streams)
     try:
-        await checkPartition(consumer, options.topic, options.partition)
+        await requirePartition(consumer, options.topic, options.partition)
         await reading.run()
     except BrokenPipeError:
         pass
     finally:
-        await closed(consumer.close())
+        await closeAll(consumer.close())
         if reading.isUnderWay:
             streams.say(f"read {reading.count:,} messages; the next offset is {reading.offset}")
     return 0
@@ -215,7 +215,7 @@ class _Reading:
                 ) from error
 
     async def _bound(self, time: int) -> int:
-        return edgeOf(
+        return singleOffset(
             await self._consumer.getOffsetsBefore(
                 self._options.topic, self._options.partition, time, 1
             )

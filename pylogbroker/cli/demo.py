@@ -23,17 +23,17 @@ from twisted.internet.task import deferLater
 from pylogbroker import __version__
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, whole
-from pylogbroker.cli.asking import closed
-from pylogbroker.cli.lines import LineDecoder
-from pylogbroker.cli.progress import amount
+from pylogbroker.cli.brokerchecks import closeAll
+from pylogbroker.cli.linedecoder import LineDecoder
+from pylogbroker.cli.progress import formatBytes
 from pylogbroker.cli.publishing import Publisher
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.config.sample import samplePath
-from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.embedded import EmbeddedBroker
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
+from pylogbroker.programs.embedded import EmbeddedBroker
 
 TOPIC = "demo"
 SIZE_MAX = 64 << 20
@@ -107,7 +107,7 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
     config = options.config or str(samplePath())
     lasting = readProperties(
         config, lambda sentence: streams.say(f"pylogbroker: {sentence}")
-    ).overlaid(options.changes)
+    ).withOverrides(options.changes)
     path = options.file or findLog()
     data, isWhole = readFile(path)
     try:
@@ -116,7 +116,7 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
         raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
     try:
         # The port and the directory are the demo's own: it must neither meet a broker that runs, nor leave anything behind.
-        properties = lasting.overlaid(
+        properties = lasting.withOverrides(
             [
                 f"port={options.port}",
                 "listeners=",
@@ -135,12 +135,12 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
             )
             await show.row(
                 "file",
-                f"{path}: {amount(len(data))}"
-                + ("" if isWhole else f", the first of more than {amount(SIZE_MAX)}"),
+                f"{path}: {formatBytes(len(data))}"
+                + ("" if isWhole else f", the first of more than {formatBytes(SIZE_MAX)}"),
             )
             await show.run(path, data)
         finally:
-            await closed(broker.stop())
+            await closeAll(broker.stop())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     await show.row("broker", "stopped, data removed\n")
@@ -251,7 +251,7 @@ class _Show:
                 else:
                     seconds += self._reactor.seconds() - begin
         finally:
-            await closed(consumer.close())
+            await closeAll(consumer.close())
         await self.row(
             "read back",
             f"{rates(len(found), size, seconds)}, after {waited:.2f} s of waiting for the flush",
@@ -262,7 +262,7 @@ class _Show:
 def rates(count: int, size: int, seconds: float) -> str:
     """How much in how long, for people."""
     seconds = max(seconds, 1e-6)
-    return f"{count:,} messages in {seconds:.3f} s: {count / seconds:,.0f} messages/s, {amount(size / seconds)}/s"
+    return f"{count:,} messages in {seconds:.3f} s: {count / seconds:,.0f} messages/s, {formatBytes(size / seconds)}/s"
 
 
 def findLog(directory: str = LOG_DIRECTORY) -> str:

@@ -16,13 +16,13 @@ from typing import Any
 from pylogbroker import __version__
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import DEFAULT_BROKER, whole
-from pylogbroker.cli.asking import closed
+from pylogbroker.cli.brokerchecks import closeAll
 from pylogbroker.cli.demo import program, shortest
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.cli.zookeeper import PORT
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.sample import samplePath
-from pylogbroker.embedded import EmbeddedBroker
+from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.zookeeper.server import HOST, ZookeeperServer
 
 BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
@@ -100,7 +100,7 @@ async def dev(reactor: Any, options: argparse.Namespace, streams: Streams) -> in
             "enable.zookeeper=true",
             f"zk.connect={server.servers}",
         ]
-        broker = EmbeddedBroker(reactor, config.overlaid([*own, *place]))
+        broker = EmbeddedBroker(reactor, config.withOverrides([*own, *place]))
         try:
             await broker.start()
             text = page(
@@ -113,9 +113,9 @@ async def dev(reactor: Any, options: argparse.Namespace, streams: Streams) -> in
             await write(reactor, streams.output, text.encode("utf-8", "surrogateescape"))
             await server.whenEnded()
         finally:
-            await closed(broker.stop())
+            await closeAll(broker.stop())
     finally:
-        await closed(server.stop())
+        await closeAll(server.stop())
         if options.data is None:
             shutil.rmtree(directory, ignore_errors=True)
     raise CommandError("ZooKeeper has ended by itself")

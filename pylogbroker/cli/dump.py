@@ -21,14 +21,14 @@ from pylogbroker.cli.messageformats import payloadAsJson
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJsonLine
 from pylogbroker.errors import FormatError
-from pylogbroker.formats.messageset import (
+from pylogbroker.records.messageset import (
     HEADER_SIZE_0,
     HEADER_SIZE_1,
     SIZE_FIELD_SIZE,
     MessageSet,
     readEntry,
 )
-from pylogbroker.model import Message
+from pylogbroker.types import Message
 
 READ_SIZE = 1 << 20
 WRITE_SIZE = 64 << 10

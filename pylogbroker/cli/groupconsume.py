@@ -18,12 +18,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.asking import closed
+from pylogbroker.cli.brokerchecks import closeAll
 from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS
 from pylogbroker.cli.streams import Streams, write
-from pylogbroker.client.logends import LogEnds
-from pylogbroker.client.registries import Registries
+from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
 from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError
@@ -49,8 +49,8 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
     }
     member = GroupMember(reactor, options, streams, "console-consumer", POLL_MS, changes)
-    find = Registries(member.zookeeper, streams.say).broker
-    ends = LogEnds(reactor, find, options.timeoutMs, template=options.access.brokerEndpoint)
+    find = ClusterReader(member.zookeeper, streams.say).broker
+    ends = OffsetLookup(reactor, find, options.timeoutMs, template=options.access.brokerEndpoint)
     reading = _GroupReading(reactor, member.consumer, ends, options, streams)
 
     async def leave() -> None:
@@ -63,7 +63,7 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
     except BrokenPipeError:
         pass
     finally:
-        await closed(Deferred.fromCoroutine(leave()))
+        await closeAll(Deferred.fromCoroutine(leave()))
         if reading.isUnderWay:
             streams.say(f"read {reading.count:,} messages as {member.consumer.consumerId}")
     return 1 if reading.errorCount else 0
@@ -82,7 +82,7 @@ class _GroupReading:
         self,
         reactor: Any,
         consumer: ConsumerConnector,
-        ends: LogEnds,
+        ends: OffsetLookup,
         options: argparse.Namespace,
         streams: Streams,
     ) -> None:
@@ -110,7 +110,7 @@ class _GroupReading:
         self.isUnderWay = True
         lastMs = self._nowMs()
         while self.count < options.countMax:
-            ahead = stream.takeAhead(min(WRITE_COUNT, options.countMax - self.count))
+            ahead = stream.poll(min(WRITE_COUNT, options.countMax - self.count))
             if ahead.messages:
                 await self._print(ahead.messages)
                 stream.done(ahead)

@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
     addJson,
-    addRegistry,
+    addRequiredZookeeper,
     brokerPartition,
     group,
     time,
     topic,
     whole,
 )
-from pylogbroker.cli.clusterreading import ClusterReading
+from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.streams import Streams, openInput
 from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.offsetlines import GroupOffset, decodeOffsetLines
+from pylogbroker.cluster.offsetexport import GroupOffset, decodeOffsetLines
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import FormatError, InvalidNameError, PylogbrokerError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 from pylogbroker.zookeeper.ephemeral import write
 
 FILE_SIZE_MAX = 64 << 20
@@ -73,7 +73,7 @@ def addExportArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="FILE", help="a new file to write to; without, standard output"
     )
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser, "one JSON document instead of lines")
 
 
@@ -136,7 +136,7 @@ def addChange(parser: argparse.ArgumentParser) -> None:
         "--force", dest="isForced", action="store_true",
         help="do it even where it is refused: while the group has members, or to a number at which no message begins",
     )  # fmt: skip
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser)
 
 
@@ -150,7 +150,7 @@ async def exportOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     @return: the exit code: 1 when one of them could not be read.
     @raise PylogbrokerError: ZooKeeper cannot be read, there is no such group, or the file cannot be written.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         names = await cluster.knownGroups(options.groups)
@@ -191,7 +191,7 @@ def _writeFile(path: str, text: str) -> None:
         raise CommandError(f"cannot write {path}: {error.strerror}") from error
 
 
-async def readOffsets(cluster: ClusterReading, name: str) -> list[GroupOffset]:
+async def readOffsets(cluster: ClusterSession, name: str) -> list[GroupOffset]:
     """Of a group, sorted; without what cannot be read."""
     found = await cluster.registries.offsets(paths.GroupPaths(name))
     return [
@@ -219,7 +219,7 @@ async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     @raise PylogbrokerError: the file is none, ZooKeeper cannot be reached, or it is refused.
     """
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         if not options.isForced:
@@ -228,7 +228,7 @@ async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Stre
     return 0
 
 
-async def _checkAll(cluster: ClusterReading, wanted: Iterable[GroupOffset]) -> None:
+async def _checkAll(cluster: ClusterSession, wanted: Iterable[GroupOffset]) -> None:
     """
     Refuse what is known to be wrong. A broker that is not there, or does not answer, keeps nobody from bringing back what was exported.
 
@@ -271,7 +271,7 @@ async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Strea
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper or a broker cannot be asked, there is nothing to reset, or it is refused.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         places = await _places(cluster, options)
@@ -284,7 +284,7 @@ async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Strea
 
 
 async def _places(
-    cluster: ClusterReading, options: argparse.Namespace
+    cluster: ClusterSession, options: argparse.Namespace
 ) -> list[tuple[str, BrokerPartition]]:
     """What is to be reset."""
     if options.topics:
@@ -306,7 +306,7 @@ async def _places(
 
 
 async def _target(
-    cluster: ClusterReading, name: str, partition: BrokerPartition, options: argparse.Namespace
+    cluster: ClusterSession, name: str, partition: BrokerPartition, options: argparse.Namespace
 ) -> int:
     """Where to go in a partition."""
     if options.toOffset is None:
@@ -319,7 +319,7 @@ async def _target(
 
 
 async def _check(
-    cluster: ClusterReading, name: str, partition: BrokerPartition, offset: int
+    cluster: ClusterSession, name: str, partition: BrokerPartition, offset: int
 ) -> None:
     """
     Whether a message begins there, or the log ends.
@@ -345,7 +345,7 @@ async def _check(
 
 async def change(
     reactor: Any,
-    cluster: ClusterReading,
+    cluster: ClusterSession,
     wanted: Sequence[GroupOffset],
     options: argparse.Namespace,
     streams: Streams,
@@ -378,7 +378,7 @@ async def change(
     )
 
 
-async def _old(cluster: ClusterReading, each: GroupOffset) -> int | None:
+async def _old(cluster: ClusterSession, each: GroupOffset) -> int | None:
     try:
         return await cluster.registries.value(each.path, decodeNumber)
     except InvalidNameError as error:

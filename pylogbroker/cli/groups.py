@@ -1,7 +1,7 @@
 """
 C{pylogbroker groups}: who is in the consumer groups, where they are, and how far they are behind (0.7's ConsumerOffsetChecker, spec-0.7 tools §5).
 
-How far is told in bytes, and in time as far as brokers know it (L{pylogbroker.client.logends}): when the first message behind the committed offset
+How far is told in bytes, and in time as far as brokers know it (L{pylogbroker.client.offsetlookup}): when the first message behind the committed offset
 may have been written. What others have written into ZooKeeper and cannot be read, and brokers that cannot be asked, are named, and the rest is shown
 all the same.
 """
@@ -12,16 +12,16 @@ import argparse
 from dataclasses import dataclass, field
 from typing import Any
 
-from pylogbroker.cli.arguments import addJson, addRegistry, group
-from pylogbroker.cli.clusterreading import ClusterReading
+from pylogbroker.cli.arguments import addJson, addRequiredZookeeper, group
+from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
-from pylogbroker.client.logends import UNKNOWN, Ages
-from pylogbroker.client.registries import Registries
-from pylogbroker.client.waiting import allOf
+from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.offsetlookup import UNKNOWN, MessageAge
 from pylogbroker.cluster import paths
 from pylogbroker.errors import InvalidPatternError, PylogbrokerError
-from pylogbroker.model import BrokerPartition, printable
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.types import BrokerPartition, escapeUnprintable
 
 _EXAMPLES = """\
 examples:
@@ -40,7 +40,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "groups", metavar="GROUP", nargs="*", type=group, help="the groups to show; without, all"
     )
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser, "one JSON document instead of tables; times are milliseconds")
 
 
@@ -59,7 +59,7 @@ class PartitionReport:
     owner: str | None = None
     offset: int | None = None
     end: int | None = None
-    ages: Ages = UNKNOWN
+    ages: MessageAge = UNKNOWN
 
     @property
     def lag(self) -> int | None:
@@ -111,7 +111,7 @@ async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         names = await cluster.knownGroups(options.groups)
@@ -131,10 +131,10 @@ async def groups(reactor: Any, options: argparse.Namespace, streams: Streams) ->
 class GroupReading:
     """Reads one group: first what stands in ZooKeeper, then what the brokers say."""
 
-    def __init__(self, cluster: ClusterReading, name: str) -> None:
+    def __init__(self, cluster: ClusterSession, name: str) -> None:
         self._ends = cluster.ends
         self._report = GroupReport(name)
-        self._registries = Registries(cluster.zookeeper, self._report.problems.append)
+        self._registries = ClusterReader(cluster.zookeeper, self._report.problems.append)
         self._paths = paths.GroupPaths(name)
 
     async def read(self) -> GroupReport:
@@ -160,7 +160,7 @@ class GroupReading:
         byBroker: dict[int, list[PartitionReport]] = {}
         for each in report.partitions:
             byBroker.setdefault(each.partition.broker, []).append(each)
-        await allOf([self._askBroker(number, each) for number, each in byBroker.items()])
+        await gatherAll([self._askBroker(number, each) for number, each in byBroker.items()])
         return report
 
     async def _readMembers(self) -> set[str]:
@@ -190,7 +190,7 @@ class GroupReading:
             for each in partitions:
                 each.end = await self._ends.end(each.topic, each.partition)
                 if each.offset is not None and each.lag == 0:
-                    each.ages = Ages(0, 0)
+                    each.ages = MessageAge(0, 0)
                 elif each.offset is not None and each.offset < each.end:
                     each.ages = await self._ends.ages(each.topic, each.partition, each.offset)
                 elif each.offset is not None:
@@ -205,9 +205,9 @@ _HEADINGS = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "BEHIND", "OWNER")
 
 def asTable(report: GroupReport) -> str:
     """A group for people."""
-    lines = [f"group {printable(report.group)}"]
+    lines = [f"group {escapeUnprintable(report.group)}"]
     lines += [
-        f"  member {printable(name)}  {printable(wanted)}"
+        f"  member {escapeUnprintable(name)}  {escapeUnprintable(wanted)}"
         for name, wanted in report.members.items()
     ] or ["  no members"]
     if report.partitions:
@@ -218,7 +218,7 @@ def asTable(report: GroupReport) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def shownAges(ages: Ages) -> str:
+def shownAges(ages: MessageAge) -> str:
     """C{5m-2h}; C{>5m}; C{<2h}; C{-} when nothing is known. The least is rounded down and the most up."""
     if ages.least is None and ages.most is None:
         return "-"

@@ -12,13 +12,13 @@ from typing import Any
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import addOtherAccess, group
-from pylogbroker.cli.clusterreading import ClusterReading
+from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.groupoffsets import addChange, addTopics, change, readOffsets
 from pylogbroker.cli.streams import Streams
-from pylogbroker.cluster.offsetlines import GroupOffset
-from pylogbroker.mirror.tables import readTables
+from pylogbroker.cluster.offsetexport import GroupOffset
+from pylogbroker.mirror.offsetsyncs import readTables
 from pylogbroker.mirror.translation import translate
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 
 _EXAMPLES = """\
 examples:
@@ -65,7 +65,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
     @return: the exit code.
     @raise PylogbrokerError: one of the clusters cannot be reached, the group has no positions, nothing was mirrored, or it is refused.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.source, options.timeoutMs, options.otherAccess
     ) as source:
         found = [
@@ -75,7 +75,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
         ]
         if not found:
             raise CommandError(f"the group {options.group} has no positions at {options.source}")
-        positions = {Place(each.topic, each.partition): each.offset for each in found}
+        positions = {PartitionId(each.topic, each.partition): each.offset for each in found}
         tables = await readTables(
             source.zookeeper, options.mirrorGroup, sorted({place.topic for place in positions})
         )
@@ -89,7 +89,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
         for place in positions
         if place not in tables
     ]
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as target:
         target.problems += problems
@@ -109,7 +109,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
     return 0
 
 
-async def _there(target: ClusterReading, place: Place, offset: int) -> int:
+async def _there(target: ClusterSession, place: PartitionId, offset: int) -> int:
     """An offset that there is: what has been deleted cannot be gone back to."""
     start, end = await target.ends.start(*place), await target.ends.end(*place)
     if offset > end:

@@ -8,14 +8,18 @@ import argparse
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addJson, addRegistry, group
-from pylogbroker.cli.clusterreading import ClusterReading
+from pylogbroker.cli.arguments import addJson, addRequiredZookeeper, group
+from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.ownership import OwnershipFault, ownershipFaults, threadCountsByTopic
+from pylogbroker.cluster.groupverification import (
+    OwnershipFault,
+    ownershipFaults,
+    threadCountsByTopic,
+)
 from pylogbroker.errors import InvalidPatternError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 
 _EXAMPLES = """\
 examples:
@@ -37,7 +41,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         type=group,
         help="the groups to look at; without, all that have members",
     )
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser)
 
 
@@ -48,7 +52,7 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
     @return: the exit code: 1 when something is.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         names = await cluster.knownGroups(options.groups)
@@ -86,7 +90,7 @@ def _document(fault: OwnershipFault) -> dict[str, Any]:
     }
 
 
-async def _verify(cluster: ClusterReading, name: str) -> tuple[int, list[OwnershipFault]]:
+async def _verify(cluster: ClusterSession, name: str) -> tuple[int, list[OwnershipFault]]:
     """
     @return: how many partitions the group should read; what is wrong with them.
     """

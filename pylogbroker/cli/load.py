@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from pylogbroker.cli.arguments import addAccess, addJson, addZookeeper, topic
-from pylogbroker.cli.progress import amount
+from pylogbroker.cli.progress import formatBytes
 from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
-from pylogbroker.cluster.matching import matcher
+from pylogbroker.cluster.boundedregex import boundedMatcher
 from pylogbroker.cluster.subscription import compilePattern
-from pylogbroker.commitlog.files import storageError
 from pylogbroker.config.properties import Properties
-from pylogbroker.errors import CommittedError, LoadError, PylogbrokerError
-from pylogbroker.producer import classes
-from pylogbroker.warehouse.writing import localPath
+from pylogbroker.errors import LoadError, PostCommitError, PylogbrokerError
+from pylogbroker.lake.commit import localPath
+from pylogbroker.producer import plugins
+from pylogbroker.storage.files import storageError
 
 _EXAMPLES = """\
 examples:
@@ -125,17 +125,17 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
     )  # what is wrong with it, and with the lines, is said before Spark has started
     lines = _givenLines(options)
     with session(options, "pylogbroker load") as spark:
-        from pylogbroker.spark import loading
+        from pylogbroker.spark import loader
 
         beginnings, topics = _beginnings(options, lines)
         source = _source(options, topics)
         transform = (
             None
             if options.transform is None
-            else classes.load("transform", options.transform, {}, "transform")
+            else plugins.loadPlugin("transform", options.transform, {}, "transform")
         )
         with jobProgress(streams) as report:
-            result = loading.load(
+            result = loader.load(
                 spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
                 report=report, **source,
             )  # fmt: skip
@@ -154,14 +154,14 @@ def _behindCommit(manifest: Any, problem: str) -> Iterator[None]:
     """
     What fails here has not kept the run from being committed, if there was one.
 
-    @raise CommittedError: for whatever of ours is raised.
+    @raise PostCommitError: for whatever of ours is raised.
     """
     try:
         yield
     except PylogbrokerError as error:
         if manifest is None:
             raise
-        raise CommittedError(
+        raise PostCommitError(
             f"committed as run {manifest.number}, but {problem}: {error}"
         ) from error
 
@@ -183,15 +183,15 @@ def _cluster(options: argparse.Namespace) -> dict[str, str]:
 
     found = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
     found |= {"config": os.path.abspath(options.accessFile)} if options.accessFile else {}
-    given = Properties().overlaid(options.accessChanges)
+    given = Properties().withOverrides(options.accessChanges)
     return found | {name: given[key] for name, key in ACCESS_OPTIONS.items() if key in given}
 
 
 def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
     """The addresses, by number."""
-    from pylogbroker.spark.options import CLUSTER_OPTIONS, Given, clusterOptions
+    from pylogbroker.spark.options import CLUSTER_OPTIONS, OptionReader, clusterOptions
 
-    with clusterOptions(Given(_cluster(options), CLUSTER_OPTIONS)).view() as view:
+    with clusterOptions(OptionReader(_cluster(options), CLUSTER_OPTIONS)).view() as view:
         return view.brokers()
 
 
@@ -213,20 +213,24 @@ def _beginnings(options: argparse.Namespace, lines: list[str]) -> tuple[Any, lis
     """Where to begin, and the topics that are meant."""
     if options.offsetsIn is None:
         return options.beginnings, options.topics or []
-    from pylogbroker.spark.loading.etloffsets import beginningsOf
+    from pylogbroker.spark.loader.etloffsets import beginningsOf
 
     found = beginningsOf(lines, _brokers(options))
     return found, options.topics or sorted(found)
 
 
 def _chosen(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
-    return matcher(compilePattern(options.whitelist)) if options.whitelist else topics.__contains__
+    return (
+        boundedMatcher(compilePattern(options.whitelist))
+        if options.whitelist
+        else topics.__contains__
+    )
 
 
 def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:
     """Only whole: the next tool must not begin at half of the lines."""
-    from pylogbroker.spark.loading.etloffsets import linesOf
-    from pylogbroker.spark.loading.reading import tableAt
+    from pylogbroker.spark.loader.etloffsets import linesOf
+    from pylogbroker.spark.loader.reading import tableAt
 
     last = tableAt(options.path).last()
     lines = linesOf(last.positions if last else {}, _brokers(options), isWanted)
@@ -261,9 +265,9 @@ def _tell(options: argparse.Namespace, streams: Streams, result: Any) -> None:
     if manifest is None:
         streams.say("nothing is new; the table is as it was")
         return
-    written = f"{len(manifest.added)} files of {amount(manifest.size)}"
+    written = f"{len(manifest.added)} files of {formatBytes(manifest.size)}"
     streams.say(
-        f"run {manifest.number}: {manifest.rowCount:,} rows of {amount(manifest.logSize)} of log, in {written}"
+        f"run {manifest.number}: {manifest.rowCount:,} rows of {formatBytes(manifest.logSize)} of log, in {written}"
     )
     streams.say(f"event time: {manifest.eventTime}")
     for name, count in manifest.arrivals.items():

@@ -12,7 +12,7 @@ from pylogbroker.cli.load import addTable
 from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
-from pylogbroker.warehouse.writing import localPath
+from pylogbroker.lake.commit import localPath
 
 _EXAMPLES = """\
 examples:
@@ -56,7 +56,7 @@ def loadCompact(options: argparse.Namespace, streams: Streams) -> int:
     """
     localPath(options.path)  # what is wrong with it is said before Spark has started
     with session(options, "pylogbroker load compact") as spark:
-        from pylogbroker.spark.loading import compact
+        from pylogbroker.spark.loader import compact
 
         with jobProgress(streams) as report:
             days = compact(

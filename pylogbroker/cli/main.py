@@ -46,7 +46,7 @@ from pylogbroker.cli import (
     verify,
     zookeeper,
 )
-from pylogbroker.cli.arguments import judgeAccess
+from pylogbroker.cli.arguments import loadAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -254,7 +254,7 @@ def prepare(
     @raise PylogbrokerError: a file cannot be opened.
     """
     options = parse(arguments)
-    judgeAccess(options.parser, options)
+    loadAccess(options.parser, options)
     if options.command == "produce":
         produce.check(options.parser, options)
         produce.prepare(options, streams)
@@ -305,7 +305,7 @@ async def _run(
         now = reactor.seconds()
         if not signals:
             reactor.callFromThread(running.cancel)
-        elif now - signals[0][1] > IMPATIENCE_SECONDS:
+        elif now - signals[0][1] > FORCE_QUIT_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         signals.append((number, now))
@@ -315,7 +315,7 @@ async def _run(
             signal.signal(number, end)
 
     reactor.callWhenRunning(begin)  # after the reactor has installed its own
-    running = Deferred.fromCoroutine(outcome(reactor, command, options, streams))
+    running = Deferred.fromCoroutine(runCommand(reactor, command, options, streams))
     code = await running
     if code == ENDED:
         code = 0 if getattr(options, "isFollowing", False) else 128 + signals[0][0]
@@ -325,11 +325,11 @@ async def _run(
 
 ENDED = -1
 
-IMPATIENCE_SECONDS = 0.5
+FORCE_QUIT_SECONDS = 0.5
 """Who sends a second signal after this does not want to wait for an orderly end. (Before, it is the same one: C{timeout} and others send it twice.)"""
 
 
-async def outcome(
+async def runCommand(
     reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams
 ) -> int:
     """

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.cli.tables import asJsonLine
-from pylogbroker.formats.checksum import crc32
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.types import BrokerPartition
 
 MessageFormat = Callable[[bytes, str, "BrokerPartition | int", int], bytes]
 """Called with payload, topic, partition and next offset; returns what stands in a line, without its end."""

@@ -17,7 +17,7 @@ from pylogbroker.cli.arguments import (
     time,
     whole,
 )
-from pylogbroker.cli.asking import checkPartition, closed
+from pylogbroker.cli.brokerchecks import closeAll, requirePartition
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -65,7 +65,7 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
         connectTimeoutMs=options.timeoutMs,
     )
     try:
-        await checkPartition(consumer, options.topic, options.partition)
+        await requirePartition(consumer, options.topic, options.partition)
         found = await consumer.getOffsetsBefore(
             options.topic, options.partition, options.time, options.count
         )
@@ -76,7 +76,7 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
             asJson(document) if options.isJson else "".join(f"{offset}\n" for offset in found),
         )
     finally:
-        await closed(consumer.close())
+        await closeAll(consumer.close())
     if not found:
         streams.say("no segment file is that old")
     return 0

@@ -16,24 +16,24 @@ from pylogbroker.cli.arguments import (
     LONG_MAX,
     addBroker,
     addPartition,
-    addRegistry,
+    addRequiredZookeeper,
     addTopic,
     endpointOf,
     group,
     positive,
     whole,
 )
-from pylogbroker.cli.asking import checkPartition, closed
+from pylogbroker.cli.brokerchecks import closeAll, requirePartition
 from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
-from pylogbroker.client.logends import edgeOf
+from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.client.waiting import allOf
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import ConsumerTimeoutError
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.types import EARLIEST, LATEST
 
 POLL_MS = 100
 IDLE_MS = 5_000
@@ -94,7 +94,7 @@ def _addReading(parser: argparse.ArgumentParser) -> None:
 def addGroupArguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = _GROUP_EXAMPLES
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     _addReading(parser)
     parser.add_argument(
         "--group",
@@ -201,12 +201,12 @@ async def perfConsume(reactor: Any, options: argparse.Namespace, streams: Stream
         ]
         await showing.header()
         total = showing.measuring()
-        await allOf(
+        await gatherAll(
             _read(showing, stream, index, total, options) for index, stream in enumerate(found)
         )
         await showing.summary(total)
     finally:
-        await closed(Deferred.fromCoroutine(member.leave()))
+        await closeAll(Deferred.fromCoroutine(member.leave()))
     return 0
 
 
@@ -252,8 +252,8 @@ async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: 
         connectTimeoutMs=options.timeoutMs,
     )
     try:
-        await checkPartition(consumer, options.topic, options.partition)
-        offset = edgeOf(
+        await requirePartition(consumer, options.topic, options.partition)
+        offset = singleOffset(
             await consumer.getOffsetsBefore(
                 options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1
             )
@@ -277,5 +277,5 @@ async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: 
                 await showing.detail(total)
         await showing.summary(total)
     finally:
-        await closed(consumer.close())
+        await closeAll(consumer.close())
     return 0

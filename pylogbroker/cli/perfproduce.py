@@ -16,12 +16,12 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import addBatching, addBroker, addTopic, whole
-from pylogbroker.cli.asking import closed
+from pylogbroker.cli.brokerchecks import closeAll
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
-from pylogbroker.client.waiting import allOf
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.producer.producer import Producer
 
 THREAD_COUNT_MAX = 1_000
@@ -106,7 +106,7 @@ async def perfProduce(reactor: Any, options: argparse.Namespace, streams: Stream
     try:
         await pushing.run()
     finally:
-        await closed(Deferred.fromCoroutine(pushing.close()))
+        await closeAll(Deferred.fromCoroutine(pushing.close()))
     return 0
 
 
@@ -153,7 +153,7 @@ class _Pushing:
     async def run(self) -> None:
         """From the first message to the last."""
         options = self._options
-        await allOf(self._start(producer) for producer in self._producers)
+        await gatherAll(self._start(producer) for producer in self._producers)
         await show(
             self._reactor,
             self._streams,
@@ -161,7 +161,7 @@ class _Pushing:
         )
         each, more = divmod(options.count, options.threadCount)
         whole = Measuring(self._nowMs, options.rowCount)
-        await allOf(
+        await gatherAll(
             self._push(index, producer, each + (index < more), whole)
             for index, producer in enumerate(self._producers)
         )

@@ -21,13 +21,13 @@ from pylogbroker.cli.arguments import (
     addPartition,
     addTopic,
     endpointOf,
-    notWith,
     positive,
+    rejectOptions,
     separator,
 )
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
-from pylogbroker.cli.lines import LineDecoder
-from pylogbroker.cli.progress import Progress, amount
+from pylogbroker.cli.linedecoder import LineDecoder
+from pylogbroker.cli.progress import Progress, formatBytes
 from pylogbroker.cli.publishing import Publisher
 from pylogbroker.cli.streams import Streams, inputSize, openInput, read
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
@@ -66,7 +66,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Judge what belongs together."""
     if options.zookeeper is None:
-        notWith(
+        rejectOptions(
             parser,
             options,
             {"separator": "--key-separator"},
@@ -74,7 +74,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         )
         options.partition = options.partition or 0
     else:
-        notWith(
+        rejectOptions(
             parser,
             options,
             {"partition": "--partition"},
@@ -113,7 +113,7 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
     finally:
         await publisher.close()
     streams.say(
-        f"sent {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) in {publisher.batchCount:,} requests to {publisher.destination}"
+        f"sent {publisher.sentCount:,} messages ({formatBytes(publisher.sentSize)}) in {publisher.batchCount:,} requests to {publisher.destination}"
     )
     return 0
 

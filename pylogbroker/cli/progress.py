@@ -11,7 +11,7 @@ INTERVAL_SECONDS = 0.2
 _WIDTH_MAX = 79
 
 
-def amount(size: float) -> str:
+def formatBytes(size: float) -> str:
     """Bytes, for people: C{1.5 MB}. Powers of 1000."""
     if size < 1000:
         return f"{size:.0f} B"
@@ -55,7 +55,7 @@ class Progress:
             return
         self._last = now
         part = f", {100 * size / self._sizeTotal:.0f} %" if self._sizeTotal else ""
-        text = f"{stage + ': ' if stage else ''}{count:,} messages, {amount(size)}{part}, {count / (now - self._start):,.0f} messages/s"
+        text = f"{stage + ': ' if stage else ''}{count:,} messages, {formatBytes(size)}{part}, {count / (now - self._start):,.0f} messages/s"
         self._show("\r" + text[:_WIDTH_MAX].ljust(_WIDTH_MAX))
         self._isShown = True
 

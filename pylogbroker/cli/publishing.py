@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.asking import checkPartition, closed
+from pylogbroker.cli.brokerchecks import closeAll, requirePartition
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
-from pylogbroker.formats.compression import NONE
+from pylogbroker.records.compression import NONE
 
 BATCH_SIZE_MAX = 1_000_000
 """Bytes of messages in one request, unless a single one has more. Far under C{max.socket.request.bytes}."""
@@ -89,7 +89,7 @@ class Publisher:
 
         @raise PylogbrokerError: it is not, or has not.
         """
-        await checkPartition(self._consumer, self._topic, max(self._partition, 0))
+        await requirePartition(self._consumer, self._topic, max(self._partition, 0))
 
     async def add(self, payloads: Sequence[bytes]) -> None:
         """
@@ -148,7 +148,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Let go of the connections. Does not fail: what has arrived is C{confirm}'s to say."""
-        await closed(self._consumer.close(), self._producer.close())
+        await closeAll(self._consumer.close(), self._producer.close())
 
     def failed(self, error: PylogbrokerError, what: str) -> CommandError:
         """

@@ -17,14 +17,14 @@ from pylogbroker.cli.arguments import (
     addBatching,
     addJson,
     addOtherAccess,
-    addRegistry,
+    addRequiredZookeeper,
     positive,
     topic,
     whole,
 )
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
-from pylogbroker.cli.clusterreading import ClusterReading
-from pylogbroker.cli.progress import Progress, amount
+from pylogbroker.cli.clustersession import ClusterSession
+from pylogbroker.cli.progress import Progress, formatBytes
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show
 from pylogbroker.cli.topics import PartitionBounds, readBounds
@@ -75,7 +75,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         help="a longer message is an error; set it to the target's max.message.size if that is less (%(default)s)",
     )  # fmt: skip
     addBatching(parser)
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser, "the outcome as a JSON document on standard output")
 
 
@@ -93,7 +93,7 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     )  # fmt: skip
     progress = Progress(streams.errors, reactor.seconds)
     try:
-        async with ClusterReading(
+        async with ClusterSession(
             reactor, options.zookeeper, options.timeoutMs, options.access
         ) as cluster:
             await publisher.check()
@@ -123,12 +123,12 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
         }
         await show(reactor, streams, asJson(outcome))
     streams.say(
-        f"replayed {publisher.sentCount:,} messages ({amount(publisher.sentSize)}) of {options.topic} to {publisher.destination}"
+        f"replayed {publisher.sentCount:,} messages ({formatBytes(publisher.sentSize)}) of {options.topic} to {publisher.destination}"
     )
     return 0
 
 
-async def _payloads(cluster: ClusterReading, bounds: PartitionBounds) -> AsyncIterator[list[bytes]]:
+async def _payloads(cluster: ClusterSession, bounds: PartitionBounds) -> AsyncIterator[list[bytes]]:
     """
     What stands in a partition before its end, a fetch at a time.
 

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.errors import StorageError
-from pylogbroker.model import printable
+from pylogbroker.types import escapeUnprintable
 
 READ_SIZE = 256 << 10
 
@@ -40,9 +40,9 @@ class Streams(NamedTuple):
     errors: TextIO
 
     def say(self, text: str) -> None:
-        """A line for people, or some; names in it may come from anywhere (L{printable}). That nobody listens is no error."""
+        """A line for people, or some; names in it may come from anywhere (L{escapeUnprintable}). That nobody listens is no error."""
         try:
-            print("\n".join(map(printable, text.split("\n"))), file=self.errors, flush=True)
+            print("\n".join(map(escapeUnprintable, text.split("\n"))), file=self.errors, flush=True)
         except (OSError, ValueError):
             pass
 

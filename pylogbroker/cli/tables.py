@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pylogbroker.cli.streams import Streams, write
-from pylogbroker.model import printable
+from pylogbroker.types import escapeUnprintable
 
 NOTHING = "-"
 """What a table shows of what is not known."""
@@ -17,7 +17,7 @@ NOTHING = "-"
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """
-    Columns below their headings. What is a number everywhere stands at the right. Names may come from anywhere: see L{printable}.
+    Columns below their headings. What is a number everywhere stands at the right. Names may come from anywhere: see L{escapeUnprintable}.
 
     @param rows: as many cells as there are headings in each; L{None} is what is not known.
     @return: lines, each with its end; with no rows none but the headings.
@@ -31,7 +31,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     ]
     texts = [
         list(headings),
-        *([NOTHING if cell is None else printable(str(cell)) for cell in row] for row in cells),
+        *(
+            [NOTHING if cell is None else escapeUnprintable(str(cell)) for cell in row]
+            for row in cells
+        ),
     ]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = []

@@ -8,11 +8,11 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from pylogbroker.cli.arguments import addJson, addRegistry
-from pylogbroker.cli.clusterreading import ClusterReading
+from pylogbroker.cli.arguments import addJson, addRequiredZookeeper
+from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
-from pylogbroker.model import Bounds, BrokerPartition
+from pylogbroker.types import BrokerPartition, OffsetBounds
 
 _EXAMPLES = """\
 examples:
@@ -39,7 +39,7 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show each partition, and where its log begins and ends",
     )
-    addRegistry(parser)
+    addRequiredZookeeper(parser)
     addJson(parser)
 
 
@@ -63,7 +63,7 @@ class PartitionBounds:
         return None if self.start is None or self.end is None else self.end - self.start
 
 
-async def readBounds(cluster: ClusterReading, topics: list[str]) -> list[PartitionBounds]:
+async def readBounds(cluster: ClusterSession, topics: list[str]) -> list[PartitionBounds]:
     """
     Ask the brokers where the logs of topics begin and end. One that does not answer is named in the cluster's C{problems}.
 
@@ -74,7 +74,7 @@ async def readBounds(cluster: ClusterReading, topics: list[str]) -> list[Partiti
     for (topic, partition), found in (
         await cluster.ends.bounds(await cluster.registries.partitions(topics))
     ).items():
-        if isinstance(found, Bounds):
+        if isinstance(found, OffsetBounds):
             reports.append(PartitionBounds(topic, partition, found.start, found.end))
         else:
             reports.append(PartitionBounds(topic, partition))
@@ -92,7 +92,7 @@ async def topics(reactor: Any, options: argparse.Namespace, streams: Streams) ->
     @return: the exit code.
     @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such topic.
     """
-    async with ClusterReading(
+    async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         names = await cluster.knownTopics(options.topics)

@@ -9,10 +9,10 @@ import argparse
 from pylogbroker.cli.arguments import addJson
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
-from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.commitlog.verification import SegmentVerdict, verify
 from pylogbroker.errors import StorageError
-from pylogbroker.formats.format2011 import Format2011
+from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.storage.verification import SegmentReport, verify
 
 _EXAMPLES = """\
 examples:
@@ -44,11 +44,11 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
     @raise BrokenPipeError: nobody reads the output any more.
     @raise StorageError: it cannot be written.
     """
-    verdicts: list[SegmentVerdict] = []
+    verdicts: list[SegmentReport] = []
     problems: list[str] = []
     for path in options.paths:
         try:
-            verdicts += verify(RealFileSystem(), path, Format2011())
+            verdicts += verify(RealFileSystem(), path, Kafka07Format())
         except StorageError as error:
             problems.append(str(error))
     if options.isJson:
@@ -89,6 +89,6 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
     return 1 if faultCount or problems else 0
 
 
-def _partition(verdict: SegmentVerdict) -> str:
+def _partition(verdict: SegmentReport) -> str:
     """The directory's name."""
     return verdict.path.rpartition("/")[0].rpartition("/")[2] or "."

@@ -9,7 +9,7 @@ from typing import Any
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import whole
-from pylogbroker.cli.asking import closed
+from pylogbroker.cli.brokerchecks import closeAll
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.zookeeper.server import TICK_MS, ZookeeperServer
 
@@ -68,5 +68,5 @@ async def zookeeper(reactor: Any, options: argparse.Namespace, streams: Streams)
         )
         await server.whenEnded()
     finally:
-        await closed(server.stop())
+        await closeAll(server.stop())
     raise CommandError("ZooKeeper has ended by itself")

@@ -9,7 +9,7 @@ What must be true:
   - Bytes leave in the order of the calls, also when some of them ask for an answer and some do not: an OFFSETS request behind a PRODUCE
     proves something only then.
   - Nothing grows without a limit. The transport says when it has enough; from then on frames wait here, so many and so large at most, and
-    what is over that is refused with L{BusyError} before it is taken.
+    what is over that is refused with L{BackpressureError} before it is taken.
   - Nobody waits for ever. A request has its time; a transport that takes nothing for C{stallMs} is cut; a line whose first place was
     left C{abandonedMs} ago and where nobody waits any more is cut, too, since nothing will come of it.
 
@@ -46,19 +46,19 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.blocking.calls import RESPONSE_SIZE_MAX
-from pylogbroker.client.timer import Timer
 from pylogbroker.errors import (
-    BusyError,
+    BackpressureError,
+    BrokerConnectionError,
     ClosedError,
-    ConnectionError,  # noqa: A004
-    LostConnectionError,
+    ConnectionLostError,
     PylogbrokerError,
     TimedOutError,
     WireError,
-    another,
+    copyForReraise,
 )
-from pylogbroker.wire.framing import FrameDecoder
+from pylogbroker.net.timer import Timer
+from pylogbroker.protocol.brokercalls import RESPONSE_SIZE_MAX
+from pylogbroker.protocol.framing import FrameDecoder
 
 PIECE_SIZE = 128 << 10
 """Bytes handed to the transport at a time; what Twisted sends at a time (C{FileDescriptor.SEND_LIMIT})."""
@@ -74,7 +74,7 @@ class ConnectionLimits(NamedTuple):
     @ivar waitingSizeMax: bytes of these; a single frame may have more when no other waits.
     @ivar abandonedMs: how long an answer that nobody waits for may still take.
     @ivar stallMs: how long the transport may take nothing.
-    @ivar closeMs: how long L{BrokerConnection.close} may take.
+    @ivar closeMs: how long L{ClientConnection.close} may take.
     @ivar sendBufferSize: bytes of the socket's SO_SNDBUF; 0 leaves it to the system.
     @ivar receiveBufferSize: of its SO_RCVBUF.
     """
@@ -159,13 +159,13 @@ class _Life(TypingProtocol):
 
 
 @implementer(IPushProducer)
-class BrokerConnection(Protocol):
+class ClientConnection(Protocol):
     """
     A connection to a broker, as a Twisted protocol.
 
     @ivar name: of the broker, for texts.
     @ivar refusal: why no request is taken any more, or L{None} while it is open.
-    @ivar unprovenAt: seconds on the clock when a request without an answer was written last; L{None} when there was none, or a question behind it has been
+    @ivar lastUnackedAt: seconds on the clock when a request without an answer was written last; L{None} when there was none, or a question behind it has been
         answered.
     """
 
@@ -175,7 +175,7 @@ class BrokerConnection(Protocol):
         name: str,
         *,
         limits: ConnectionLimits = DEFAULT_LIMITS,
-        onEnd: Callable[[BrokerConnection], None] = lambda connection: None,
+        onEnd: Callable[[ClientConnection], None] = lambda connection: None,
     ) -> None:
         """
         @param clock: for time-outs.
@@ -184,8 +184,10 @@ class BrokerConnection(Protocol):
         """
         self.name = name
         self.limits = limits
-        self.refusal: PylogbrokerError | None = ConnectionError(f"not connected to {name} yet")
-        self.unprovenAt: float | None = None
+        self.refusal: PylogbrokerError | None = BrokerConnectionError(
+            f"not connected to {name} yet"
+        )
+        self.lastUnackedAt: float | None = None
         self._sentCount = 0
         self._clock = clock
         self._onEnd = onEnd
@@ -217,9 +219,9 @@ class BrokerConnection(Protocol):
         Write a request that has no answer.
 
         @return: fires when all bytes were handed to the transport and the transport is not pushing back: they are then in its buffer of at
-            most 64 KiB, or, if it had to push back, in the kernel's. That says nothing about the broker. Fails with L{ConnectionError} when the
+            most 64 KiB, or, if it had to push back, in the kernel's. That says nothing about the broker. Fails with L{BrokerConnectionError} when the
             connection is lost, or cut because it takes nothing, before that: the request may then have been carried out, or not; with
-            L{BusyError}, when too much waits already: nothing of it was sent. Cancelling takes the frame back if none of it has left, and else
+            L{BackpressureError}, when too much waits already: nothing of it was sent. Cancelling takes the frame back if none of it has left, and else
             changes nothing.
         """
         if (
@@ -241,8 +243,8 @@ class BrokerConnection(Protocol):
         Write a request and wait for its answer.
 
         @param timeoutMs: from now to the answer.
-        @return: fires with the answer's frame, without its size field. Fails with L{TimedOutError} after C{timeoutMs}, with L{ConnectionError} when
-            the connection is lost, with L{WireError} when the broker sent what is no frame, with L{BusyError} when too much waits already.
+        @return: fires with the answer's frame, without its size field. Fails with L{TimedOutError} after C{timeoutMs}, with L{BrokerConnectionError} when
+            the connection is lost, with L{WireError} when the broker sent what is no frame, with L{BackpressureError} when too much waits already.
             Cancelling takes a frame back of which nothing has left; or else the answer is thrown away when it comes.
         """
         exchange = _Exchange(frame, isAnswered=True)
@@ -253,7 +255,7 @@ class BrokerConnection(Protocol):
         return waiter
 
     def canTake(self, size: int) -> bool:
-        """Whether a frame of so many bytes would be taken, and not refused with L{BusyError}, while the connection is open."""
+        """Whether a frame of so many bytes would be taken, and not refused with L{BackpressureError}, while the connection is open."""
         limits = self.limits
         return not self._waiting or (
             len(self._waiting) < limits.waitingCountMax
@@ -263,10 +265,10 @@ class BrokerConnection(Protocol):
     def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
         """Put a frame in the line, and write what can be written."""
         if self.refusal is not None:
-            return fail(another(self.refusal))
+            return fail(copyForReraise(self.refusal))
         if not self.canTake(len(exchange.frame)):
             return fail(
-                BusyError(
+                BackpressureError(
                     f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"
                 )
             )
@@ -311,7 +313,7 @@ class BrokerConnection(Protocol):
     def _sent(self) -> None:
         """A request without an answer is written."""
         self._sentCount += 1
-        self.unprovenAt = self._clock.seconds()
+        self.lastUnackedAt = self._clock.seconds()
 
     def _write(self, data: bytes) -> bool:
         """Hand bytes to the transport. Returns whether it takes more."""
@@ -352,7 +354,7 @@ class BrokerConnection(Protocol):
             self._abandonedTimer.start(leftMs, self._judge)
         else:
             self.drop(
-                ConnectionError(
+                BrokerConnectionError(
                     f"{self.name} did not answer, and nobody waited for the answer any more"
                 )
             )
@@ -395,7 +397,7 @@ class BrokerConnection(Protocol):
             raise WireError(f"{self.name} sent {len(body)} bytes that nobody asked for")
         exchange = self._inFlight.popleft()
         if exchange.sentCount == self._sentCount:
-            self.unprovenAt = None
+            self.lastUnackedAt = None
         exchange.settle(body)
         self._pump()
 
@@ -435,7 +437,7 @@ class BrokerConnection(Protocol):
         Take no more requests, finish those under way, close.
 
         @param flush: L{False} fails those under way with L{ClosedError} instead.
-        @return: fires when the connection is gone. Fails with L{ConnectionError} when that came before all was written and
+        @return: fires when the connection is gone. Fails with L{BrokerConnectionError} when that came before all was written and
             answered and the broker had read it, as far as can be known; with L{TimedOutError} (one of these) when it took longer than C{closeMs}.
         """
         if not flush:
@@ -514,12 +516,12 @@ class BrokerConnection(Protocol):
         self._failAll(reason)
         self._tellClosers()
 
-    def _lostError(self, reason: Failure) -> LostConnectionError:
+    def _lostError(self, reason: Failure) -> ConnectionLostError:
         if isinstance(reason.value, ConnectionDone):
-            return LostConnectionError(
+            return ConnectionLostError(
                 f"{self.name} closed the connection, which is also how a broker refuses a request"
             )
-        return LostConnectionError(
+        return ConnectionLostError(
             f"the connection to {self.name} was lost: {reason.getErrorMessage()}"
         )
 
@@ -532,14 +534,14 @@ class BrokerConnection(Protocol):
                 closing.errback(self._closeFailure)
 
 
-def _buildLife() -> Callable[[BrokerConnection], _Life]:
+def _buildLife() -> Callable[[ClientConnection], _Life]:
     """
     The life cycle. Open connections take requests; the others have a C{refusal}.
 
     C{new} - made -> C{open} - close -> C{draining} - drained -> C{finishing} - lost -> C{lost};
     from each of these but the first, drop -> C{dropping} - lost -> C{lost}.
     """
-    builder = TypeMachineBuilder(_Life, BrokerConnection)
+    builder = TypeMachineBuilder(_Life, ClientConnection)
     new, opened, draining = builder.state("new"), builder.state("open"), builder.state("draining")
     finishing, dropping, lost = (
         builder.state("finishing"),
@@ -548,45 +550,45 @@ def _buildLife() -> Callable[[BrokerConnection], _Life]:
     )
 
     @new.upon(_Life.made).to(opened)
-    def open_(_life: _Life, connection: BrokerConnection) -> None:
+    def open_(_life: _Life, connection: ClientConnection) -> None:
         connection.refusal = None
 
     @opened.upon(_Life.close).to(draining)
-    def beginClosing(_life: _Life, connection: BrokerConnection) -> None:
+    def beginClosing(_life: _Life, connection: ClientConnection) -> None:
         connection._beginClosing()
 
     @draining.upon(_Life.drained).to(finishing)
-    def finish(_life: _Life, connection: BrokerConnection) -> None:
+    def finish(_life: _Life, connection: ClientConnection) -> None:
         connection._finish()
 
     @opened.upon(_Life.drop).to(dropping)
-    def cut(_life: _Life, connection: BrokerConnection, reason: PylogbrokerError) -> None:
+    def cut(_life: _Life, connection: ClientConnection, reason: PylogbrokerError) -> None:
         connection._cut(reason)
 
     @draining.upon(_Life.drop).to(dropping)
     @finishing.upon(_Life.drop).to(dropping)
-    def cutShort(_life: _Life, connection: BrokerConnection, reason: PylogbrokerError) -> None:
+    def cutShort(_life: _Life, connection: ClientConnection, reason: PylogbrokerError) -> None:
         connection._closeFailure = reason
         connection._cut(reason)
 
     @opened.upon(_Life.lost).to(lost)
     @dropping.upon(_Life.lost).to(lost)
-    def gone(_life: _Life, connection: BrokerConnection, reason: Failure) -> None:
+    def gone(_life: _Life, connection: ClientConnection, reason: Failure) -> None:
         connection._gone(connection._lostError(reason))
 
     @draining.upon(_Life.lost).to(lost)
-    def goneEarly(_life: _Life, connection: BrokerConnection, reason: Failure) -> None:
+    def goneEarly(_life: _Life, connection: ClientConnection, reason: Failure) -> None:
         connection._closeFailure = connection._lostError(reason)
         connection._gone(connection._closeFailure)
 
     @finishing.upon(_Life.lost).to(lost)
-    def goneInOrder(_life: _Life, connection: BrokerConnection, reason: Failure) -> None:
+    def goneInOrder(_life: _Life, connection: ClientConnection, reason: Failure) -> None:
         if not isinstance(reason.value, ConnectionDone):
             connection._closeFailure = connection._lostError(reason)
         connection._gone(connection._lostError(reason))
 
     @lost.upon(_Life.close).loop()
-    def tellAtOnce(_life: _Life, connection: BrokerConnection) -> None:
+    def tellAtOnce(_life: _Life, connection: ClientConnection) -> None:
         connection._tellClosers()
 
     for state in (draining, finishing, dropping):

@@ -26,9 +26,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.blocking.pacing import Backoff
-from pylogbroker.client.complaints import Complaints
-from pylogbroker.client.waiting import outcomes
+from pylogbroker.client.znodewarnings import ZnodeWarnings
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, topic, topicBroker
 from pylogbroker.cluster.znodes import brokerNumbers, decodeBroker, decodeCount
 from pylogbroker.errors import (
@@ -44,7 +42,9 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
+from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.retry import Backoff
+from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import createPersistent
 
 RETRY_FIRST_MS = 100
@@ -53,11 +53,11 @@ RETRY_MAX_MS = 5_000
 log = Logger()
 
 
-class Broker(NamedTuple):
+class BrokerNode(NamedTuple):
     """
     Where a broker is.
 
-    @ivar endpoint: for L{pylogbroker.client.connections.Connections}.
+    @ivar endpoint: for L{pylogbroker.client.connectionpool.ConnectionPool}.
     """
 
     brokerId: int
@@ -70,7 +70,7 @@ class Broker(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-Listener = Callable[[int, Broker | None], None]
+Listener = Callable[[int, BrokerNode | None], None]
 """Called with a broker's number and where it is now; L{None} when it is gone."""
 
 
@@ -84,7 +84,7 @@ class IDiscovery(Protocol):
     isStatic: bool
 
     @property
-    def brokers(self) -> Mapping[int, Broker]:
+    def brokers(self) -> Mapping[int, BrokerNode]:
         """Those that are alive, as far as is known. Not to be changed."""
         ...
 
@@ -124,8 +124,8 @@ class StaticDiscovery:
         """
         @param addresses: (number, host, port) of each; a L{pylogbroker.config.producersettings.BrokerAddress} is one.
         """
-        self.brokers: Mapping[int, Broker] = {
-            number: Broker(number, host, port) for number, host, port in addresses
+        self.brokers: Mapping[int, BrokerNode] = {
+            number: BrokerNode(number, host, port) for number, host, port in addresses
         }
         self._partitions = [
             BrokerPartition(number, RANDOM_PARTITION) for number in sorted(self.brokers)
@@ -150,12 +150,12 @@ class StaticDiscovery:
         return lambda: None
 
 
-Begin = Callable[[], "tuple[Deferred[Any], Deferred[Any]]"]
+Initialize = Callable[[], "tuple[Deferred[Any], Deferred[Any]]"]
 Apply = Callable[[Any, bool], Awaitable[None]]
 """Called with what was read, and whether it stands in place of all that was known (a new session), and is not to be merged."""
 
 
-class _Followed:
+class _WatchedPath:
     """
     One path that is read and watched, again and again.
 
@@ -166,9 +166,9 @@ class _Followed:
         self,
         clock: IReactorTime,
         path: str,
-        begin: Begin,
+        begin: Initialize,
         apply: Apply,
-        over: Callable[[_Followed], None],
+        over: Callable[[_WatchedPath], None],
         backoff: Backoff,
     ) -> None:
         """
@@ -246,7 +246,7 @@ class _Followed:
             await deferLater(self._clock, self._backoff.failed() / 1000)
 
 
-async def openedDiscovery(
+async def connectDiscovery(
     clock: Any,
     zookeeper: IZookeeper,
     connectTimeoutMs: int,
@@ -294,17 +294,17 @@ class ZookeeperDiscovery:
         @param readRetryCount: how often C{lookUp} has everything read anew (C{zk.read.num.retries}).
         @param random: numbers from 0 up to, not including, 1, for jitter.
         """
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, BrokerNode] = {}
         self._clock = clock
         self._zookeeper = zookeeper
         self._readRetryCount = readRetryCount
         self._random = random
         self._listeners: list[Listener] = []
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _WatchedPath] = {}
         self._registered: dict[str, dict[int, int]] = {}  # topic -> broker -> count, as read last
         self._known: dict[str, dict[int, int]] = {}  # the same, merged
         self._lists: dict[str, list[BrokerPartition]] = {}  # what C{partitions} has computed
-        self._complaints = Complaints()
+        self._complaints = ZnodeWarnings()
         self._isStopped = False
 
     # -- the life of it
@@ -341,24 +341,24 @@ class ZookeeperDiscovery:
         for each in followed.values():
             each.stop()
 
-    def _follow(self, path: str, begin: Begin, apply: Apply) -> Deferred[None]:
+    def _follow(self, path: str, begin: Initialize, apply: Apply) -> Deferred[None]:
         """Begin to follow a path, unless it is followed. Fires when it has been read."""
         if path in self._followed or self._isStopped:
             return succeed(None)
         backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
-        followed = self._followed[path] = _Followed(
+        followed = self._followed[path] = _WatchedPath(
             self._clock, path, begin, apply, self._notFollowed, backoff
         )
         followed.begin()
         return followed.first
 
-    def _notFollowed(self, followed: _Followed) -> None:
+    def _notFollowed(self, followed: _WatchedPath) -> None:
         if self._followed.get(followed.path) is followed:
             del self._followed[followed.path]
 
     async def _allOf(self, readings: list[Deferred[None]]) -> None:
         """Wait for all; nodes that are gone do not count as failures."""
-        for outcome in await outcomes(readings):
+        for outcome in await gatherSettled(readings):
             if isinstance(outcome, Failure) and not outcome.check(NoNodeException):
                 outcome.raiseException()
 
@@ -403,9 +403,9 @@ class ZookeeperDiscovery:
             self._setBroker(number, None)
         else:
             self._complaints.fine(path)
-            self._setBroker(number, Broker(number, host, port))
+            self._setBroker(number, BrokerNode(number, host, port))
 
-    def _setBroker(self, number: int, broker: Broker | None) -> None:
+    def _setBroker(self, number: int, broker: BrokerNode | None) -> None:
         if self.brokers.get(number) == broker:
             return
         self._lists.clear()
@@ -451,7 +451,7 @@ class ZookeeperDiscovery:
     async def _readTopic(self, name: str, children: list[str], isAnew: bool) -> None:
         """Read how many partitions each broker has, all at once."""
         numbers = self._numbers(topic(name), children)
-        found: list[Any] = await outcomes(
+        found: list[Any] = await gatherSettled(
             [self._zookeeper.get(topicBroker(name, number)) for number in numbers]
         )
         counts = {}

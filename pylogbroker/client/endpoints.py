@@ -15,8 +15,8 @@ from twisted.internet.endpoints import (
 )
 from twisted.internet.interfaces import IStreamClientEndpoint
 
-from pylogbroker.blocking.endpoints import KINDS, PLAIN, PORT_MAX
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.net.endpoints import KINDS, PLAIN, PORT_MAX
 
 
 def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IStreamClientEndpoint:

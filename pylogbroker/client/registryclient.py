@@ -1,5 +1,5 @@
 """
-A schema registry's client on Twisted; see L{pylogbroker.blocking.registryclient} for what is remembered.
+A schema registry's client on Twisted; see L{pylogbroker.syncclient.registryclient} for what is remembered.
 
 Each question has a connection of its own, since what is asked is remembered; so there is nothing to close. Who asks for the same schema while it is on its
 way waits for the same answer: a stream that comes upon a new id asks once.
@@ -19,16 +19,16 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
-from pylogbroker.client.link import TIMEOUT_MS
+from pylogbroker.client.brokerclient import TIMEOUT_MS
 from pylogbroker.errors import (
-    BusyError,
-    ConnectionError,  # noqa: A004
+    BackpressureError,
+    BrokerConnectionError,
     PylogbrokerError,
     TimedOutError,
     WireError,
-    reasonOf,
+    describeError,
 )
-from pylogbroker.schemas.remembering import Remembered
+from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     MEDIA_TYPE,
@@ -99,9 +99,9 @@ class RegistryClient:
     """
     Asks a schema registry: ours, or another one with the same routes.
 
-    All L{Deferred}s fail alike: with L{pylogbroker.errors.ConnectionError} when it cannot be asked (L{pylogbroker.errors.TimedOutError}: in time); with
+    All L{Deferred}s fail alike: with L{pylogbroker.errors.BrokerConnectionError} when it cannot be asked (L{pylogbroker.errors.TimedOutError}: in time); with
     L{pylogbroker.errors.WireError} when what answers is no registry; with L{pylogbroker.errors.RegistryError} when it says no, and
-    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with L{pylogbroker.errors.BusyError} when too much is asked already.
+    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with L{pylogbroker.errors.BackpressureError} when too much is asked already.
     """
 
     def __init__(
@@ -123,10 +123,8 @@ class RegistryClient:
         self._url = url.rstrip("/")
         self._timeoutMs = timeoutMs
         self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
-        self._texts: Remembered[int, str] = Remembered(schemaCountMax, REMEMBERED_SIZE_MAX)
-        self._ids: Remembered[tuple[str, str], int] = Remembered(
-            schemaCountMax, REMEMBERED_SIZE_MAX
-        )
+        self._texts: LruCache[int, str] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
         self._asked: dict[int, list[Deferred[str]]] = {}
         self._askedCount = 0
 
@@ -200,7 +198,9 @@ class RegistryClient:
         """Ask anything."""
         if self._askedCount >= ASKED_COUNT_MAX:
             return fail(
-                BusyError(f"{self._askedCount} questions to {self._url} are under way already")
+                BackpressureError(
+                    f"{self._askedCount} questions to {self._url} are under way already"
+                )
             )
         self._askedCount += 1
         return Deferred.fromCoroutine(self._ask(call)).addBoth(self._answered)
@@ -217,7 +217,7 @@ class RegistryClient:
         except (PylogbrokerError, CancelledError):
             raise
         except Exception as error:  # twisted.web's and twisted.internet's, of many kinds
-            raise ConnectionError(f"{self._url} cannot be asked: {_reason(error)}") from error
+            raise BrokerConnectionError(f"{self._url} cannot be asked: {_reason(error)}") from error
         return call.decode(status, body)
 
     def _late(self, _result: object, _seconds: float) -> tuple[int, bytes]:
@@ -240,7 +240,7 @@ class RegistryClient:
 def _reason(error: Exception) -> str:
     """What is wrapped in twisted.web's, too."""
     return (
-        "; ".join(reasonOf(reason.value) for reason in error.reasons)
+        "; ".join(describeError(reason.value) for reason in error.reasons)
         if isinstance(error, ResponseFailed)
-        else reasonOf(error)
+        else describeError(error)
     )

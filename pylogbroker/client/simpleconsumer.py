@@ -10,10 +10,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 
-from pylogbroker.blocking.calls import FetchRange, fetchCall, multiFetchCall, offsetsCall
+from pylogbroker.client.brokerclient import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerClient
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
-from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
-from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.protocol.brokercalls import FetchRange, fetchCall, multiFetchCall, offsetsCall
+from pylogbroker.records.messageset import MessageSet
 
 
 class SimpleConsumer:
@@ -24,8 +24,8 @@ class SimpleConsumer:
     call, the call is repeated once over a new one, which is safe since it only reads; then it fails.
 
     All L{Deferred}s below can be cancelled, and fail alike: with L{pylogbroker.errors.TimedOutError} after C{timeoutMs}, with
-    L{pylogbroker.errors.ConnectionError} when there is no connection to be had or it was lost twice, with
-    L{pylogbroker.errors.WireError} when the answer is none, with L{pylogbroker.errors.BusyError} when too many calls are under way, with
+    L{pylogbroker.errors.BrokerConnectionError} when there is no connection to be had or it was lost twice, with
+    L{pylogbroker.errors.WireError} when the answer is none, with L{pylogbroker.errors.BackpressureError} when too many calls are under way, with
     L{pylogbroker.errors.ClosedError} when C{close} is called meanwhile.
     """
 
@@ -48,7 +48,7 @@ class SimpleConsumer:
         @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
         """
-        self._link = BrokerLink(
+        self._link = BrokerClient(
             reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
         self._timeoutMs = timeoutMs
@@ -86,10 +86,10 @@ class SimpleConsumer:
         """
         Offsets from which can be read, by time, with the granularity of segments (spec-0.7 wire-protocol §10).
 
-        @param time: milliseconds since the epoch, or L{pylogbroker.model.LATEST}, or L{pylogbroker.model.EARLIEST}.
+        @param time: milliseconds since the epoch, or L{pylogbroker.types.LATEST}, or L{pylogbroker.types.EARLIEST}.
         @param countMax: how many are wanted at most.
         @return: fires with them in descending order. For a topic or partition that cannot be, a 0.7 broker closes the
-            connection: then this fails with L{pylogbroker.errors.ConnectionError}.
+            connection: then this fails with L{pylogbroker.errors.BrokerConnectionError}.
         @raise ValueError: C{countMax} is negative.
         """
         return self._link.ask(offsetsCall(topic, partition, time, countMax), self._timeoutMs)

@@ -10,7 +10,7 @@ producer itself before it replaces a connection (C{reconnectIntervalCount}). For
     would answer just as well. So the producer remembers which sends are not proven, and the next C{confirm} or C{close} after such
     a loss fails, whatever a new connection says.
   - A connection that is replaced is closed to the end; only then is the next one made. So nothing overtakes.
-  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.link}.
+  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.brokerclient}.
 
 Rejected: to take the broker's closing of its side, after we closed ours, for the proof. It may have closed a moment before, for a reason of
 its own, and thrown away what it had not read; our end looks the same.
@@ -26,9 +26,19 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from pylogbroker.blocking.calls import (
+from pylogbroker.client.brokerclient import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerClient
+from pylogbroker.client.connection import DEFAULT_LIMITS, ClientConnection, ConnectionLimits
+from pylogbroker.errors import (
+    BackpressureError,
+    BrokerConnectionError,
+    ClosedError,
+    RemoteError,
+    WireError,
+    copyForReraise,
+)
+from pylogbroker.protocol.brokercalls import (
     PAYLOAD_SIZE_MAX,
-    Call,
+    BrokerCall,
     Messages,
     ProducePart,
     checkedPartition,
@@ -37,23 +47,13 @@ from pylogbroker.blocking.calls import (
     offsetsCall,
     produceFrame,
 )
-from pylogbroker.blocking.pacing import (
+from pylogbroker.records.compression import NONE
+from pylogbroker.retry import (
     RECONNECT_INTERVAL,
     RECONNECT_TIME_INTERVAL_MS,
-    ReconnectRule,
+    ReconnectPolicy,
 )
-from pylogbroker.client.connection import DEFAULT_LIMITS, BrokerConnection, ConnectionLimits
-from pylogbroker.client.link import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerLink
-from pylogbroker.errors import (
-    BusyError,
-    ClosedError,
-    ConnectionError,  # noqa: A004
-    RemoteError,
-    WireError,
-    another,
-)
-from pylogbroker.formats.compression import NONE
-from pylogbroker.model import LATEST
+from pylogbroker.types import LATEST
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ QUESTION_SIZE_MAX = 65_536
 """Bytes that an OFFSETS request has at most."""
 
 
-class _Trail:
+class _UnackedSends:
     """
     What went over one connection.
 
@@ -72,7 +72,7 @@ class _Trail:
 
     __slots__ = ("connection", "question", "sentCount", "settledCount")
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.sentCount = 0
         self.settledCount = 0
@@ -115,10 +115,10 @@ class SyncProducer:
         @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
         """
         random = SystemRandom().random if random is None else random
-        self._link = BrokerLink(
+        self._link = BrokerClient(
             reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
-        self._rule = ReconnectRule(reconnectIntervalCount, reconnectTimeIntervalMs, random)
+        self._rule = ReconnectPolicy(reconnectIntervalCount, reconnectTimeIntervalMs, random)
         self._clock = reactor
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
@@ -126,8 +126,8 @@ class SyncProducer:
         self._waitingSize = 0  # of frames that wait for a connection
         self._pendingCount = 0  # of sends whose Deferred has not fired
         self._idlers: list[Deferred[None]] = []
-        self._trail: _Trail | None = None
-        self._doubt: ConnectionError | None = None
+        self._trail: _UnackedSends | None = None
+        self._doubt: BrokerConnectionError | None = None
         self._refusal: ClosedError | None = None
 
     def __repr__(self) -> str:
@@ -156,12 +156,12 @@ class SyncProducer:
 
         @param messages: an encoded message set, of whole entries (a last one that is cut is left out by the broker, which says nothing, and is not missed by
             C{confirm}); or an iterable of payloads.
-        @param codec: to compress with; see L{pylogbroker.formats.compression}.
+        @param codec: to compress with; see L{pylogbroker.records.compression}.
         @return: fires when the bytes were handed to the transport and it is not pushing back. They are then in its buffer of at most 64 KiB, or
             in the kernel's, or on their way. *There is no acknowledgement*: the broker may still drop them without a word (a payload over its
             own limit), close the connection (a topic or partition that cannot be), or crash; see C{confirm}. It fails with
-            L{pylogbroker.errors.ConnectionError} when there is no connection to be had (nothing was sent), or when it is lost before that (the
-            broker may have it or not); it is not tried again. With L{pylogbroker.errors.BusyError}, when too much is waiting (nothing was
+            L{pylogbroker.errors.BrokerConnectionError} when there is no connection to be had (nothing was sent), or when it is lost before that (the
+            broker may have it or not); it is not tried again. With L{pylogbroker.errors.BackpressureError}, when too much is waiting (nothing was
             sent): wait for earlier L{Deferred}s before you send more. With L{pylogbroker.errors.ClosedError} after C{close}.
             Cancelling takes the request back if nothing of it has left, and else changes nothing.
         @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
@@ -187,7 +187,7 @@ class SyncProducer:
 
     def _send(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         if self._refusal is not None:
-            return fail(another(self._refusal))
+            return fail(copyForReraise(self._refusal))
         connection = self._link.current
         if connection is None:
             return self._pending(self._sendLater(frame, where))
@@ -199,7 +199,7 @@ class SyncProducer:
         size = len(frame)
         if self._waitingSize and self._waitingSize + size > self._waitingSizeMax:
             return fail(
-                BusyError(
+                BackpressureError(
                     f"{self._waitingSize} bytes wait for a connection to {self._link.name} already"
                 )
             )
@@ -209,14 +209,14 @@ class SyncProducer:
             self._waitingSize -= size
             return (
                 self._sendOver(result, frame, where)
-                if isinstance(result, BrokerConnection)
+                if isinstance(result, ClientConnection)
                 else result
             )
 
         return self._link.connection().addBoth(connected)
 
     def _sendOver(
-        self, connection: BrokerConnection, frame: bytes, where: tuple[str, int] | None
+        self, connection: ClientConnection, frame: bytes, where: tuple[str, int] | None
     ) -> Deferred[None]:
         trail = self._trailOf(connection)
         if where is not None and connection.canTake(
@@ -245,11 +245,11 @@ class SyncProducer:
     def _nowMs(self) -> float:
         return float(self._clock.seconds() * 1000)
 
-    def _trailOf(self, connection: BrokerConnection) -> _Trail:
+    def _trailOf(self, connection: ClientConnection) -> _UnackedSends:
         trail = self._trail
         if trail is None or trail.connection is not connection:
             self._leave()
-            trail = self._trail = _Trail(connection)
+            trail = self._trail = _UnackedSends(connection)
             self._rule.connected(self._nowMs())
         return trail
 
@@ -259,14 +259,14 @@ class SyncProducer:
         if trail is not None and trail.unprovenCount:
             self._doubt = self._unknown(trail, trail.connection.refusal)
 
-    def _unknown(self, trail: _Trail, cause: BaseException | None) -> ConnectionError:
-        unknown = ConnectionError(
+    def _unknown(self, trail: _UnackedSends, cause: BaseException | None) -> BrokerConnectionError:
+        unknown = BrokerConnectionError(
             f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: {cause}"
         )
         unknown.__cause__ = cause
         return unknown
 
-    def _replace(self, trail: _Trail) -> None:
+    def _replace(self, trail: _UnackedSends) -> None:
         """The connection is old."""
         self._trail = None
         self._proveOrDoubt(trail)
@@ -285,19 +285,19 @@ class SyncProducer:
         @return: fires with the partition's visible end. Then the broker has carried out every request whose C{send} came before this call (Kafka 0.7.2
             may have dropped some: payloads over its own limit. Ours does not answer then); what it carried out is in its log, and visible and
             safe from a crash only when it flushed. A message set that was given as bytes and whose last entry is cut is carried out without that
-            one (spec-0.7 wire-protocol §9). Fails with L{pylogbroker.errors.ConnectionError} when the connection was lost before the answer
+            one (spec-0.7 wire-protocol §9). Fails with L{pylogbroker.errors.BrokerConnectionError} when the connection was lost before the answer
             came, or before this call and after a send that was not confirmed: whether the broker took those is then *unknown*. With
             L{pylogbroker.errors.TimedOutError}, when there is no answer within C{timeoutMs}; ask again.
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
         return (
-            fail(another(self._refusal))
+            fail(copyForReraise(self._refusal))
             if self._refusal is not None
             else self._pending(Deferred.fromCoroutine(self._confirm(call)))
         )
 
-    async def _confirm(self, call: Call[list[int]]) -> int:
+    async def _confirm(self, call: BrokerCall[list[int]]) -> int:
         connection = await self._link.connection()
         trail = self._trailOf(connection)
         doubt, self._doubt = self._doubt, None
@@ -306,7 +306,7 @@ class SyncProducer:
         count = trail.sentCount
         try:
             return await self._prove(trail, call)
-        except ConnectionError as error:
+        except BrokerConnectionError as error:
             if connection.refusal is None or not trail.unprovenCount:
                 raise
             unknown = self._unknown(trail, error)
@@ -315,7 +315,7 @@ class SyncProducer:
             )  # what was sent after this question is for the next one to tell
             raise unknown from error
 
-    async def _prove(self, trail: _Trail, call: Call[list[int]]) -> int:
+    async def _prove(self, trail: _UnackedSends, call: BrokerCall[list[int]]) -> int:
         """Ask, behind all that was sent. Returns the offset, as far as that is wanted."""
         count = trail.sentCount
         try:
@@ -330,7 +330,7 @@ class SyncProducer:
         trail.settledCount = max(trail.settledCount, count)
         return offset
 
-    def _proveOrDoubt(self, trail: _Trail) -> None:
+    def _proveOrDoubt(self, trail: _UnackedSends) -> None:
         """Ask, and remember it when there is no answer. The question is written at once; who closes the connection then waits for the answer."""
 
         def failed(reason: Failure) -> None:
@@ -347,7 +347,7 @@ class SyncProducer:
         Send what was given to C{send}, find out whether the broker is done with it, close. No call is taken any more.
 
         @return: fires when the broker is done with all that was sent, and the connection is gone. Fails with
-            L{pylogbroker.errors.ConnectionError} when that was not so within the connection's C{closeMs}, or when an earlier connection was lost with
+            L{pylogbroker.errors.BrokerConnectionError} when that was not so within the connection's C{closeMs}, or when an earlier connection was lost with
             something on it that was not confirmed: whether the broker took that is then unknown.
         """
         self._refusal = ClosedError(f"the producer for {self._link.name} was closed")

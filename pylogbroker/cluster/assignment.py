@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 
 
 def javaOrder(text: str) -> bytes:

@@ -7,7 +7,7 @@ Names go into paths as they are; a name that would not be one step of a path is 
 from __future__ import annotations
 
 from pylogbroker.errors import InvalidNameError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
@@ -16,7 +16,7 @@ SINKS = "/pylogbroker/sinks"
 """Ours, not 0.7's: queries that write to topics are the children."""
 
 
-def step(kind: str, name: str) -> str:
+def pathSegment(kind: str, name: str) -> str:
     """
     A name as one step of a path.
 
@@ -44,7 +44,7 @@ def brokerId(number: int) -> str:
 
 def topic(name: str) -> str:
     """The brokers of a topic are the children."""
-    return f"{BROKER_TOPICS}/{step('topic', name)}"
+    return f"{BROKER_TOPICS}/{pathSegment('topic', name)}"
 
 
 def topicBroker(name: str, number: int) -> str:
@@ -54,7 +54,7 @@ def topicBroker(name: str, number: int) -> str:
 
 def sink(query: str) -> str:
     """The last batch of a query that is wholly written."""
-    return f"{SINKS}/{step('query', query)}"
+    return f"{SINKS}/{pathSegment('query', query)}"
 
 
 class GroupPaths:
@@ -70,7 +70,7 @@ class GroupPaths:
         @raise InvalidNameError: the name cannot be a step of a path.
         """
         self.group = group
-        self.root = f"{CONSUMERS}/{step('consumer group', group)}"
+        self.root = f"{CONSUMERS}/{pathSegment('consumer group', group)}"
         self.ids = f"{self.root}/ids"
         self.owners = f"{self.root}/owners"
         self.offsets = f"{self.root}/offsets"
@@ -78,11 +78,11 @@ class GroupPaths:
 
     def consumer(self, consumerId: str) -> str:
         """A member's registration."""
-        return f"{self.ids}/{step('consumer', consumerId)}"
+        return f"{self.ids}/{pathSegment('consumer', consumerId)}"
 
     def topicOwners(self, name: str) -> str:
         """The owned partitions of a topic are the children."""
-        return f"{self.owners}/{step('topic', name)}"
+        return f"{self.owners}/{pathSegment('topic', name)}"
 
     def owner(self, name: str, partition: BrokerPartition) -> str:
         """Who owns a partition."""
@@ -90,7 +90,7 @@ class GroupPaths:
 
     def topicOffsets(self, name: str) -> str:
         """The partitions with stored offsets are the children."""
-        return f"{self.offsets}/{step('topic', name)}"
+        return f"{self.offsets}/{pathSegment('topic', name)}"
 
     def offset(self, name: str, partition: BrokerPartition) -> str:
         """The next offset to fetch."""
@@ -98,7 +98,7 @@ class GroupPaths:
 
     def topicMirrored(self, name: str) -> str:
         """Ours, not 0.7's: the mirrored partitions of a topic are the children."""
-        return f"{self.mirrors}/{step('topic', name)}"
+        return f"{self.mirrors}/{pathSegment('topic', name)}"
 
     def mirrored(self, name: str, partition: BrokerPartition) -> str:
         """Ours, not 0.7's: from offsets of a source partition to offsets of a mirror's target."""

@@ -3,8 +3,8 @@ What a member of a group wants to read, as its registration says it (spec-0.7 zo
 
 Three kinds: a map of topics to streams, as JSON; a whitelist, C{*<streams>*<pattern>}; a blacklist, C{!<streams>!<pattern>}. Every member reads every
 other's registration and must come to the same topics; so patterns mean what they mean to Java: the whole name matches, C{\\d}, C{\\w} and C{\\b} know ASCII
-only. Most patterns that people write are the same to Python. Those that are not are refused here by name (L{pylogbroker.cluster.javapatterns}), together with
-what Python does not know at all. None can keep a member busy for ever (L{pylogbroker.cluster.matching}).
+only. Most patterns that people write are the same to Python. Those that are not are refused here by name (L{pylogbroker.cluster.javaregex}), together with
+what Python does not know at all. None can keep a member busy for ever (L{pylogbroker.cluster.boundedregex}).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from pylogbroker.cluster.javapatterns import readOtherwise
-from pylogbroker.cluster.matching import matcher
+from pylogbroker.cluster.boundedregex import boundedMatcher
+from pylogbroker.cluster.javaregex import incompatibility
 from pylogbroker.cluster.znodes import decodeText
 from pylogbroker.errors import InvalidPatternError, ZnodeError
 
@@ -84,7 +84,7 @@ class WildcardSubscription:
 
     @cached_property
     def _matches(self) -> Callable[[str], bool]:
-        return matcher(compilePattern(self.pattern))
+        return boundedMatcher(compilePattern(self.pattern))
 
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
         """
@@ -118,7 +118,7 @@ def blacklist(pattern: str, streamCount: int = 1) -> WildcardSubscription:
 
 def _wildcard(isWhite: bool, pattern: str, streamCount: int) -> WildcardSubscription:
     normalised = normalisePattern(pattern)
-    matcher(compilePattern(normalised))
+    boundedMatcher(compilePattern(normalised))
     return WildcardSubscription(isWhite, streamCount, normalised)
 
 
@@ -137,7 +137,7 @@ def compilePattern(pattern: str) -> re.Pattern[str]:
         raise InvalidPatternError(
             f"the pattern has {len(pattern)} characters; {PATTERN_SIZE_MAX} are allowed"
         )
-    otherwise = readOtherwise(pattern)
+    otherwise = incompatibility(pattern)
     if otherwise is not None:
         raise InvalidPatternError(f"the pattern {pattern!r} has {otherwise}")
     try:

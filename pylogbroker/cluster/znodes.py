@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pylogbroker.errors import ZnodeError
-from pylogbroker.model import HOST, BrokerPartition
+from pylogbroker.types import HOST, BrokerPartition
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")

@@ -6,6 +6,6 @@ from __future__ import annotations
 
 import sys
 
-from pylogbroker.config.page import settingsPage
+from pylogbroker.config.referencepage import settingsPage
 
 sys.stdout.write(settingsPage())

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from pylogbroker.config.kinds import (
+from pylogbroker.config.keys import ConfigKey, readSettings
+from pylogbroker.config.propertytypes import (
     LONG_MAX,
     Boolean,
     EndpointTemplate,
@@ -23,7 +24,6 @@ from pylogbroker.config.kinds import (
     ZookeeperServers,
     isServer,
 )
-from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
 
 AUDIT_TOPIC = "pylogbroker-audit"
@@ -36,13 +36,13 @@ _POSITIVE = Integer(1)
 _MS = Integer(0, LONG_MAX)
 _TIER = re.compile(r"([^\s=|]+)=(\S+)")
 _EXPECTED = re.compile(r"(.*)@(\d{1,9}(?:,\d{1,9})*)", re.DOTALL)
-_ours = partial(Row, kafkas=False)
+_ours = partial(ConfigKey, isKafkaKey=False)
 
 _TOPIC_ROW = _ours(
     "audit.topic", "auditTopic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts."
 )
 
-AUDITED_ROWS: tuple[Row, ...] = (
+AUDITED_ROWS: tuple[ConfigKey, ...] = (
     _TOPIC_ROW,
     _ours(
         "audit.window.ms",
@@ -83,7 +83,7 @@ AUDITED_ROWS: tuple[Row, ...] = (
 )
 """All keys that begin with C{audit.} in a producer's properties."""
 
-AUDITOR_ROWS: tuple[Row, ...] = (
+AUDITOR_ROWS: tuple[ConfigKey, ...] = (
     _ours(
         "tiers",
         "tiers",

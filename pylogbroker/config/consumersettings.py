@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
-from pylogbroker.config.kinds import Boolean, Integer, Text, ZookeeperServers
-from pylogbroker.config.table import Row, readSettings
+from pylogbroker.config.connectionsettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
+from pylogbroker.config.keys import ConfigKey, readSettings
+from pylogbroker.config.propertytypes import Boolean, Integer, Text, ZookeeperServers
 from pylogbroker.errors import ConfigurationError
 
 _POSITIVE = Integer(1)
 _NOT_NEGATIVE = Integer(0)
 _SIZE_MAX = Integer(1, 1 << 30)
 
-_ours = partial(Row, kafkas=False)
-_idle = partial(Row, used=False)
+_ours = partial(ConfigKey, isKafkaKey=False)
+_idle = partial(ConfigKey, used=False)
 
-CONSUMER_ROWS: tuple[Row, ...] = (
+CONSUMER_ROWS: tuple[ConfigKey, ...] = (
     # -- who
-    Row(
+    ConfigKey(
         "groupid",
         "group",
         Text(empty=False),
@@ -34,7 +34,7 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "The consumer group: each message goes to one of its members.",
         required=True,
     ),
-    Row(
+    ConfigKey(
         "consumerid",
         "consumerId",
         Text(),
@@ -43,21 +43,21 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         derived="made of host name, time and chance",
     ),
     # -- ZooKeeper
-    Row(
+    ConfigKey(
         "zk.connect",
         "zkConnect",
         ZookeeperServers(),
         "",
         "ZooKeeper's addresses, `host:port[,host:port…][/chroot]`. The chroot must exist.",
     ),
-    Row(
+    ConfigKey(
         "zk.sessiontimeout.ms",
         "zkSessionTimeoutMs",
         _POSITIVE,
         "6000",
         "How long ZooKeeper waits for a sign of life before others get this member's partitions.",
     ),
-    Row(
+    ConfigKey(
         "zk.connectiontimeout.ms",
         "zkConnectionTimeoutMs",
         _POSITIVE,
@@ -65,7 +65,7 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "How long the first connection to ZooKeeper may take.",
         derived="`zk.sessiontimeout.ms`",
     ),
-    Row(
+    ConfigKey(
         "zk.synctime.ms",
         "zkSyncTimeMs",
         _NOT_NEGATIVE,
@@ -76,21 +76,21 @@ CONSUMER_ROWS: tuple[Row, ...] = (
     ACL_ROW._replace(setting="zkAcl"),
     # -- fetching
     ENDPOINT_ROW,
-    Row(
+    ConfigKey(
         "socket.timeout.ms",
         "socketTimeoutMs",
         _POSITIVE,
         "30000",
         "How long an answer of a broker may take. (In 0.7 without effect.)",
     ),
-    Row(
+    ConfigKey(
         "socket.buffersize",
         "receiveBufferSize",
         Integer(0, 1 << 30),
         "0",
         "SO_RCVBUF of each connection in bytes; 0 leaves it to the system, which makes it as large as it must be. (In 0.7: 65536.)",
     ),
-    Row(
+    ConfigKey(
         "fetch.size", "fetchSize", _SIZE_MAX, "1048576", "Bytes of a partition to fetch at a time."
     ),
     _ours(
@@ -108,14 +108,14 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "16777216",
         "Bytes to fetch of all partitions of a broker at a time; they take turns. A single partition may have `fetch.size.max`.",
     ),
-    Row(
+    ConfigKey(
         "fetcher.backoff.ms",
         "fetchBackoffMs",
         _NOT_NEGATIVE,
         "1000",
         "How long a partition is left alone when a whole round brought nothing.",
     ),
-    Row(
+    ConfigKey(
         "queuedchunks.max",
         "queuedChunkCountMax",
         _POSITIVE,
@@ -130,15 +130,15 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "Bytes of the chunks that may wait in a stream, on top of that; a stream that is empty may have one chunk of any size.",
     ),
     # -- positions
-    Row(
+    ConfigKey(
         "autocommit.enable",
         "autoCommit",
         Boolean(),
         "true",
         "Commit positions by the clock, in rebalances and at the end.",
     ),
-    Row("autocommit.interval.ms", "autoCommitIntervalMs", _POSITIVE, "10000", "How often."),
-    Row(
+    ConfigKey("autocommit.interval.ms", "autoCommitIntervalMs", _POSITIVE, "10000", "How often."),
+    ConfigKey(
         "autooffset.reset",
         "autoOffsetReset",
         Text(),
@@ -146,14 +146,14 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         "Where to begin without a stored offset, or with one that is out of range: `smallest`, `largest`; anything else is an error of the stream.",
     ),
     # -- sharing
-    Row(
+    ConfigKey(
         "rebalance.retries.max",
         "rebalanceRetryCountMax",
         _POSITIVE,
         "4",
         "Attempts after which a rebalance that fails counts as failed. This one goes on all the same, with what it could get, later and later.",
     ),
-    Row(
+    ConfigKey(
         "rebalance.backoff.ms",
         "rebalanceBackoffMs",
         _NOT_NEGATIVE,
@@ -162,14 +162,14 @@ CONSUMER_ROWS: tuple[Row, ...] = (
         derived="`zk.synctime.ms`",
     ),
     # -- reading
-    Row(
+    ConfigKey(
         "consumer.timeout.ms",
         "consumerTimeoutMs",
         Integer(),
         "-1",
         "How long an iterator waits for a message before it raises; negative: for ever.",
     ),
-    Row(
+    ConfigKey(
         "shallowiterator.enable",
         "isShallow",
         Boolean(),

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from pylogbroker.config.accesssettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
-from pylogbroker.config.kinds import (
+from pylogbroker.config.connectionsettings import ACL_ROW, DIGEST_ROW, ENDPOINT_ROW
+from pylogbroker.config.keys import ConfigKey, readSettings
+from pylogbroker.config.propertytypes import (
     INT_MAX,
     LONG_MAX,
     PORT_MAX,
@@ -28,9 +29,8 @@ from pylogbroker.config.kinds import (
     Text,
     ZookeeperServers,
 )
-from pylogbroker.config.table import Row, readSettings
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.model import HOST
+from pylogbroker.types import HOST
 
 SYNC = "sync"
 ASYNC = "async"
@@ -44,8 +44,8 @@ _POSITIVE = Integer(1)
 _NOT_NEGATIVE = Integer(0)
 _SIZE = Integer(1, LONG_MAX)
 _BUFFER_SIZE = Integer(0, 1 << 30)
-_ours = partial(Row, kafkas=False)
-_idle = partial(Row, used=False)
+_ours = partial(ConfigKey, isKafkaKey=False)
+_idle = partial(ConfigKey, used=False)
 
 
 class BrokerAddress(NamedTuple):
@@ -85,7 +85,7 @@ class BrokerList:
         return tuple(found.values())
 
 
-class Choice:
+class MappedEnum:
     """One of a few words, each of which stands for a value."""
 
     name = "choice"
@@ -117,30 +117,30 @@ class TopicList:
         return topics
 
 
-PRODUCER_ROWS: tuple[Row, ...] = (
+PRODUCER_ROWS: tuple[ConfigKey, ...] = (
     # -- where to
-    Row(
+    ConfigKey(
         "zk.connect",
         "zookeeperServers",
         ZookeeperServers(),
         "",
         "ZooKeeper's addresses, `host:port,host:port/chroot`. Either this or `broker.list` must be given.",
     ),
-    Row(
+    ConfigKey(
         "broker.list",
         "brokers",
         BrokerList(),
         "",
         "The brokers, for a producer without ZooKeeper: each message goes to one of them by chance, which picks the partition.",
     ),
-    Row(
+    ConfigKey(
         "zk.sessiontimeout.ms",
         "zookeeperSessionTimeoutMs",
         _POSITIVE,
         "6000",
         "ZooKeeper's session time-out.",
     ),
-    Row(
+    ConfigKey(
         "zk.connectiontimeout.ms",
         "zookeeperConnectTimeoutMs",
         _POSITIVE,
@@ -150,14 +150,14 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     ),
     DIGEST_ROW,
     ACL_ROW,
-    Row(
+    ConfigKey(
         "zk.read.num.retries",
         "zookeeperReadRetryCount",
         _NOT_NEGATIVE,
         "3",
         "How often ZooKeeper is read anew for a message whose topic has no broker, or after a lost connection, before that is an error.",
     ),
-    Row(
+    ConfigKey(
         "partitioner.class",
         "partitioner",
         Text(),
@@ -166,14 +166,14 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         derived=f"`{DEFAULT_PARTITIONER}`: `abs(hash) mod count`",
     ),
     # -- how
-    Row(
+    ConfigKey(
         "producer.type",
         "isAsync",
-        Choice({SYNC: False, ASYNC: True}),
+        MappedEnum({SYNC: False, ASYNC: True}),
         SYNC,
         "Whether each call is a request of its own, or messages are collected.",
     ),
-    Row(
+    ConfigKey(
         "serializer.class",
         "encoder",
         Text(empty=False),
@@ -181,21 +181,21 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         f"What makes bytes of a value: `{DEFAULT_ENCODER}` (it is bytes already), `{STRING_ENCODER}` (text, as UTF-8), or a dotted name of a function or of a "
         "class with a method `encode`.",
     ),
-    Row(
+    ConfigKey(
         "compression.codec",
         "codec",
-        Choice(CODECS),
+        MappedEnum(CODECS),
         "0",
         "How message sets are compressed: 0 none, 1 gzip, 2 snappy.",
     ),
-    Row(
+    ConfigKey(
         "compressed.topics",
         "compressedTopics",
         TopicList(),
         "",
         "Compress only these topics. 0.7.2 heeded it in async mode only. Empty: all.",
     ),
-    Row(
+    ConfigKey(
         "max.message.size",
         "payloadSizeMax",
         _NOT_NEGATIVE,
@@ -204,35 +204,35 @@ PRODUCER_ROWS: tuple[Row, ...] = (
     ),
     # -- connections
     ENDPOINT_ROW,
-    Row(
+    ConfigKey(
         "connect.timeout.ms",
         "connectTimeoutMs",
         _POSITIVE,
         "5000",
         "How long to try to connect to a broker before what is to be sent has failed.",
     ),
-    Row(
+    ConfigKey(
         "socket.timeout.ms",
         "timeoutMs",
         _POSITIVE,
         "30000",
         "How long a broker may take nothing, or leave a confirmation unanswered. (In 0.7.2: no effect.)",
     ),
-    Row(
+    ConfigKey(
         "reconnect.interval",
         "reconnectIntervalCount",
         _POSITIVE,
         "30000",
         "Requests after which a connection is replaced.",
     ),
-    Row(
+    ConfigKey(
         "reconnect.time.interval.ms",
         "reconnectTimeIntervalMs",
         Integer(),
         "10000000",
         "Milliseconds after which it is; negative: never.",
     ),
-    Row(
+    ConfigKey(
         "buffer.size",
         "sendBufferSize",
         _BUFFER_SIZE,
@@ -240,21 +240,21 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         "SO_SNDBUF of each connection in bytes; 0 leaves it to the system. (In 0.7: 102400.)",
     ),
     # -- async mode
-    Row(
+    ConfigKey(
         "queue.time",
         "queueTimeMs",
         _POSITIVE,
         "5000",
         "Async: how many milliseconds a message waits at most for others to go with it.",
     ),
-    Row(
+    ConfigKey(
         "queue.size",
         "queueCountMax",
         _POSITIVE,
         "10000",
         "How many messages may be under way in the producer: collected, or sent and not yet written (or confirmed).",
     ),
-    Row(
+    ConfigKey(
         "queue.enqueueTimeout.ms",
         "enqueueTimeoutMs",
         Integer(),
@@ -269,7 +269,7 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         "67108864",
         "The same as `queue.size` in bytes of payload; a single larger message may go when no other is there.",
     ),
-    Row(
+    ConfigKey(
         "batch.size",
         "batchCount",
         _POSITIVE,
@@ -283,14 +283,14 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         "16777216",
         "Async: bytes of payload at which they go, however few.",
     ),
-    Row(
+    ConfigKey(
         "num.retries",
         "retryCount",
         _NOT_NEGATIVE,
         "0",
         "Async: how often a batch that failed is tried again, where the topic then has a partition. A retry can put messages in the log twice.",
     ),
-    Row(
+    ConfigKey(
         "event.handler",
         "eventSender",
         Text(),
@@ -298,14 +298,14 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         "Async: a dotted name of a class that sends batches, with methods `init`, `handle` and `close`.",
         derived="the one that is built in",
     ),
-    Row(
+    ConfigKey(
         "event.handler.props",
         "eventSenderProperties",
         PropertyList(),
         "",
         "What its `init` is given.",
     ),
-    Row(
+    ConfigKey(
         "callback.handler",
         "hooks",
         Text(),
@@ -313,7 +313,7 @@ PRODUCER_ROWS: tuple[Row, ...] = (
         "Async: a dotted name of a class with the seven hooks.",
         derived="none",
     ),
-    Row(
+    ConfigKey(
         "callback.handler.props", "hookProperties", PropertyList(), "", "What its `init` is given."
     ),
     # -- knowing

@@ -51,7 +51,7 @@ class Properties(dict[str, str]):
         """Where a key was set; C{""} when nobody knows."""
         return self._places.get(key, "")
 
-    def overlaid(self, assignments: Iterable[str]) -> Properties:
+    def withOverrides(self, assignments: Iterable[str]) -> Properties:
         """
         A copy in which some values are replaced.
 

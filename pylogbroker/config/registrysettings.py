@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from pylogbroker.config.kinds import Integer, Text, TextList
-from pylogbroker.config.table import Row, readSettings
+from pylogbroker.config.keys import ConfigKey, readSettings
+from pylogbroker.config.propertytypes import Integer, Text, TextList
 
 _POSITIVE = Integer(1)
-_ours = partial(Row, kafkas=False)
+_ours = partial(ConfigKey, isKafkaKey=False)
 
-REGISTRY_ROWS: tuple[Row, ...] = (
+REGISTRY_ROWS: tuple[ConfigKey, ...] = (
     _ours(
         "broker", "broker", Text(empty=False), None,
         "The broker with the topic of the schemas, `host:port`, or a Twisted client endpoint string: "

@@ -1,7 +1,7 @@
 """
 What the page shows, gathered when it asks: the broker that serves it, and, with ZooKeeper, all others, and the groups.
 
-Nothing is done while nobody looks (L{pylogbroker.console.fresh}). How much is asked for at all has limits, which the answer tells of.
+Nothing is done while nobody looks (L{pylogbroker.console.singleflight}). How much is asked for at all has limits, which the answer tells of.
 
 Everything that is gathered was written by others, and what cannot be read is told as a problem, beside the rest.
 """
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.logends import LogEnds
-from pylogbroker.client.registries import Place, Registries
+from pylogbroker.client.clusterreader import ClusterReader, PartitionId
+from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.console.fresh import Fresh
+from pylogbroker.console.singleflight import TtlCache
 from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import NoBrokersError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.picture import BrokerPicture, PartitionPicture
-from pylogbroker.model import Bounds, BrokerPartition
+from pylogbroker.metrics.snapshot import BrokerSnapshot, PartitionPicture
+from pylogbroker.types import BrokerPartition, OffsetBounds
 
 BROKER_COUNT_MAX = 100
 TOPIC_COUNT_MAX = 500
@@ -43,7 +43,7 @@ class _Layout:
         self.problems: list[str] = []
 
 
-Foreign = dict[Place, "Bounds | PylogbrokerError"]
+Foreign = dict[PartitionId, "OffsetBounds | PylogbrokerError"]
 """Bounds of partitions on other brokers, or why they are not known."""
 
 
@@ -62,17 +62,17 @@ class ClusterView:
         """
         @param own: the broker in this process, if there is one.
         @param zookeeper: gives the client, if there is one now.
-        @param template: how other brokers are reached; see L{pylogbroker.blocking.endpoints.brokerEndpoint}.
+        @param template: how other brokers are reached; see L{pylogbroker.net.endpoints.brokerEndpoint}.
         """
         self._reactor = reactor
         self._own = own
         self._zookeeper = zookeeper
-        self._ends = LogEnds(reactor, self._find, TIMEOUT_MS, TIMEOUT_MS // 2, template)
+        self._ends = OffsetLookup(reactor, self._find, TIMEOUT_MS, TIMEOUT_MS // 2, template)
         self._brokers: dict[int, BrokerRegistration] = {}
-        self._layout = Fresh(reactor, self._readLayout, 2_000)
-        self._foreign = Fresh(reactor, self._readForeign)
+        self._layout = TtlCache(reactor, self._readLayout, 2_000)
+        self._foreign = TtlCache(reactor, self._readForeign)
         self._foreignMs = 0
-        self._groups = Fresh(reactor, self._readGroups)
+        self._groups = TtlCache(reactor, self._readGroups)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -135,7 +135,7 @@ class ClusterView:
 
     async def _readLayout(self) -> _Layout:
         layout = _Layout()
-        registries = Registries(self._asked(), layout.problems.append)
+        registries = ClusterReader(self._asked(), layout.problems.append)
         layout.brokers = await registries.brokers(BROKER_COUNT_MAX)
         topics = await registries.topics()
         if len(topics) > TOPIC_COUNT_MAX:
@@ -195,9 +195,11 @@ class ClusterView:
                 row["lag"] = None if end is None or row["offset"] is None else end - row["offset"]
         return found
 
-    def _readable(self, foreign: Foreign) -> dict[Place, int]:
+    def _readable(self, foreign: Foreign) -> dict[PartitionId, int]:
         """Where each partition that is known ends, for readers."""
-        ends = {place: found.end for place, found in foreign.items() if isinstance(found, Bounds)}
+        ends = {
+            place: found.end for place, found in foreign.items() if isinstance(found, OffsetBounds)
+        }
         if self._own is not None:
             picture = self._own.picture()
             ends.update(
@@ -205,7 +207,7 @@ class ClusterView:
                     (
                         each.topic,
                         BrokerPartition(picture.brokerId, each.partition),
-                    ): each.visibleOffset
+                    ): each.highWatermark
                     for each in picture.partitions
                 }
             )
@@ -213,7 +215,7 @@ class ClusterView:
 
     async def _readGroups(self) -> dict[str, Any]:
         problems: list[str] = []
-        registries = Registries(self._asked(), problems.append)
+        registries = ClusterReader(self._asked(), problems.append)
         names = await registries.groups()
         if len(names) > GROUP_COUNT_MAX:
             problems.append(f"{GROUP_COUNT_MAX} of {len(names)} groups are shown")
@@ -226,7 +228,7 @@ class ClusterView:
         return {"groups": groups, "problems": problems[:PROBLEM_COUNT_MAX]}
 
 
-async def _readGroup(registries: Registries, name: str) -> dict[str, Any]:
+async def _readGroup(registries: ClusterReader, name: str) -> dict[str, Any]:
     group = GroupPaths(name)
     members = await registries.children(group.ids)
     owners, offsets = (
@@ -253,8 +255,8 @@ def _ownPartition(brokerId: int, each: PartitionPicture) -> dict[str, Any]:
         "broker": brokerId,
         "partition": each.partition,
         "start": each.startOffset,
-        "visible": each.visibleOffset,
-        "end": each.endOffset,
+        "visible": each.highWatermark,
+        "end": each.logEndOffset,
         "size": each.size,
         "segments": each.segmentCount,
         "unflushed": each.unflushedSize,
@@ -263,7 +265,7 @@ def _ownPartition(brokerId: int, each: PartitionPicture) -> dict[str, Any]:
 
 
 def _foreignPartition(
-    partition: BrokerPartition, found: Bounds | PylogbrokerError
+    partition: BrokerPartition, found: OffsetBounds | PylogbrokerError
 ) -> dict[str, Any]:
     if isinstance(found, PylogbrokerError):
         return {**partition._asdict(), "problem": _why(found)}
@@ -283,7 +285,7 @@ def _why(error: PylogbrokerError) -> str:
 
 
 def _brokers(
-    picture: BrokerPicture | None, layout: _Layout, foreign: Foreign
+    picture: BrokerSnapshot | None, layout: _Layout, foreign: Foreign
 ) -> list[dict[str, Any]]:
     problems = {
         partition.broker: _why(found)
@@ -312,7 +314,7 @@ def _brokers(
     return [rows[number] for number in sorted(rows)]
 
 
-def _ownBroker(picture: BrokerPicture) -> dict[str, Any]:
+def _ownBroker(picture: BrokerSnapshot) -> dict[str, Any]:
     counters = picture.counters
     return {
         "id": picture.brokerId,

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 from pylogbroker.console.sources import ISource
 from pylogbroker.errors import FormatError
-from pylogbroker.formats.checksum import crc32
-from pylogbroker.formats.compression import CODEC_NAMES
-from pylogbroker.formats.messageset import Allowance, MessageSet, innerPayloads
 from pylogbroker.interfaces import CheckLimits
-from pylogbroker.model import Message
+from pylogbroker.records.compression import CODEC_NAMES
+from pylogbroker.records.messageset import DecompressionBudget, MessageSet, decompressedPayloads
+from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.types import Message
 
 COUNT_MAX = 100
 SHOWN_SIZE_MAX = 4 << 10
@@ -165,7 +165,7 @@ def _isSound(data: bytes, position: int, behind: int) -> bool:
 def _rows(data: bytes, offset: int, countMax: int) -> tuple[list[dict[str, Any]], int, str]:
     """Rows, where they end, and what kept us from more."""
     rows: list[dict[str, Any]] = []
-    allowance = Allowance(LIMITS)
+    allowance = DecompressionBudget(LIMITS)
     start = offset
     try:
         for outer in MessageSet(data, offset).shallow():
@@ -210,7 +210,7 @@ def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Pee
     except FormatError as error:
         problem = str(error) if data else ""
     rows: list[dict[str, Any]] = []
-    allowance = Allowance(LIMITS)
+    allowance = DecompressionBudget(LIMITS)
     try:
         while last and len(rows) < countMax:
             rows[:0] = _opened(last.pop(), allowance)
@@ -220,13 +220,13 @@ def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Pee
     return Peek(rows, rows[0]["offset"] if rows else reached, reached, problem)
 
 
-def _opened(entry: _Entry, allowance: Allowance) -> list[dict[str, Any]]:
+def _opened(entry: _Entry, allowance: DecompressionBudget) -> list[dict[str, Any]]:
     """The rows of one entry: itself, or the first that are inside of it, each with the offset of the entry; of many, that there are more."""
     message, start, behind = entry
     if not message.codec:
         return [_row(message.payload, start, behind, "", message.checksum)]
     codec = CODEC_NAMES.get(message.codec, str(message.codec))
-    payloads = list(islice(innerPayloads(message, allowance, 0, start), COUNT_MAX + 1))
+    payloads = list(islice(decompressedPayloads(message, allowance, 0, start), COUNT_MAX + 1))
     rows = [_row(payload, start, behind, codec, crc32(payload)) for payload in payloads[:COUNT_MAX]]
     if len(payloads) > COUNT_MAX:
         rows.append({**_row(b"", start, behind, codec, message.checksum), "moreThan": COUNT_MAX})

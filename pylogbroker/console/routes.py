@@ -15,7 +15,7 @@ from pylogbroker import __version__
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.peek import COUNT_MAX, Work, peek, peekLast
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.web.site import BadRequestError, Query, Reply, Route, jsonReply
+from pylogbroker.net.httpserver import BadRequestError, HttpResponse, Query, Route, jsonReply
 
 PAGE = Path(__file__).with_name("page")
 FILES = (
@@ -47,19 +47,19 @@ def pageRoutes(reactor: Any, view: ClusterView, hasMessages: bool) -> dict[str, 
 
 
 def _file(name: str, kind: str) -> Route:
-    reply = Reply(200, kind, (PAGE / name).read_bytes())
+    reply = HttpResponse(200, kind, (PAGE / name).read_bytes())
     return lambda query: reply
 
 
-async def _state(view: ClusterView, hasMessages: bool) -> Reply:
+async def _state(view: ClusterView, hasMessages: bool) -> HttpResponse:
     return jsonReply({**await view.state(), "version": __version__, "hasMessages": hasMessages})
 
 
-async def _groups(view: ClusterView) -> Reply:
+async def _groups(view: ClusterView) -> HttpResponse:
     return jsonReply(await view.groups())
 
 
-async def _messages(view: ClusterView, query: Query, work: Work) -> Reply:
+async def _messages(view: ClusterView, query: Query, work: Work) -> HttpResponse:
     topic = query.get("topic", "")
     broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
     count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))

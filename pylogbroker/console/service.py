@@ -17,14 +17,14 @@ from twisted.python.failure import Failure
 
 from pylogbroker import __version__
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.metrics.brokermetrics import brokerFamilies
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
-from pylogbroker.metrics.figures import brokerFamilies
-from pylogbroker.web.listening import listenerDescription
-from pylogbroker.web.site import Query, Reply, Route, Web
+from pylogbroker.net.httplisteners import listenerDescription
+from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, Route
 
 
 class ConsoleService(Service):
@@ -41,7 +41,7 @@ class ConsoleService(Service):
         self,
         reactor: Any,
         listener: str,
-        web: Web,
+        web: HttpSite,
         view: ClusterView | None = None,
         called: str = "http.listener",
     ) -> None:
@@ -113,8 +113,10 @@ class ConsoleService(Service):
 def metricsRoute(broker: BrokerService) -> Route:
     """What answers a scraper."""
 
-    def metrics(query: Query) -> Reply:
-        return Reply(200, CONTENT_TYPE, render(brokerFamilies(broker.picture(), __version__)))
+    def metrics(query: Query) -> HttpResponse:
+        return HttpResponse(
+            200, CONTENT_TYPE, render(brokerFamilies(broker.picture(), __version__))
+        )
 
     return metrics
 
@@ -137,9 +139,11 @@ class MetricsService(ConsoleService):
         @param hosts: names that the Host header may have.
         """
         routes: dict[str, Route] = {
-            "/metrics": lambda query: Reply(200, CONTENT_TYPE, render(collect()))
+            "/metrics": lambda query: HttpResponse(200, CONTENT_TYPE, render(collect()))
         }
-        super().__init__(reactor, listener, Web(reactor, routes, hosts, "hosts"), called="listener")
+        super().__init__(
+            reactor, listener, HttpSite(reactor, routes, hosts, "hosts"), called="listener"
+        )
 
 
 def brokerConsole(
@@ -158,5 +162,5 @@ def brokerConsole(
         view = ClusterView(reactor, broker, lambda: broker.zookeeper, settings.brokerEndpoint)
         routes.update(pageRoutes(reactor, view, settings.httpMessages))
     return ConsoleService(
-        reactor, settings.httpListener, Web(reactor, routes, settings.httpHosts), view
+        reactor, settings.httpListener, HttpSite(reactor, routes, settings.httpHosts), view
     )

@@ -9,10 +9,10 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.logends import bounds
+from pylogbroker.client.offsetlookup import bounds
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.model import EARLIEST, LATEST, Bounds
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.types import EARLIEST, LATEST, OffsetBounds
 
 
 class ISource(Protocol):
@@ -22,7 +22,7 @@ class ISource(Protocol):
         """Bytes of a message set, from an offset on."""
         ...
 
-    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
         """The oldest offset, and where reading ends."""
         ...
 
@@ -36,13 +36,13 @@ class OwnSource:
     def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
         return self._broker.read(topic, partition, offset, sizeMax)
 
-    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
         return Deferred.fromCoroutine(self._bounds(topic, partition))
 
-    async def _bounds(self, topic: str, partition: int) -> Bounds:
+    async def _bounds(self, topic: str, partition: int) -> OffsetBounds:
         earliest = await self._broker.offsetsBefore(topic, partition, EARLIEST, 1)
         latest = await self._broker.offsetsBefore(topic, partition, LATEST, 1)
-        return Bounds((earliest or [0])[0], (latest or [0])[0])
+        return OffsetBounds((earliest or [0])[0], (latest or [0])[0])
 
 
 class RemoteSource:
@@ -63,5 +63,5 @@ class RemoteSource:
             raise found.error
         return found.data
 
-    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
         return Deferred.fromCoroutine(bounds(self._consumer, topic, partition))

@@ -12,14 +12,14 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogbroker.config.accesssettings import PLAIN, AccessSettings
+from pylogbroker.config.connectionsettings import PLAIN, AccessSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.service import ConsoleService
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import CONTENT_TYPE, GAUGE, Family, Sample, render
-from pylogbroker.web.site import Query, Reply, Web
+from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 CONNECT_TIMEOUT_MS = 10_000
@@ -79,7 +79,7 @@ class ClusterConsole(ConsoleService):
         access: AccessSettings = PLAIN,
     ) -> None:
         """
-        @param listener: see L{pylogbroker.web.listening.listenerDescription}.
+        @param listener: see L{pylogbroker.net.httplisteners.listenerDescription}.
         @param servers: ZooKeeper's, with a chroot.
         @param hosts: names that the Host header may have.
         @param zookeeper: makes the client, not connected.
@@ -97,11 +97,11 @@ class ClusterConsole(ConsoleService):
         routes = pageRoutes(reactor, self._cluster, hasMessages)
         routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
         super().__init__(
-            reactor, listener, Web(reactor, routes, hosts, "--host"), self._cluster, "--listen"
+            reactor, listener, HttpSite(reactor, routes, hosts, "--host"), self._cluster, "--listen"
         )
 
-    async def _metrics(self, query: Query) -> Reply:
-        return Reply(200, CONTENT_TYPE, render(lagFamilies(await self._cluster.groups())))
+    async def _metrics(self, query: Query) -> HttpResponse:
+        return HttpResponse(200, CONTENT_TYPE, render(lagFamilies(await self._cluster.groups())))
 
     def startService(self) -> None:
         """Serve, and look for ZooKeeper."""

@@ -22,11 +22,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogbroker.client.registryclient import RegistryClient
-from pylogbroker.consumer.stream import Ahead, ConsumedMessage, MessageStream
+from pylogbroker.consumer.stream import ConsumedMessage, MessageStream, PolledBatch
 from pylogbroker.errors import SchemaError
-from pylogbroker.model import Place
 from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.framing import schemaIdOf
+from pylogbroker.types import PartitionId
 
 OnBroken = Callable[[ConsumedMessage, SchemaError], Any]
 Apart = Callable[[Callable[[], Any]], Deferred[Any]]
@@ -62,7 +62,7 @@ class AvroMessages:
         self._decoder = AvroDecoder(readerSchema)
         self._onBroken = onBroken
         self._apart = registry.apart if apart is None else apart
-        self._held: Ahead | None = None  # one message
+        self._held: PolledBatch | None = None  # one message
 
     def __aiter__(self) -> AvroMessages:
         return self
@@ -91,9 +91,9 @@ class AvroMessages:
             if self._onBroken is None:
                 raise error
 
-    async def _take(self) -> Ahead:
+    async def _take(self) -> PolledBatch:
         stream = self._stream
-        while not (ahead := stream.takeAhead(1)).messages:
+        while not (ahead := stream.poll(1)).messages:
             if ahead.error is not None:
                 raise ahead.error
             if stream.isEnded:
@@ -101,11 +101,11 @@ class AvroMessages:
             await stream.wait()
         return ahead
 
-    def _isGone(self, held: Ahead) -> bool:
+    def _isGone(self, held: PolledBatch) -> bool:
         """Whether a message is no longer ours to hand out: the consumer was shut down, or its partition is another member's."""
         message = held.messages[0]
         return self._stream.isEnded or self._stream.wasDropped(
-            Place(message.topic, message.partition), held.epoch
+            PartitionId(message.topic, message.partition), held.epoch
         )
 
     async def _explained(self, payload: bytes) -> tuple[Any, SchemaError | None]:

@@ -33,11 +33,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.blocking.pacing import Backoff
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.client.timer import Timer
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.positions import Positions
+from pylogbroker.consumer.consumedoffsets import Positions
 from pylogbroker.consumer.stream import Chunk, MessageStream, located
 from pylogbroker.errors import (
     FormatError,
@@ -48,10 +46,12 @@ from pylogbroker.errors import (
     PylogbrokerError,
     RemoteOffsetOutOfRangeError,
 )
-from pylogbroker.formats.compression import CODEC_NAMES
-from pylogbroker.formats.messageset import CODEC_MASK, MessageSet, readEntry
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.model import EARLIEST, LATEST, Place
+from pylogbroker.net.timer import Timer
+from pylogbroker.records.compression import CODEC_NAMES
+from pylogbroker.records.messageset import CODEC_MASK, MessageSet, readEntry
+from pylogbroker.retry import Backoff
+from pylogbroker.types import EARLIEST, LATEST, PartitionId
 
 RETRY_FIRST_MS = 1_000
 RETRY_MAX_MS = 60_000
@@ -84,7 +84,7 @@ def wholeSize(data: bytes, position: int) -> tuple[int, bool]:
     return position, True
 
 
-class Intake:
+class PartitionFetchState:
     """
     One partition, on its way into a stream.
 
@@ -111,7 +111,7 @@ class Intake:
         "told",
     )
 
-    def __init__(self, place: Place, stream: MessageStream, sizeMax: int) -> None:
+    def __init__(self, place: PartitionId, stream: MessageStream, sizeMax: int) -> None:
         self.place = place
         self.stream = stream
         self.offset: int | None = None
@@ -159,7 +159,7 @@ class Fetcher:
         self._settings = settings
         self._counters = counters or ConsumerCounters()
         self._positions = positions
-        self._intakes: OrderedDict[Place, Intake] = OrderedDict()
+        self._intakes: OrderedDict[PartitionId, PartitionFetchState] = OrderedDict()
         self._asking: Deferred[Any] | None = None
         self._backoff = Backoff(random.random)
         self._notBeforeMs = 0.0
@@ -171,12 +171,12 @@ class Fetcher:
         return f"<Fetcher {self._consumer}, {len(self._intakes)} partitions>"
 
     @property
-    def places(self) -> Collection[Place]:
+    def places(self) -> Collection[PartitionId]:
         """What it fetches."""
         return self._intakes.keys()
 
     @property
-    def begunPlaces(self) -> list[Place]:
+    def positionedPartitions(self) -> list[PartitionId]:
         """Those whose positions are known."""
         return [place for place, intake in self._intakes.items() if intake.isBegun]
 
@@ -185,13 +185,15 @@ class Fetcher:
 
     # -- what to fetch
 
-    def add(self, place: Place, stream: MessageStream) -> None:
+    def add(self, place: PartitionId, stream: MessageStream) -> None:
         """Fetch a partition, too, from where it was left. One that is fetched already goes on."""
         if place not in self._intakes and not self._isStopped:
-            intake = self._intakes[place] = Intake(place, stream, self._settings.fetchSize)
+            intake = self._intakes[place] = PartitionFetchState(
+                place, stream, self._settings.fetchSize
+            )
             self._seek(intake, isLost=False)
 
-    def remove(self, places: Collection[Place]) -> None:
+    def remove(self, places: Collection[PartitionId]) -> None:
         """Fetch these no more; what was asked of them is forgotten when it comes, and what is queued now."""
         for place in places:
             intake = self._intakes.pop(place, None)
@@ -200,7 +202,7 @@ class Fetcher:
                     intake.seeking.cancel()
                 intake.stream.drop((place,))
 
-    def readAgain(self, place: Place, offset: int) -> None:
+    def readAgain(self, place: PartitionId, offset: int) -> None:
         """Forget what is queued of a partition, if it is fetched here, and look anew where to begin; if the store says nothing new, there."""
         intake = self._intakes.get(place)
         if intake is not None:
@@ -235,7 +237,7 @@ class Fetcher:
             asking.cancel()
         return self._consumer.close()
 
-    def unreadable(self, place: Place, offset: int, error: PylogbrokerError) -> None:
+    def unreadable(self, place: PartitionId, offset: int, error: PylogbrokerError) -> None:
         """
         The reader could not go on, and has told the application: come back to where that was, later. The second time at the same offset, leave the partition
         alone.
@@ -278,9 +280,9 @@ class Fetcher:
         if due:
             self._timer.start(min(due) - nowMs, self.wake)
 
-    def _choose(self, nowMs: float) -> list[Intake]:
+    def _choose(self, nowMs: float) -> list[PartitionFetchState]:
         """Those whose turn it is, with room for each in its stream."""
-        chosen: list[Intake] = []
+        chosen: list[PartitionFetchState] = []
         size = 0
         for intake in self._intakes.values():
             if (
@@ -299,7 +301,7 @@ class Fetcher:
             self._intakes.move_to_end(intake.place)
         return chosen
 
-    def _ask(self, chosen: list[Intake]) -> None:
+    def _ask(self, chosen: list[PartitionFetchState]) -> None:
         ranges = [
             (each.place.topic, each.place.partition.partition, each.offset or 0, each.sizeMax)
             for each in chosen
@@ -314,7 +316,7 @@ class Fetcher:
             self._unforeseen
         ).addCallback(self._next)
 
-    def _over(self, result: Any, reserved: list[tuple[Intake, int]]) -> Any:
+    def _over(self, result: Any, reserved: list[tuple[PartitionFetchState, int]]) -> Any:
         """What came has taken its room: the room that was kept for it is free."""
         for intake, size in reserved:
             intake.stream.release(size)
@@ -325,7 +327,7 @@ class Fetcher:
         self.wake()
 
     def _answered(
-        self, sets: list[MessageSet], reserved: list[tuple[Intake, int]], begun: float
+        self, sets: list[MessageSet], reserved: list[tuple[PartitionFetchState, int]], begun: float
     ) -> None:
         self._counters.fetches.fetched(self._clock.seconds() - begun)
         self._backoff.succeeded()
@@ -362,7 +364,7 @@ class Fetcher:
 
     # -- what came
 
-    def _take(self, intake: Intake, sizeMax: int, messages: MessageSet) -> bool:
+    def _take(self, intake: PartitionFetchState, sizeMax: int, messages: MessageSet) -> bool:
         """
         What came of one partition.
 
@@ -402,7 +404,9 @@ class Fetcher:
         )
         return True
 
-    def _unfit(self, intake: Intake, data: bytes, sizeMax: int, error: FormatError) -> bool:
+    def _unfit(
+        self, intake: PartitionFetchState, data: bytes, sizeMax: int, error: FormatError
+    ) -> bool:
         """The first entry is not whole, or not good."""
         if (
             isinstance(error, InvalidMessageSizeError)
@@ -438,13 +442,13 @@ class Fetcher:
             self._fail(intake, error)
         return False
 
-    def _fail(self, intake: Intake, error: PylogbrokerError) -> None:
+    def _fail(self, intake: PartitionFetchState, error: PylogbrokerError) -> None:
         """Tell the application, unless it knows, and try again later."""
         intake.retryAt(self._nowMs())
         if self._note(intake, error):
             intake.stream.fail(intake.place, located(error, intake.place, intake.offset or 0))
 
-    def _note(self, intake: Intake, error: PylogbrokerError) -> bool:
+    def _note(self, intake: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
         What is wrong with a partition goes into the log once.
 
@@ -464,7 +468,7 @@ class Fetcher:
 
     # -- where to begin
 
-    def _seek(self, intake: Intake, isLost: bool) -> None:
+    def _seek(self, intake: PartitionFetchState, isLost: bool) -> None:
         """
         Find out where to begin.
 
@@ -475,7 +479,7 @@ class Fetcher:
         seeking = intake.seeking = Deferred.fromCoroutine(self._seekPatiently(intake, lost))
         seeking.addCallbacks(self._sought, self._notSought, callbackArgs=(intake,))
 
-    def _sought(self, _result: None, intake: Intake) -> None:
+    def _sought(self, _result: None, intake: PartitionFetchState) -> None:
         intake.seeking = None
         self.wake()
 
@@ -485,7 +489,7 @@ class Fetcher:
                 "Finding out where to begin failed in a way that nobody foresaw", failure
             )
 
-    async def _seekPatiently(self, intake: Intake, lost: int | None) -> None:
+    async def _seekPatiently(self, intake: PartitionFetchState, lost: int | None) -> None:
         place = intake.place
         while True:
             try:
@@ -502,7 +506,7 @@ class Fetcher:
                 )
             await deferLater(self._clock, waitMs / 1000)
 
-    async def _seekOnce(self, intake: Intake, lost: int | None) -> None:
+    async def _seekOnce(self, intake: PartitionFetchState, lost: int | None) -> None:
         place, policy = intake.place, self._settings.autoOffsetReset
         found = await self._positions.find(place) if lost is None else None
         if found is not None:

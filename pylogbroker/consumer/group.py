@@ -23,7 +23,6 @@ from twisted.internet.interfaces import IReactorCore
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogbroker.blocking.endpoints import brokerEndpoint
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import (
     STREAM_COUNT_MAX,
@@ -33,12 +32,12 @@ from pylogbroker.cluster.subscription import (
 )
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.fetchers import EndpointFor, Fetchers
-from pylogbroker.consumer.looking import TOPIC_SIZE_MAX
+from pylogbroker.consumer.consumedoffsets import Positions
+from pylogbroker.consumer.fetchermanager import EndpointFor, FetcherManager
+from pylogbroker.consumer.groupstate import TOPIC_SIZE_MAX
 from pylogbroker.consumer.member import Member
 from pylogbroker.consumer.offsetstores import IOffsetStore, ZookeeperOffsetStore
-from pylogbroker.consumer.positions import Positions
-from pylogbroker.consumer.rebalance import Share, State
+from pylogbroker.consumer.rebalance import Assignment, State
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import (
     ClosedError,
@@ -49,10 +48,11 @@ from pylogbroker.errors import (
     ZookeeperError,
 )
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.clientfigures import consumerFamilies
+from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.model import Place
+from pylogbroker.net.endpoints import brokerEndpoint
+from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 
@@ -124,7 +124,7 @@ class ConsumerConnector:
             offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group)
         )
         self._isCounting = getattr(offsetStore, "isCounting", False)
-        self._fetchers = Fetchers(
+        self._fetchers = FetcherManager(
             reactor, settings, self._positions, endpointFor, random, self._streamOf, self.consumerId
         )
         self._member = Member(
@@ -179,12 +179,12 @@ class ConsumerConnector:
         return self._member.state is State.OWNING
 
     @property
-    def owned(self) -> Share:
+    def owned(self) -> Assignment:
         """The partitions that this member has now, and the thread of each."""
         return dict(self._member.owned)
 
     @property
-    def positions(self) -> dict[Place, int]:
+    def positions(self) -> dict[PartitionId, int]:
         """What would be committed now: of each partition that this member has and has begun, the next offset of the last message handed out."""
         consumed = self._positions.consumed
         return {place: consumed[place] for place in self._begunPlaces() if place in consumed}
@@ -333,7 +333,7 @@ class ConsumerConnector:
         """
         return Deferred.fromCoroutine(self._commit(self._begunPlaces))
 
-    async def _commit(self, places: Callable[[], Collection[Place]]) -> None:
+    async def _commit(self, places: Callable[[], Collection[PartitionId]]) -> None:
         unsafe = await self._positions.commit(places)
         if unsafe:
             some = ", ".join(str(place) for place in unsafe[:10])
@@ -341,10 +341,10 @@ class ConsumerConnector:
                 f"the positions of {len(unsafe)} partitions were not stored: {some}{' …' if len(unsafe) > 10 else ''}"
             )
 
-    def _begunPlaces(self) -> list[Place]:
-        return self._fetchers.begunPlaces
+    def _begunPlaces(self) -> list[PartitionId]:
+        return self._fetchers.positionedPartitions
 
-    async def _commitSoftly(self, places: Callable[[], Collection[Place]]) -> None:
+    async def _commitSoftly(self, places: Callable[[], Collection[PartitionId]]) -> None:
         try:
             await self._commit(places)
         except CommitFailedError as error:
@@ -353,7 +353,7 @@ class ConsumerConnector:
     def _commitByClock(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._commitSoftly(self._begunPlaces))
 
-    def readAgain(self, place: Place, offset: int) -> None:
+    def readAgain(self, place: PartitionId, offset: int) -> None:
         """
         Forget what is queued of a partition, and hand out what there is from an offset on, once the offset store has answered C{load} anew; until then nothing
         of it is committed. For a partition that this member does not have it does nothing.
@@ -435,7 +435,7 @@ class ConsumerConnector:
     ) -> None:
         await self.shutdown()
 
-    def _streamOf(self, place: Place, thread: str) -> MessageStream:
+    def _streamOf(self, place: PartitionId, thread: str) -> MessageStream:
         index = int(thread.rpartition("-")[2])
         return self._streams[
             "" if isinstance(self._subscription, WildcardSubscription) else place.topic, index

@@ -14,39 +14,39 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.timer import Timer
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import ISubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.fetchers import Fetchers
-from pylogbroker.consumer.looking import Lookout
-from pylogbroker.consumer.owning import Ownership
-from pylogbroker.consumer.positions import Positions
+from pylogbroker.consumer.childwatches import ChildWatches
+from pylogbroker.consumer.consumedoffsets import Positions
+from pylogbroker.consumer.fetchermanager import FetcherManager
+from pylogbroker.consumer.groupstate import GroupStateReader
+from pylogbroker.consumer.partitionowners import PartitionOwners
 from pylogbroker.consumer.rebalance import (
     Answer,
+    Assignment,
     BackOff,
     Claim,
     Claimed,
+    DropAll,
     Effect,
     Failed,
     Fetch,
     Finish,
-    Forget,
-    Look,
+    GroupRead,
+    ReadGroup,
     Rebalance,
     Release,
     Released,
-    Seen,
-    Share,
     State,
 )
-from pylogbroker.consumer.watching import Watches
 from pylogbroker.errors import PylogbrokerError, RebalanceFailedError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
-from pylogbroker.model import Place
+from pylogbroker.net.timer import Timer
+from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.ephemeral import claim
 
-Commit = Callable[[Callable[[], Collection[Place]]], Awaitable[None]]
+Commit = Callable[[Callable[[], Collection[PartitionId]]], Awaitable[None]]
 """Stores the positions of places as well as it can; does not fail."""
 
 
@@ -65,7 +65,7 @@ class Member:
         settings: ConsumerSettings,
         zookeeper: IZookeeper,
         consumerId: str,
-        fetchers: Fetchers,
+        fetchers: FetcherManager,
         positions: Positions,
         commit: Commit,
     ) -> None:
@@ -82,14 +82,14 @@ class Member:
         self._positions = positions
         self._commit = commit
         self._rebalance = Rebalance(consumerId, settings.rebalanceRetryCountMax)
-        self._watches = Watches(zookeeper, self._changed)
-        self._lookout = Lookout(zookeeper, self._watches, groupPaths, consumerId)
-        self._ownership = Ownership(zookeeper, groupPaths, consumerId)
+        self._watches = ChildWatches(zookeeper, self._changed)
+        self._lookout = GroupStateReader(zookeeper, self._watches, groupPaths, consumerId)
+        self._ownership = PartitionOwners(zookeeper, groupPaths, consumerId)
         self._subscription: ISubscription | None = None
         self._work: Deferred[Answer] | None = None
         self._brokenOffCount = 0
         self._registering: Deferred[None] | None = None
-        self._owed: dict[Place, int] = {}  # let go of, and in which session
+        self._owed: dict[PartitionId, int] = {}  # let go of, and in which session
         self._backOffTimer = Timer(clock)
         self._settled: Deferred[None] | None = None
         self._finished: Deferred[None] | None = None
@@ -101,7 +101,7 @@ class Member:
         return self._rebalance.state
 
     @property
-    def owned(self) -> Share:
+    def owned(self) -> Assignment:
         """The partitions that it has now, and the thread of each. Not to be changed."""
         return self._rebalance.owned
 
@@ -161,7 +161,7 @@ class Member:
             self._removeListener()
             if not isSessionOver:
                 try:
-                    await self._ownership.deleteOwn(self._path)
+                    await self._ownership.deleteIfOwned(self._path)
                 except ZookeeperError as error:
                     self._log.warn(
                         "{consumerId} stays registered until its session ends: {error}",
@@ -236,7 +236,7 @@ class Member:
         for effect in effects:
             if self.isHalted and not isinstance(effect, Release | Finish):
                 return  # an application that was told of the effect before has stopped us
-            if isinstance(effect, Look):
+            if isinstance(effect, ReadGroup):
                 self._backOffTimer.stop()
                 self._begin(self._look())
             elif isinstance(effect, Release):
@@ -248,7 +248,7 @@ class Member:
                 isSettled = True
             elif isinstance(effect, BackOff):
                 self._backOff(effect, isSettled)
-            elif isinstance(effect, Forget):
+            elif isinstance(effect, DropAll):
                 self._fetchers.letGo(self._fetchers.places)
                 self._owed.clear()
                 self._backOffTimer.stop()
@@ -316,13 +316,13 @@ class Member:
 
     async def _look(self) -> Answer:
         assert self._subscription is not None
-        return Seen(await self._lookout.look(self._subscription))
+        return GroupRead(await self._lookout.look(self._subscription))
 
-    async def _release(self, share: Share) -> Answer:
+    async def _release(self, share: Assignment) -> Answer:
         if share:
             session = self._zookeeper.session_id
             self._owed.update(
-                {place: session for place in self._fetchers.begunPlaces if place in share}
+                {place: session for place in self._fetchers.positionedPartitions if place in share}
             )
             self._fetchers.letGo(share)
             if self._settings.autoCommit:
@@ -337,7 +337,7 @@ class Member:
             )
         return Released()
 
-    def _owedPlaces(self, share: Share) -> list[Place]:
+    def _owedPlaces(self, share: Assignment) -> list[PartitionId]:
         """
         Those of a share that we have read and let go of, and whose positions may not be stored yet: a release can be broken off, and begun again. Of others the
         position may be an old one, kept from an earlier session; and once the session is over, those who have the partitions now store theirs.
@@ -345,5 +345,5 @@ class Member:
         session = self._zookeeper.session_id
         return [place for place, each in self._owed.items() if each == session and place in share]
 
-    async def _claim(self, share: Share) -> Answer:
+    async def _claim(self, share: Assignment) -> Answer:
         return Claimed(await self._ownership.claim(share))

@@ -17,28 +17,28 @@ from typing import Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from pylogbroker.client.waiting import allOf
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import NoNodeException, OffsetConflictError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 from pylogbroker.zookeeper.ephemeral import write
 
 
 class IOffsetStore(Protocol):
     """
     Keeps, for one group, what to fetch next of each partition. One with an attribute C{isCounting} that is true gets positions in the midst of compressed sets
-    as L{pylogbroker.model.OffsetInSet}s, and gives them back as such.
+    as L{pylogbroker.types.IntraBatchOffset}s, and gives them back as such.
     """
 
-    def load(self, place: Place) -> Deferred[int | None]:
+    def load(self, place: PartitionId) -> Deferred[int | None]:
         """
         @return: fires with an offset, or L{None} when there is none.
         """
         ...
 
-    def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
         @return: fires with those that are safe now; fails only when none could be tried, or with C{CancelledError} when it was cancelled.
         """
@@ -52,13 +52,13 @@ class MemoryOffsetStore:
     @ivar positions: what it has.
     """
 
-    def __init__(self, positions: Mapping[Place, int] | None = None) -> None:
+    def __init__(self, positions: Mapping[PartitionId, int] | None = None) -> None:
         self.positions = dict(positions or {})
 
-    def load(self, place: Place) -> Deferred[int | None]:
+    def load(self, place: PartitionId) -> Deferred[int | None]:
         return succeed(self.positions.get(place))
 
-    def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         self.positions.update(positions)
         return succeed(dict(positions))
 
@@ -81,10 +81,10 @@ class ZookeeperOffsetStore:
         self._zookeeper = zookeeper
         self._paths = GroupPaths(group)
 
-    def load(self, place: Place) -> Deferred[int | None]:
+    def load(self, place: PartitionId) -> Deferred[int | None]:
         return Deferred.fromCoroutine(self._load(place))
 
-    async def _load(self, place: Place) -> int | None:
+    async def _load(self, place: PartitionId) -> int | None:
         path = self._paths.offset(place.topic, place.partition)
         try:
             data, _stat = await self._zookeeper.get(path)
@@ -97,13 +97,13 @@ class ZookeeperOffsetStore:
             )
             return None
 
-    def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         return Deferred.fromCoroutine(self._commit(positions))
 
-    async def _commit(self, positions: Mapping[Place, int]) -> dict[Place, int]:
-        errors: dict[Place, ZookeeperError] = {}
+    async def _commit(self, positions: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+        errors: dict[PartitionId, ZookeeperError] = {}
         left = iter(positions.items())
-        await allOf(
+        await gatherAll(
             [self._writeAll(left, errors) for _lane in range(min(len(positions), WRITE_COUNT_MAX))]
         )
         if errors:
@@ -111,7 +111,7 @@ class ZookeeperOffsetStore:
         return {place: offset for place, offset in positions.items() if place not in errors}
 
     async def _writeAll(
-        self, left: Iterator[tuple[Place, int]], errors: dict[Place, ZookeeperError]
+        self, left: Iterator[tuple[PartitionId, int]], errors: dict[PartitionId, ZookeeperError]
     ) -> None:
         for place, offset in left:
             try:
@@ -123,7 +123,9 @@ class ZookeeperOffsetStore:
             except ZookeeperError as error:
                 errors[place] = error
 
-    def _tell(self, positions: Mapping[Place, int], errors: Mapping[Place, ZookeeperError]) -> None:
+    def _tell(
+        self, positions: Mapping[PartitionId, int], errors: Mapping[PartitionId, ZookeeperError]
+    ) -> None:
         """One line a commit: while ZooKeeper is away all of them fail, again and again."""
         some = [f"{positions[place]} of {place}" for place in islice(errors, TOLD_COUNT_MAX)]
         self._log.warn(
@@ -153,7 +155,7 @@ class SqliteOffsetStore:
         one that it came from may still have messages in hand, or a transaction open; whoever of the two is later gets an L{OffsetConflictError}, rolls its
         transaction back, and joins the group anew. Where C{autooffset.reset} has put the position back, it goes forward from there.
 
-    @ivar isCounting: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.model.OffsetInSet}). A store of your own may do so.
+    @ivar isCounting: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.types.IntraBatchOffset}). A store of your own may do so.
     """
 
     TABLE = "pylogbroker_offsets"
@@ -169,10 +171,10 @@ class SqliteOffsetStore:
         self._connection = connection
         self._group = group
         self._writer = format((random or SystemRandom()).getrandbits(64), "x")
-        self._loaded: dict[Place, _Row] = {}
+        self._loaded: dict[PartitionId, _Row] = {}
         self._anewCount = 0
         self._anew: dict[
-            Place, str
+            PartitionId, str
         ] = {}  # put back while a transaction was open, and the name under which this member writes there since
         if not _ADDED.keys() <= self._columns():
             self._makeTable()
@@ -207,13 +209,13 @@ class SqliteOffsetStore:
         @param nextOffset: a message's, as it came.
         @raise OffsetConflictError: the position is another's by now, or is there already. Roll back.
         """
-        place = Place(topic, partition)
+        place = PartitionId(topic, partition)
         if not self._write(place, nextOffset, isForward=True):
             raise OffsetConflictError(
                 f"{place}: the position {nextOffset} is not stored, since another member has been here, or this one was here already"
             )
 
-    def _write(self, place: Place, offset: int, isForward: bool) -> bool:
+    def _write(self, place: PartitionId, offset: int, isForward: bool) -> bool:
         """Whether the position was as this member knows it, and is the new one now."""
         loaded = self._loaded.get(place)
         anew = self._anew.get(place)
@@ -223,27 +225,27 @@ class SqliteOffsetStore:
             "WHERE (? OR writer GLOB ? OR (offset IS ? AND done IS ? AND writer IS ?)) "
             "AND (? OR (? AND writer IS NOT excluded.writer) OR excluded.offset > offset OR (excluded.offset = offset AND excluded.done > done))",
             (
-                self._group, place.topic, *place.partition, int(offset), doneCountOf(offset), anew or self._writer,
+                self._group, place.topic, *place.partition, int(offset), consumedCount(offset), anew or self._writer,
                 loaded is None, f"{self._writer}*", *(loaded or _NO_ROW), not isForward, anew is not None,
             ),
         )  # fmt: skip
         return cursor.rowcount > 0
 
-    def _row(self, place: Place) -> _Row:
+    def _row(self, place: PartitionId) -> _Row:
         row: _Row | None = self._connection.execute(
             f'SELECT offset, done, writer FROM {self.TABLE} WHERE "group" = ? AND topic = ? AND broker = ? AND "partition" = ?',
             (self._group, place.topic, *place.partition),
         ).fetchone()
         return row or _NO_ROW
 
-    def load(self, place: Place) -> Deferred[int | None]:
+    def load(self, place: PartitionId) -> Deferred[int | None]:
         self._loaded[place] = offset, doneCount, _writer = self._row(place)
         self._anew.pop(place, None)
         return succeed(
-            OffsetInSet(offset, doneCount) if offset is not None and doneCount else offset
+            IntraBatchOffset(offset, doneCount) if offset is not None and doneCount else offset
         )
 
-    def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
         In a transaction of its own; for starting positions. What the application has open is not committed by this, it fails. Where a position is put back
         then, the first that the application stores may be in front of what is there; by the name in the row it is seen whether that was undone.
@@ -253,7 +255,7 @@ class SqliteOffsetStore:
                 offset, doneCount, _writer = self._row(place)
                 if offset is not None and (offset, doneCount or 0) > (
                     position,
-                    doneCountOf(position),
+                    consumedCount(position),
                 ):
                     self._anewCount += 1
                     self._anew[place] = f"{self._writer}-{self._anewCount}"

@@ -11,18 +11,18 @@ says is its own, or tries again; an event is never lost, however the times fall.
   ============ ================================ ================================== ================== ===================
   state        on                               effect                             then               failed
   ============ ================================ ================================== ================== ===================
-  idle         started                          L{Look}                            looking
-  looking      L{Seen}, the same as owned       L{Fetch}                           owning             back off
-  looking      L{Seen}, another share           L{Release} what is another's       releasing          back off
+  idle         started                          L{ReadGroup}                            looking
+  looking      L{GroupRead}, the same as owned       L{Fetch}                           owning             back off
+  looking      L{GroupRead}, another share           L{Release} what is another's       releasing          back off
   releasing    L{Released}                      L{Claim} what is new               claiming           back off
   claiming     L{Claimed}, all                  L{Fetch}                           owning             back off
   claiming     L{Claimed}, not all              L{Release} what was claimed        yielding           back off
   claiming     L{Claimed}, not all, once more   L{Fetch} what there is, L{BackOff} waiting
   yielding     L{Released}                      L{BackOff}                         waiting            back off
-  waiting      woken, changed, connected        L{Look}                            looking
-  owning       changed                          L{Look}                            looking
-  any          expired                          L{Forget}                          suspended
-  suspended    connected                        L{Look}                            looking
+  waiting      woken, changed, connected        L{ReadGroup}                            looking
+  owning       changed                          L{ReadGroup}                            looking
+  any          expired                          L{DropAll}                          suspended
+  suspended    connected                        L{ReadGroup}                            looking
   any          stopped                          L{Release} all                     stopping
   stopping     L{Released}, failed              L{Finish}                          stopped            stopped
   ============ ================================ ================================== ================== ===================
@@ -47,13 +47,13 @@ from typing import NamedTuple
 from pylogbroker.cluster.assignment import assign
 from pylogbroker.cluster.subscription import ISubscription
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 
 BACKOFF_FACTOR_MAX = 10
 """How many times the back-off time a member waits at the most, after many failures."""
 
 
-class View(NamedTuple):
+class GroupState(NamedTuple):
     """
     What a member saw in ZooKeeper.
 
@@ -67,7 +67,7 @@ class View(NamedTuple):
     brokers: Mapping[int, BrokerRegistration]
 
 
-Share = dict[Place, str]
+Assignment = dict[PartitionId, str]
 """Places, and which of the member's threads each belongs to."""
 
 
@@ -75,10 +75,10 @@ Share = dict[Place, str]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A L{Look} was answered."""
+class GroupRead:
+    """A L{ReadGroup} was answered."""
 
-    view: View
+    view: GroupState
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Claimed:
     @ivar places: those that are ours now; the others are somebody else's.
     """
 
-    places: frozenset[Place]
+    places: frozenset[PartitionId]
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ class Failed:
     reason: str
 
 
-Answer = Seen | Released | Claimed | Failed
+Answer = GroupRead | Released | Claimed | Failed
 
 
 # -- effects ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Look:
+class ReadGroup:
     """Watch and read the group and the cluster."""
 
 
@@ -123,14 +123,14 @@ class Release:
     @ivar share: which; may be empty.
     """
 
-    share: Share = field(default_factory=dict)
+    share: Assignment = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Claim:
     """Make owner nodes."""
 
-    share: Share
+    share: Assignment
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Fetch:
     @ivar brokers: where the brokers are; some may be missing.
     """
 
-    share: Share
+    share: Assignment
     brokers: Mapping[int, BrokerRegistration]
 
 
@@ -160,7 +160,7 @@ class BackOff:
 
 
 @dataclass(frozen=True)
-class Forget:
+class DropAll:
     """The session is over, and with it all owner nodes: stop fetching. Positions are kept. Answers to earlier effects count no more."""
 
 
@@ -169,7 +169,7 @@ class Finish:
     """All is let go."""
 
 
-Effect = Look | Release | Claim | Fetch | BackOff | Forget | Finish
+Effect = ReadGroup | Release | Claim | Fetch | BackOff | DropAll | Finish
 
 
 class State(Enum):
@@ -179,7 +179,7 @@ class State(Enum):
     LOOKING = "looking"
     RELEASING = "releasing"
     CLAIMING = "claiming"
-    YIELDING = "yielding"
+    RELEASING_PARTIAL = "yielding"
     WAITING = "waiting"
     OWNING = "owning"
     SUSPENDED = "suspended"
@@ -200,12 +200,12 @@ class Rebalance:
         @param retryCountMax: failures in a row after which the waiting grows.
         """
         self.state = State.IDLE
-        self.owned: Share = {}
+        self.owned: Assignment = {}
         self._consumerId = consumerId
         self._retryCountMax = retryCountMax
-        self._wanted: Share = {}
-        self._releasing: Share = {}
-        self._doubtful: Share = {}  # ours in ZooKeeper, perhaps: a claim or a release was not answered; not fetched
+        self._wanted: Assignment = {}
+        self._releasing: Assignment = {}
+        self._doubtful: Assignment = {}  # ours in ZooKeeper, perhaps: a claim or a release was not answered; not fetched
         self._brokers: Mapping[int, BrokerRegistration] = {}
         self._changed = False
         self._attempt = 0
@@ -242,7 +242,7 @@ class Rebalance:
             {},
             False,
         )
-        return [Forget()]
+        return [DropAll()]
 
     def connected(self) -> list[Effect]:
         """ZooKeeper can be asked again, and the member is registered in the session of now."""
@@ -283,13 +283,13 @@ class Rebalance:
             self._doubtful.update(self._releasing)
             self._dropReleased()
             return self._backOff(answer.reason)
-        if self.state is State.LOOKING and isinstance(answer, Seen):
+        if self.state is State.LOOKING and isinstance(answer, GroupRead):
             return self._seen(answer.view)
         if self.state is State.RELEASING and isinstance(answer, Released):
             return self._released()
         if self.state is State.CLAIMING and isinstance(answer, Claimed):
             return self._claimed(answer.places)
-        if self.state is State.YIELDING and isinstance(answer, Released):
+        if self.state is State.RELEASING_PARTIAL and isinstance(answer, Released):
             self._dropReleased()
             return (
                 self._look()
@@ -302,10 +302,10 @@ class Rebalance:
 
     def _look(self) -> list[Effect]:
         self.state, self._changed = State.LOOKING, False
-        return [Look()]
+        return [ReadGroup()]
 
-    def _seen(self, view: View) -> list[Effect]:
-        share = shareOf(self._consumerId, view)
+    def _seen(self, view: GroupState) -> list[Effect]:
+        share = computeAssignment(self._consumerId, view)
         if share is None:
             return self._backOff("this member is not registered")
         self._wanted, self._brokers = share, view.brokers
@@ -317,7 +317,7 @@ class Rebalance:
             {place: thread for place, thread in held.items() if share.get(place) != thread},
         )
 
-    def _release(self, state: State, share: Share) -> list[Effect]:
+    def _release(self, state: State, share: Assignment) -> list[Effect]:
         self.state, self._releasing = state, share
         return [Release(dict(share))]
 
@@ -334,7 +334,7 @@ class Rebalance:
         }
         self._releasing = {}
 
-    def _claimed(self, places: frozenset[Place]) -> list[Effect]:
+    def _claimed(self, places: frozenset[PartitionId]) -> list[Effect]:
         before = dict(self.owned)
         self.owned.update(
             {place: thread for place, thread in self._wanted.items() if place in places}
@@ -350,7 +350,7 @@ class Rebalance:
             )
         # Those that we had stay ours. The new ones are given up together, so that members who saw different things do not hold each other up.
         return self._release(
-            State.YIELDING,
+            State.RELEASING_PARTIAL,
             {place: thread for place, thread in self.owned.items() if place not in before},
         )
 
@@ -370,7 +370,7 @@ class Rebalance:
         return [BackOff(factor, self._attempt, reason)]
 
 
-def shareOf(consumerId: str, view: View) -> Share | None:
+def computeAssignment(consumerId: str, view: GroupState) -> Assignment | None:
     """
     What of the cluster is a member's.
 
@@ -382,12 +382,12 @@ def shareOf(consumerId: str, view: View) -> Share | None:
         member: subscription.streamCounts(view.topics)
         for member, subscription in view.members.items()
     }
-    share: Share = {}
+    share: Assignment = {}
     for topic in counts[consumerId]:
         threadCounts = {
             member: wanted[topic] for member, wanted in counts.items() if topic in wanted
         }
         for thread, partitions in assign(view.topics.get(topic, ()), threadCounts).items():
             if thread.rpartition("-")[0] == consumerId:
-                share.update({Place(topic, partition): thread for partition in partitions})
+                share.update({PartitionId(topic, partition): thread for partition in partitions})
     return share

@@ -15,7 +15,7 @@ An error of one partition comes out of the stream once, in its turn, as an excep
 checksums of all entries but the first, and what is inside wrappers, is found when it is read; then what is queued behind it is forgotten, since order counts,
 and the fetcher is told. What the application's decoder raises comes out, too, and the stream goes on behind that message.
 
-Ways to read, of which an application takes one: C{async for}, message by message, or list by list (L{MessageStream.chunks}); L{MessageStream.deliverTo}, where
+Ways to read, of which an application takes one: C{async for}, message by message, or list by list (L{MessageStream.chunks}); L{MessageStream.pipeTo}, where
 the receiver pushes back; and L{MessageStream.blocking}, for a plain thread.
 """
 
@@ -38,9 +38,9 @@ from pylogbroker.errors import (
     FormatError,
     PylogbrokerError,
 )
-from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.model import BrokerPartition, Place, doneCountOf
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.types import BrokerPartition, PartitionId, consumedCount
 
 CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20
@@ -76,13 +76,13 @@ class Chunk(NamedTuple):
     @ivar end: the offset behind its last whole entry.
     """
 
-    place: Place
+    place: PartitionId
     messages: MessageSet
     size: int
     end: int
 
 
-class Ahead(NamedTuple):
+class PolledBatch(NamedTuple):
     """
     Messages that were taken, and whose positions have not moved yet: whoever has done something with them says so (L{MessageStream.done}), and then takes
     more.
@@ -95,34 +95,34 @@ class Ahead(NamedTuple):
 
     messages: list[ConsumedMessage]
     error: Exception | None
-    positions: dict[Place, int]
+    positions: dict[PartitionId, int]
     epoch: int
 
 
 class _Fault(NamedTuple):
     """An error of a partition, in its turn."""
 
-    place: Place
+    place: PartitionId
     error: PylogbrokerError
 
 
 class _Jump(NamedTuple):
     """From here on, the partition goes on elsewhere."""
 
-    place: Place
+    place: PartitionId
     offset: int
 
 
 def _left(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
     """What a reader at a position, which may be in the midst of the first set, has not had."""
-    doneCount = doneCountOf(position) if position == messages.baseOffset else 0
+    doneCount = consumedCount(position) if position == messages.baseOffset else 0
     return dropwhile(
-        lambda each: each[1] == position and 0 < doneCountOf(each[1]) <= doneCount,
+        lambda each: each[1] == position and 0 < consumedCount(each[1]) <= doneCount,
         messages.counted(),
     )
 
 
-def located(error: PylogbrokerError, place: Place, offset: int) -> PylogbrokerError:
+def located(error: PylogbrokerError, place: PartitionId, offset: int) -> PylogbrokerError:
     """The same error, whose text says where that is."""
     if isinstance(error, FormatError):
         return type(error)(f"{place} at offset {offset}: {error.reason}", error.position)
@@ -141,7 +141,7 @@ class MessageStream:
         self,
         name: str,
         clock: Any,
-        positions: dict[Place, int],
+        positions: dict[PartitionId, int],
         gotRoom: Callable[[], None],
         *,
         decode: Callable[[bytes], Any] | None = None,
@@ -150,9 +150,9 @@ class MessageStream:
         chunkCountMax: int = CHUNK_COUNT_MAX,
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
-        unreadable: Callable[[Place, int, PylogbrokerError], None] = lambda place, offset, error: (
-            None
-        ),
+        unreadable: Callable[
+            [PartitionId, int, PylogbrokerError], None
+        ] = lambda place, offset, error: None,
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
@@ -162,12 +162,12 @@ class MessageStream:
         @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault, and what is wrong.
         @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
         @param isShallow: whether wrappers are handed out as they are.
-        @param isCounting: whether positions in the midst of a compressed set are L{pylogbroker.model.OffsetInSet}s; who comes back to one begins behind the
+        @param isCounting: whether positions in the midst of a compressed set are L{pylogbroker.types.IntraBatchOffset}s; who comes back to one begins behind the
             messages that are done. Otherwise a position there is the set's beginning.
         @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
-        self.positions: MutableMapping[Place, int] = positions
+        self.positions: MutableMapping[PartitionId, int] = positions
         self.isEnded = False
         self._clock = clock
         self._gotRoom = gotRoom
@@ -182,11 +182,11 @@ class MessageStream:
         self._queue: deque[Chunk | _Fault | _Jump] = deque()
         self._chunkCount = self._size = 0  # of chunks that are queued, and of the room that is kept
         self._epoch = 0  # how often something was dropped, or moved elsewhere
-        self._droppedAt: dict[Place, int] = {}
-        self._movedAt: dict[Place, tuple[int, int]] = {}  # and to which offset
-        self._place: Place | None = None
+        self._droppedAt: dict[PartitionId, int] = {}
+        self._movedAt: dict[PartitionId, tuple[int, int]] = {}  # and to which offset
+        self._place: PartitionId | None = None
         self._current: Iterator[ConsumedMessage] | None = None
-        self._untold: tuple[Exception, Ahead] | None = (
+        self._untold: tuple[Exception, PolledBatch] | None = (
             None  # an error behind a list that was handed out, and what moves with it
         )
         self._reader: Deferred[None] | None = None
@@ -229,13 +229,13 @@ class MessageStream:
             self._queue.append(chunk)
             self._wake()
 
-    def fail(self, place: Place, error: PylogbrokerError) -> None:
+    def fail(self, place: PartitionId, error: PylogbrokerError) -> None:
         """Let the reader know, in turn, that a partition cannot be read on."""
         if not self.isEnded:
             self._queue.append(_Fault(place, error))
             self._wake()
 
-    def jump(self, place: Place, offset: int) -> None:
+    def jump(self, place: PartitionId, offset: int) -> None:
         """The partition goes on at another offset, once what is queued of it is read."""
         if self._place == place or any(each.place == place for each in self._queue):
             self._queue.append(_Jump(place, offset))
@@ -247,7 +247,7 @@ class MessageStream:
             )  # first, for a thread that moves the position at the same time, and looks here then
             self.positions[place] = offset
 
-    def drop(self, places: Collection[Place]) -> None:
+    def drop(self, places: Collection[PartitionId]) -> None:
         """Forget what is queued of some partitions. What was handed out stays handed out."""
         self._epoch += 1
         self._droppedAt.update(dict.fromkeys(places, self._epoch))
@@ -304,14 +304,14 @@ class MessageStream:
                 return message
             return message._replace(value=self._decode(message.value))
 
-    def takeAhead(self, countMax: int) -> Ahead:
+    def poll(self, countMax: int) -> PolledBatch:
         """
         Take messages that are there now, and leave the positions of their partitions where they are, so that no commit gets ahead of what is done with them.
 
         @param countMax: of messages; there are less of them, or none, if no more are there, or if an error is in their way.
         """
         positions = self.positions
-        moved: dict[Place, int] = {}
+        moved: dict[PartitionId, int] = {}
         messages: list[ConsumedMessage] = []
         error: Exception | None = None
         self.positions = ChainMap(moved, positions)
@@ -322,13 +322,13 @@ class MessageStream:
             error = reason
         finally:
             self.positions = positions
-        places = {Place(each.topic, each.partition) for each in messages}
+        places = {PartitionId(each.topic, each.partition) for each in messages}
         if messages and error is not None:
-            return Ahead(messages, error, moved, self._epoch)
+            return PolledBatch(messages, error, moved, self._epoch)
         positions.update({place: offset for place, offset in moved.items() if place not in places})
-        return Ahead(messages, error, {place: moved[place] for place in places}, self._epoch)
+        return PolledBatch(messages, error, {place: moved[place] for place in places}, self._epoch)
 
-    def done(self, ahead: Ahead) -> None:
+    def done(self, ahead: PolledBatch) -> None:
         """
         All that was taken is done with: their positions move, but not those of partitions that were dropped since, which are their next owner's, nor those that
         go on elsewhere since.
@@ -337,7 +337,7 @@ class MessageStream:
             if not self.wasDropped(place, ahead.epoch) and self.movedTo(place, ahead.epoch) is None:
                 self.positions[place] = offset
 
-    def handOut(self, ahead: Ahead) -> None:
+    def deliver(self, ahead: PolledBatch) -> None:
         """
         The messages that were taken are handed out: positions move behind them, and no further before an error behind them is told. Whoever reads on is told
         first, in whatever way that is.
@@ -346,7 +346,7 @@ class MessageStream:
             self.done(
                 ahead._replace(
                     positions={
-                        Place(each.topic, each.partition): each.nextOffset
+                        PartitionId(each.topic, each.partition): each.nextOffset
                         for each in ahead.messages
                     }
                 )
@@ -355,11 +355,11 @@ class MessageStream:
         else:
             self.done(ahead)
 
-    def wasDropped(self, place: Place, epoch: int) -> bool:
+    def wasDropped(self, place: PartitionId, epoch: int) -> bool:
         """Whether a partition was dropped since then."""
         return self._droppedAt.get(place, 0) > epoch
 
-    def movedTo(self, place: Place, epoch: int) -> int | None:
+    def movedTo(self, place: PartitionId, epoch: int) -> int | None:
         """Where a partition goes on since then that was not read on; L{None} for one that was."""
         movedAt, offset = self._movedAt.get(place, (0, 0))
         return offset if movedAt > epoch else None
@@ -453,7 +453,7 @@ class MessageStream:
             if self._reader is reader:
                 self._reader = None
 
-    def chunks(self, countMax: int = CHUNK_MESSAGE_COUNT_MAX) -> Chunks:
+    def chunks(self, countMax: int = CHUNK_MESSAGE_COUNT_MAX) -> BatchIterator:
         """
         An asynchronous iterator over lists of messages: as many as are there, and at least one.
 
@@ -462,9 +462,9 @@ class MessageStream:
         """
         if countMax < 1:
             raise ValueError(f"{countMax} messages at a time: at least 1 is possible")
-        return Chunks(self, countMax)
+        return BatchIterator(self, countMax)
 
-    def deliverTo(self, receiver: Any) -> Deferred[None]:
+    def pipeTo(self, receiver: Any) -> Deferred[None]:
         """
         Push messages into a receiver.
 
@@ -497,7 +497,7 @@ class MessageStream:
         return BlockingIterator(self, reactor, self._timeoutMs)
 
 
-class Chunks:
+class BatchIterator:
     """
     An asynchronous iterator over lists of messages.
 
@@ -509,7 +509,7 @@ class Chunks:
         self._stream = stream
         self._countMax = countMax
 
-    def __aiter__(self) -> Chunks:
+    def __aiter__(self) -> BatchIterator:
         return self
 
     async def __anext__(self) -> list[ConsumedMessage]:
@@ -522,8 +522,8 @@ class Chunks:
         """
         stream = self._stream
         while True:
-            ahead = stream.takeAhead(self._countMax)
-            stream.handOut(ahead)
+            ahead = stream.poll(self._countMax)
+            stream.deliver(ahead)
             if ahead.messages:
                 return ahead.messages
             if ahead.error is not None:
@@ -635,10 +635,10 @@ class BlockingIterator:
         self._reactor = reactor
         self._timeoutMs = timeoutMs
         self._batchCountMax = batchCountMax
-        self._batch: deque[tuple[ConsumedMessage, Place, int] | Exception] = (
+        self._batch: deque[tuple[ConsumedMessage, PartitionId, int] | Exception] = (
             deque()
         )  # each with where its partition's position moves
-        self._ahead = Ahead([], None, {}, 0)
+        self._ahead = PolledBatch([], None, {}, 0)
 
     def __iter__(self) -> BlockingIterator:
         return self
@@ -668,27 +668,27 @@ class BlockingIterator:
         raise StopIteration
 
     def _fetch(self) -> None:
-        answers: queue.SimpleQueue[Ahead] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[PolledBatch] = queue.SimpleQueue()
         self._reactor.callFromThread(self._begin, answers)
         self._ahead = ahead = answers.get()
         ends = (
             dict(ahead.positions) if ahead.error is None else {}
         )  # what an error is about is behind its partition's position only when that was told
         for message in reversed(ahead.messages):
-            place = Place(message.topic, message.partition)
+            place = PartitionId(message.topic, message.partition)
             self._batch.appendleft((message, place, ends.pop(place, message.nextOffset)))
         if ahead.error is not None:
             self._batch.append(ahead.error)
 
-    def _begin(self, answers: queue.SimpleQueue[Ahead]) -> None:
+    def _begin(self, answers: queue.SimpleQueue[PolledBatch]) -> None:
         """On the reactor's thread: the other thread has had all of its batch; what came behind the last message of a partition counts now, too."""
         self._stream.done(self._ahead)
         self._collect(answers)
 
-    def _collect(self, answers: queue.SimpleQueue[Ahead]) -> None:
+    def _collect(self, answers: queue.SimpleQueue[PolledBatch]) -> None:
         """What there is, or else the next thing that comes. The positions of what is in the batch are the other thread's to move."""
         stream = self._stream
-        ahead = stream.takeAhead(self._batchCountMax)
+        ahead = stream.poll(self._batchCountMax)
         if ahead.messages or ahead.error is not None or stream.isEnded:
             answers.put(ahead)
             return

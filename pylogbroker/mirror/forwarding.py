@@ -20,10 +20,10 @@ from twisted.logger import Logger
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
-from pylogbroker.mirror.ledger import Ledger
-from pylogbroker.mirror.routes import Batch, Route
+from pylogbroker.mirror.offsettracker import OffsetTracker
+from pylogbroker.mirror.pipeline import Batch, PartitionPipeline
 from pylogbroker.mirror.target import Target
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 
 TURN_COUNT_MAX = 2_000
 """Messages that are taken in one turn of the reactor."""
@@ -35,7 +35,7 @@ ROUTE_COUNT_MAX = 1_000
 """Routes that are kept without need."""
 
 
-class _Growing:
+class _OpenBatch:
     """A batch that is being filled."""
 
     __slots__ = ("ends", "isWhole", "nextOffset", "payloads", "size", "start")
@@ -65,11 +65,11 @@ class Forwarder:
         random: Callable[[], float],
         stream: MessageStream,
         target: Target,
-        ledger: Ledger,
+        ledger: OffsetTracker,
         counters: MirrorCounters,
-        home: Callable[[Place], BrokerPartition | None],
+        home: Callable[[PartitionId], BrokerPartition | None],
         origin: Mapping[str, str],
-        readAgain: Callable[[Place, int], None],
+        readAgain: Callable[[PartitionId, int], None],
     ) -> None:
         """
         @param random: numbers from 0 up to, not including, 1.
@@ -87,8 +87,8 @@ class Forwarder:
         self._home = home
         self._origin = origin
         self._readAgain = readAgain
-        self._resumed: dict[Place, int] = {}  # where those go on that were stuck
-        self._routes: dict[Place, Route] = {}
+        self._resumed: dict[PartitionId, int] = {}  # where those go on that were stuck
+        self._routes: dict[PartitionId, PartitionPipeline] = {}
         self._isStopped = False
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class Forwarder:
 
     def _takeTurn(self, first: ConsumedMessage) -> None:
         """Take what there is. Nothing may come in between, and what was taken is handed on, whatever happens."""
-        growing: dict[Place, _Growing] = {}
+        growing: dict[PartitionId, _OpenBatch] = {}
         try:
             self._fill(growing, first)
         finally:
@@ -137,12 +137,14 @@ class Forwarder:
                 if batch.payloads:
                     self._handOn(place, batch)
 
-    def _fill(self, growing: dict[Place, _Growing], message: ConsumedMessage | None) -> None:
+    def _fill(
+        self, growing: dict[PartitionId, _OpenBatch], message: ConsumedMessage | None
+    ) -> None:
         """Take messages into batches; those that are full are handed on."""
         stream, target = self._stream, self._target
         countMax, sizeMax = target.batchCountMax, target.batchSizeMax
-        place: Place | None = None
-        batch = _Growing(None)
+        place: PartitionId | None = None
+        batch = _OpenBatch(None)
         for count in range(TURN_COUNT_MAX):
             if count:
                 message = stream.take()
@@ -150,14 +152,14 @@ class Forwarder:
                 return
             payload, topic, partition, nextOffset = message
             if place is None or partition != place.partition or topic != place.topic:
-                place = Place(topic, partition)
+                place = PartitionId(topic, partition)
                 found = growing.get(place)
                 if found is None:
-                    found = growing[place] = _Growing(self._ledger.handed(place))
+                    found = growing[place] = _OpenBatch(self._ledger.handed(place))
                 batch = found
             size = len(payload)
             if batch.payloads and batch.size + size > sizeMax:
-                full, batch = batch, _Growing(batch.nextOffset)
+                full, batch = batch, _OpenBatch(batch.nextOffset)
                 growing[place] = batch
                 self._handOn(place, full)
             batch.payloads.append(payload)
@@ -166,13 +168,13 @@ class Forwarder:
             batch.isWhole = batch.nextOffset is not None and nextOffset != batch.nextOffset
             batch.nextOffset = nextOffset
             if len(batch.payloads) >= countMax:
-                full, batch = batch, _Growing(nextOffset)
+                full, batch = batch, _OpenBatch(nextOffset)
                 growing[place] = batch
                 self._handOn(place, full)
                 if not target.room.isReady:
                     return
 
-    def _handOn(self, place: Place, growing: _Growing) -> None:
+    def _handOn(self, place: PartitionId, growing: _OpenBatch) -> None:
         count, size = len(growing.payloads), growing.size
         assert growing.nextOffset is not None
         start = (
@@ -192,7 +194,7 @@ class Forwarder:
             self._tidy(place)
 
         def stuck() -> None:
-            if self._ledger.forgetBehind(place, entry):
+            if self._ledger.discardAfter(place, entry):
                 again = (
                     entry.nextOffset or 0
                 )  # a source that has begun anew meanwhile is read from there on
@@ -208,7 +210,7 @@ class Forwarder:
             Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten)
         )
 
-    def _route(self, place: Place) -> Route:
+    def _route(self, place: PartitionId) -> PartitionPipeline:
         route = self._routes.get(place)
         if route is None:
             target = self._target
@@ -222,12 +224,12 @@ class Forwarder:
                     return fail(error)
                 return target.send(place.topic, payloads, home)
 
-            route = self._routes[place] = Route(
+            route = self._routes[place] = PartitionPipeline(
                 place, self._clock, self._random, send, self._counters, self._origin
             )
         return route
 
-    def _tidy(self, place: Place) -> None:
+    def _tidy(self, place: PartitionId) -> None:
         if len(self._routes) > ROUTE_COUNT_MAX and self._routes[place].isIdle:
             del self._routes[place]
 

@@ -2,7 +2,7 @@
 A source's stored offsets: only what the target has confirmed.
 
 A consumer commits where it is, which is what it has handed out. This store stands between it and the one where offsets really are kept (ZooKeeper), and
-stores what the L{pylogbroker.mirror.ledger.Ledger} says instead. It waits a moment for what is under way, so that a partition that goes to another mirror goes
+stores what the L{pylogbroker.mirror.offsettracker.Ledger} says instead. It waits a moment for what is under way, so that a partition that goes to another mirror goes
 with all that was read of it; when the target does not confirm in time, less is stored, and that comes again.
 
 A partition is read from when its offset was loaded; so that is where it is taken over, too (C{taken}).
@@ -16,8 +16,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004
 
 from pylogbroker.consumer.offsetstores import IOffsetStore
-from pylogbroker.mirror.ledger import Ledger
-from pylogbroker.model import Place
+from pylogbroker.mirror.offsettracker import OffsetTracker
+from pylogbroker.types import PartitionId
 
 PATIENCE_MS = 5_000
 """How long a commit waits for what is under way."""
@@ -32,9 +32,9 @@ class ConfirmedOffsetStore:
         self,
         clock: Any,
         store: IOffsetStore,
-        ledger: Ledger,
-        taken: Callable[[Place], Awaitable[None]],
-        committed: Callable[[Mapping[Place, int]], None] = lambda offsets: None,
+        ledger: OffsetTracker,
+        taken: Callable[[PartitionId], Awaitable[None]],
+        committed: Callable[[Mapping[PartitionId, int]], None] = lambda offsets: None,
         patienceMs: int = PATIENCE_MS,
     ) -> None:
         """
@@ -49,11 +49,11 @@ class ConfirmedOffsetStore:
         self._committed = committed
         self._patienceMs = patienceMs
 
-    def load(self, place: Place) -> Deferred[int | None]:
+    def load(self, place: PartitionId) -> Deferred[int | None]:
         """Where to begin, when all that is still under way of an earlier time is confirmed. (Else it would be sent twice.)"""
         return Deferred.fromCoroutine(self._load(place))
 
-    async def _load(self, place: Place) -> int | None:
+    async def _load(self, place: PartitionId) -> int | None:
         await self._ledger.settled([place])
         self._ledger.takeOver(place)
         await self._taken(place)
@@ -61,11 +61,11 @@ class ConfirmedOffsetStore:
         self._ledger.begin(place, offset)
         return offset
 
-    def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """Store what is confirmed of them; what that was is the answer."""
         return Deferred.fromCoroutine(self._commit(positions))
 
-    async def _commit(self, positions: Mapping[Place, int]) -> dict[Place, int]:
+    async def _commit(self, positions: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         settled = self._ledger.settled(positions)
         if not settled.called:
             try:

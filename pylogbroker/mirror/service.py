@@ -20,9 +20,9 @@ from twisted.python.failure import Failure
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
-from pylogbroker.metrics.mirrorfigures import mirrorFamilies
+from pylogbroker.metrics.mirrormetrics import mirrorFamilies
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.mirror.source import Source
+from pylogbroker.mirror.sourcecluster import SourceCluster
 from pylogbroker.mirror.target import Target
 
 TELL_SECONDS = 60
@@ -33,7 +33,7 @@ class MirrorService(Service):
     One mirror, started once and stopped once.
 
     @ivar counters: a L{MirrorCounters}.
-    @ivar sources: a L{Source} for each cluster that is mirrored.
+    @ivar sources: a L{SourceCluster} for each cluster that is mirrored.
     @ivar target: the L{Target}.
     """
 
@@ -57,7 +57,7 @@ class MirrorService(Service):
         self.counters = MirrorCounters()
         self.target = Target(reactor, settings.producer, settings.producerCount, targetZookeeper)
         self.sources = [
-            Source(
+            SourceCluster(
                 reactor, consumer, settings.topics, settings.streamCount, self.target, self.counters, settings.isKeeping,
                 None if sourceZookeepers is None else lambda index=index: sourceZookeepers(index),  # type: ignore[misc]
             )

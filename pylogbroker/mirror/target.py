@@ -16,20 +16,25 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.blocking.endpoints import brokerEndpoint
-from pylogbroker.client.consumers import Consumers
-from pylogbroker.client.discovery import Broker, IDiscovery, ZookeeperDiscovery, openedDiscovery
-from pylogbroker.client.registries import Registries
+from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.consumerpool import ConsumerPool
+from pylogbroker.client.discovery import (
+    BrokerNode,
+    IDiscovery,
+    ZookeeperDiscovery,
+    connectDiscovery,
+)
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.client.waiting import outcomes
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.mirror.waiting import Patience, untilDone
-from pylogbroker.model import LATEST, BrokerPartition
+from pylogbroker.mirror.retry import RetryPolicy, retryForever
+from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.net.endpoints import brokerEndpoint
+from pylogbroker.producer.inflight import InFlightLimiter
 from pylogbroker.producer.producer import Producer, ProducerData
-from pylogbroker.producer.queue import Queue
+from pylogbroker.types import LATEST, BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 PROVIDE_MS_MAX = 10_000
@@ -49,7 +54,7 @@ class _Shared:
         self._discovery = discovery
 
     @property
-    def brokers(self) -> Mapping[int, Broker]:
+    def brokers(self) -> Mapping[int, BrokerNode]:
         return self._discovery.brokers
 
     def start(self) -> Deferred[None]:
@@ -106,11 +111,11 @@ class Target:
         self._discovery: ZookeeperDiscovery | None = None
         self._producers: list[Producer] = []
         self._turn = 0
-        self._askers = Consumers(
+        self._askers = ConsumerPool(
             reactor, settings.timeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
         )
         self._known: dict[tuple[str, BrokerPartition], int] = {}
-        self.room = Queue(
+        self.room = InFlightLimiter(
             reactor,
             producerCount * settings.queueCountMax,
             producerCount * settings.queueSizeMax,
@@ -146,8 +151,10 @@ class Target:
     async def connect(self) -> None:
         """Find it, however long it takes."""
         if self._settings.zookeeperServers:
-            patience = Patience(self._reactor, SystemRandom().random, f"{self!r} is not there yet")
-            await untilDone(self._find, patience)
+            patience = RetryPolicy(
+                self._reactor, SystemRandom().random, f"{self!r} is not there yet"
+            )
+            await retryForever(self._find, patience)
         # The room is smaller than any one producer's queue; so that nothing is ever refused there.
         own = replace(
             self._settings,
@@ -165,14 +172,14 @@ class Target:
         zookeeper = self._makeZookeeper()
         settings, random = self._settings, SystemRandom().random
         timeoutMs, retryCount = settings.zookeeperConnectTimeoutMs, settings.zookeeperReadRetryCount
-        self._discovery = await openedDiscovery(
+        self._discovery = await connectDiscovery(
             self._reactor, zookeeper, timeoutMs, readRetryCount=retryCount, random=random
         )
         self._zookeeper = zookeeper
 
     async def close(self) -> None:
         """Close everything; what is under way is unknown then."""
-        await outcomes([producer.close() for producer in self._producers])
+        await gatherSettled([producer.close() for producer in self._producers])
         await self._askers.close()
         if self._discovery is not None:
             self._discovery.stop()
@@ -225,7 +232,7 @@ class Target:
             for partition in self._discovery.partitions(topic)
         ]
         for (topic, partition), answer in zip(
-            asked, await outcomes([self._end(*each) for each in asked]), strict=True
+            asked, await gatherSettled([self._end(*each) for each in asked]), strict=True
         ):
             if not isinstance(answer, Failure):
                 self._known[topic, partition] = answer
@@ -269,7 +276,7 @@ class Target:
             f"no broker of the target has entered topic {topic} in ZooKeeper within {PROVIDE_MS_MAX} ms"
         )
 
-    async def _create(self, topic: str, broker: Broker) -> None:
+    async def _create(self, topic: str, broker: BrokerNode) -> None:
         """A broker creates a topic when something is produced to it, were it nothing."""
         endpoint = brokerEndpoint(self._settings.brokerEndpoint, broker.endpoint)
         producer = SyncProducer(
@@ -286,7 +293,7 @@ class Target:
 
     async def _registered(self, topic: str) -> list[BrokerPartition]:
         assert self._zookeeper is not None
-        registries = Registries(
+        registries = ClusterReader(
             self._zookeeper, lambda text: self._log.warn("Left out: {text}", text=text)
         )
         return [partition for _topic, partition in await registries.partitions([topic])]

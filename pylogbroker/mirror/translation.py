@@ -22,7 +22,7 @@ from typing import Any
 
 from pylogbroker.cluster.znodes import decodePartition, decodeText
 from pylogbroker.errors import ZnodeError
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 
 COUNT_MAX = 64
 """Entries of one source partition."""
@@ -35,7 +35,7 @@ Ends = Mapping[BrokerPartition, int]
 """Of a topic's partitions in the target: where each ended."""
 
 
-class OffsetTable:
+class OffsetSyncTable:
     """
     What is known of one source partition.
 
@@ -52,7 +52,7 @@ class OffsetTable:
         ]
 
     def __repr__(self) -> str:
-        return f"<OffsetTable to {self.home or 'any'}, {len(self.entries)} entries>"
+        return f"<OffsetSyncTable to {self.home or 'any'}, {len(self.entries)} entries>"
 
     def record(self, offset: int, ends: Ends) -> bool:
         """
@@ -118,7 +118,7 @@ class OffsetTable:
             self._thin()
 
 
-def decodeTable(path: str, data: bytes | None) -> OffsetTable:
+def decodeTable(path: str, data: bytes | None) -> OffsetSyncTable:
     """
     A table that somebody wrote; no data are an empty one.
 
@@ -127,7 +127,7 @@ def decodeTable(path: str, data: bytes | None) -> OffsetTable:
     """
     text = decodeText(path, data)
     if not text:
-        return OffsetTable()
+        return OffsetSyncTable()
     try:
         content: Any = json.loads(text)
         if content["version"] != VERSION:
@@ -141,14 +141,16 @@ def decodeTable(path: str, data: bytes | None) -> OffsetTable:
             raise ValueError("its entries do not fit together")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ZnodeError(path, repr(text[:100]), f"it is no table of offsets: {error!r}") from error
-    return OffsetTable(home, [(row[0], dict(zip(targets, row[1:], strict=True))) for row in rows])
+    return OffsetSyncTable(
+        home, [(row[0], dict(zip(targets, row[1:], strict=True))) for row in rows]
+    )
 
 
 def translate(
-    positions: Mapping[Place, int],
-    tables: Mapping[Place, OffsetTable],
+    positions: Mapping[PartitionId, int],
+    tables: Mapping[PartitionId, OffsetSyncTable],
     targets: Mapping[str, Iterable[BrokerPartition]],
-) -> dict[Place, int]:
+) -> dict[PartitionId, int]:
     """
     Where a group that comes from the source is to begin in the target.
 
@@ -157,16 +159,16 @@ def translate(
     @param targets: the partitions that each topic has in the target.
     @return: an offset for each of them that something of the group's topics may have gone to. From there on it finds all that it has not read.
     """
-    found: dict[Place, int] = {}
+    found: dict[PartitionId, int] = {}
     topics = {place.topic for place in positions}
     for place in {*positions, *(place for place in tables if place.topic in topics)}:
-        table = tables.get(place, OffsetTable())
+        table = tables.get(place, OffsetSyncTable())
         ends = table.lookUp(positions.get(place, 0))
         concerned = {*targets.get(place.topic, ()), *(ends or ())}
         if ends is not None and table.home is not None:
             concerned = {table.home}
         for partition in concerned:
-            target = Place(place.topic, partition)
+            target = PartitionId(place.topic, partition)
             offset = 0 if ends is None else ends.get(partition, 0)
             found[target] = min(found.get(target, offset), offset)
     return found

@@ -37,14 +37,14 @@ from pylogbroker.errors import (
     PylogbrokerError,
     TimedOutError,
     UnknownOutcomeError,
-    another,
+    copyForReraise,
 )
-from pylogbroker.formats.checksum import crc32
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.producer.classes import callableOf, load
-from pylogbroker.producer.closing import Closing
 from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
+from pylogbroker.producer.plugins import callableOf, loadPlugin
 from pylogbroker.producer.producer import Producer, ProducerCounters, ProducerData
+from pylogbroker.producer.shutdown import GracefulShutdown
+from pylogbroker.records.zlibbackend import crc32
 
 KEEP_WINDOW_COUNT = 2
 """How many windows more, after its end, a window is kept open for messages whose sending takes long."""
@@ -256,7 +256,7 @@ class AuditedProducer:
         if settings.topic is not None and settings.topic == self._settings.auditTopic:
             raise self._notForMessages()
         if encoder is None:
-            encoder = load("serializer.class", settings.encoder, ENCODERS, "encode")
+            encoder = loadPlugin("serializer.class", settings.encoder, ENCODERS, "encode")
         self._encoder: Encoder = callableOf("encoder", encoder, "encode")
         self._timeOf = timeOf
         self._reactor = reactor
@@ -266,7 +266,7 @@ class AuditedProducer:
         self._refusal: ClosedError | None = None
         self._deadlineMs: float | None = None
         self._finishing: Deferred[None] | None = None
-        self._closing = Closing(
+        self._closing = GracefulShutdown(
             reactor,
             settings.closeTimeoutMs,
             self._beginToClose,
@@ -319,7 +319,7 @@ class AuditedProducer:
             data._replace(values=tuple(data.values)) for data in datas
         ]  # an iterator can be gone over once, and who is refused is counted, too
         if self._refusal is not None:
-            return self._refused(datas, another(self._refusal))
+            return self._refused(datas, copyForReraise(self._refusal))
         try:
             packed = [self._pack(*data) for data in datas]
         except PylogbrokerError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from pylogbroker.model import RANDOM_PARTITION
+from pylogbroker.types import RANDOM_PARTITION
 
 _BYTES = {bytes}
 
@@ -22,10 +22,10 @@ class QueueItem:
     @ivar key: as well; L{None} for none.
     @ivar size: bytes that it counts for.
     @ivar waiter: whom to tell (C{callback}, C{errback}), or L{None}.
-    @ivar isDoubtful: whether it may be in the log already: the outcome of an attempt was unknown.
+    @ivar mayBeDuplicate: whether it may be in the log already: the outcome of an attempt was unknown.
     """
 
-    __slots__ = ("isDoubtful", "key", "partition", "size", "topic", "value", "waiter")
+    __slots__ = ("key", "mayBeDuplicate", "partition", "size", "topic", "value", "waiter")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class QueueItem:
         self.partition = partition
         self.size = size
         self.waiter = waiter
-        self.isDoubtful = False
+        self.mayBeDuplicate = False
 
     def succeed(self) -> None:
         """Tell who waits, if anybody does, that it is sent; only once, however often it went."""
@@ -64,7 +64,7 @@ def sizeOf(value: Any) -> int:
 
 class ILane(Protocol):
     """
-    Where batches collect (L{pylogbroker.producer.batching.Lane}), as far as a batch has to know.
+    Where batches collect (L{pylogbroker.producer.accumulator.BatchAccumulator}), as far as a batch has to know.
 
     @ivar count: of the messages that are there.
     @ivar size: bytes that they have.
@@ -202,7 +202,7 @@ def itemsOf(batches: Iterable[PartitionBatch]) -> list[QueueItem]:
     return [item for batch in batches for item in batch.items()]
 
 
-def collate(items: Iterable[QueueItem]) -> list[PartitionBatch]:
+def groupByPartition(items: Iterable[QueueItem]) -> list[PartitionBatch]:
     """Messages by topic and partition, in order of first appearance; order inside a batch is kept."""
     groups: dict[tuple[str, int], list[QueueItem]] = {}
     for item in items:

@@ -17,9 +17,9 @@ from typing import Any
 
 from pylogbroker.config.producersettings import DEFAULT_ENCODER, STRING_ENCODER
 from pylogbroker.errors import EncodingError, MessageTooLargeError, PylogbrokerError
-from pylogbroker.formats.compression import NONE
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
-from pylogbroker.model import Message
+from pylogbroker.records.compression import NONE
+from pylogbroker.records.messageset import encodeMessage, encodeSet
+from pylogbroker.types import Message
 
 Encoder = Callable[[Any], bytes]
 """Makes the payload of a value."""

@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.producer.batches import QueueItem, sizeOf
-from pylogbroker.producer.confirmation import Carrier
+from pylogbroker.producer.brokersender import ConfirmingSender
+from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoder
-from pylogbroker.producer.outcomes import Outcomes
-from pylogbroker.producer.queue import Queue
+from pylogbroker.producer.inflight import InFlightLimiter
 
 log = Logger()
 
@@ -66,11 +66,13 @@ class IEventSender(Protocol):
         """The producer is made."""
         ...
 
-    def handle(self, batch: Sequence[QueueItem], carrier: Carrier, encoder: Encoder) -> Any:
+    def handle(
+        self, batch: Sequence[QueueItem], carrier: ConfirmingSender, encoder: Encoder
+    ) -> Any:
         """
         Send a batch.
 
-        @param carrier: to the broker; see L{Carrier.send} and L{Carrier.multiSend}.
+        @param carrier: to the broker; see L{ConfirmingSender.send} and L{ConfirmingSender.multiSend}.
         @return: L{None}, or a L{Deferred} that fires when it is done; if it fails, or this raises, the batch has failed: as unknown if it is an
             L{pylogbroker.errors.UnknownOutcomeError}.
         """
@@ -81,12 +83,12 @@ class IEventSender(Protocol):
         ...
 
 
-class HookCalls:
+class HookRunner:
     """
     Asks the application's hooks, and keeps the books of what they take and give. What a hook raises holds up nobody but the messages it was asked about.
     """
 
-    def __init__(self, hooks: Hooks, queue: Queue, outcomes: Outcomes) -> None:
+    def __init__(self, hooks: Hooks, queue: InFlightLimiter, outcomes: Completions) -> None:
         self._hooks = hooks
         self._queue = queue
         self._outcomes = outcomes

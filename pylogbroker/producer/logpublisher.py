@@ -3,7 +3,7 @@ Log records as messages: the log4j appender of 0.7 (spec-0.7 producer §8), for 
 
     publisher = LogPublisher(reactor, producer, "app-log")
     globalLogPublisher.addObserver(publisher.observer())         # twisted.logger
-    logging.getLogger().addHandler(PublishingLog(publisher))     # the standard library's, from any thread
+    logging.getLogger().addHandler(KafkaLogHandler(publisher))     # the standard library's, from any thread
 
 What must be true: whoever logs waits for nothing and is never raised at. What has been logged and is not sent yet is bounded, in messages and
 bytes; beyond that, records are left out, and counted. And logging about logging has an end: what the way to the broker logs about itself must not go
@@ -11,7 +11,7 @@ that way, or a broker that is away would have every failure make the next one. S
 whatever is logged on the reactor's thread while records are handed to the producer.
 
 Sends happen on the reactor's thread, later than the record; text is made of it at once, since what it speaks of may change.
-C{pylogbroker.blocking.logappender} is for programs without a reactor: it sends at once, and waits for the socket.
+C{pylogbroker.syncclient.logappender} is for programs without a reactor: it sends at once, and waits for the socket.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from twisted.logger import ILogObserver, LogEvent, formatEventAsClassicLogText
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.client.timer import Timer
 from pylogbroker.errors import ConfigurationError, TimedOutError
+from pylogbroker.net.timer import Timer
 
 COUNT_MAX = 10_000
 SIZE_MAX = 16 << 20
@@ -242,7 +242,7 @@ class LogObserver:
         self._publisher.publish(make)
 
 
-class PublishingLog(logging.Handler):
+class KafkaLogHandler(logging.Handler):
     """
     Publishes the records of L{logging}, as its formatter makes them.
     """

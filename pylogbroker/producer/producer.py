@@ -2,15 +2,15 @@
 The producer of the 0.7 page: topics and keys in, requests to the right brokers out (spec-0.7 producer).
 
 Two modes. In sync mode a call makes one request for each broker that it concerns, and its L{Deferred} fires when these are written; in async mode
-messages collect in a L{pylogbroker.producer.batching.Lane} for each broker and go in batches, and the L{Deferred} of each fires with its batch.
-What the brokers made of it is not known, since the wire has no acknowledgement; unless C{confirm} is set (L{pylogbroker.producer.confirmation}).
+messages collect in a L{pylogbroker.producer.accumulator.BatchAccumulator} for each broker and go in batches, and the L{Deferred} of each fires with its batch.
+What the brokers made of it is not known, since the wire has no acknowledgement; unless C{confirm} is set (L{pylogbroker.producer.brokersender}).
 
 What must be true:
 
   - Each message that was accepted is settled once: sent (written, or confirmed), failed (nothing of it has left) or unknown. The counters
     add up, what did not go well is in the log, and whoever called C{send} is told.
   - Calls for one topic and key keep their order as long as nothing is tried again. So while a topic is being looked up, calls for it form a line.
-  - What is under way is bounded (L{pylogbroker.producer.queue}), and whoever fills it is told to wait.
+  - What is under way is bounded (L{pylogbroker.producer.inflight}), and whoever fills it is told to wait.
   - Nothing is sent twice but for C{num.retries}, and then the log says so.
 
 A message's way through the room: C{producer} (takes it in) → C{queue} (is there room?) → C{places}, C{routing} (where to?) → C{ways}, C{batching},
@@ -32,36 +32,36 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connections import Connections
-from pylogbroker.client.discovery import Broker, IDiscovery
-from pylogbroker.client.timer import Timer
-from pylogbroker.cluster.partitioning import Partitioner, defaultPartitioner
+from pylogbroker.client.connectionpool import ConnectionPool
+from pylogbroker.client.discovery import BrokerNode, IDiscovery
+from pylogbroker.cluster.partitioner import Partitioner, defaultPartitioner
 from pylogbroker.config.producersettings import DEFAULT_PARTITIONER, ProducerSettings
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
     PylogbrokerError,
     TimedOutError,
-    another,
+    copyForReraise,
 )
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.clientfigures import producerFamilies
+from pylogbroker.metrics.clientmetrics import producerFamilies
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
+from pylogbroker.net.timer import Timer
+from pylogbroker.producer.accumulator import BatchAccumulator, HookedAccumulator
 from pylogbroker.producer.batches import PartitionBatch, QueueItem, itemsOf, sizeOf
-from pylogbroker.producer.batching import Lane, PolledLane
-from pylogbroker.producer.classes import callableOf, load
-from pylogbroker.producer.closing import Closing
-from pylogbroker.producer.delivery import Delivery
+from pylogbroker.producer.brokersenders import BrokerSenders
+from pylogbroker.producer.completion import Completions, ProducerCounters, SendGroup
 from pylogbroker.producer.encoding import ENCODERS, Encoder, Encoding
-from pylogbroker.producer.hooks import HookCalls, Hooks, IEventSender
-from pylogbroker.producer.outcomes import Outcomes, ProducerCounters, Ticket
-from pylogbroker.producer.places import Places
-from pylogbroker.producer.queue import Queue
+from pylogbroker.producer.flowcontrol import UpstreamFlowControl
+from pylogbroker.producer.hooks import HookRunner, Hooks, IEventSender
+from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.producer.plugins import callableOf, loadPlugin
+from pylogbroker.producer.sender import Sender
 from pylogbroker.producer.sending import Done, sendings
-from pylogbroker.producer.source import Source
-from pylogbroker.producer.starting import Starting
-from pylogbroker.producer.ways import Ways
+from pylogbroker.producer.shutdown import GracefulShutdown
+from pylogbroker.producer.startup import DiscoveryStartup
+from pylogbroker.producer.topicrouter import TopicRouter
+from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 
 __all__ = ["Producer", "ProducerCounters", "ProducerData"]
 
@@ -101,7 +101,7 @@ def _requireText(topic: Any) -> None:
 
 def _connectionsFor(
     reactor: Any, settings: ProducerSettings, random: Callable[[], float]
-) -> Connections:
+) -> ConnectionPool:
     """What is under way is bounded by the queue; these limits only have to be wide enough."""
     limits = ConnectionLimits(
         waitingCountMax=2 * settings.queueCountMax + 1,
@@ -110,7 +110,7 @@ def _connectionsFor(
         closeMs=min(CLOSE_MS_MAX, settings.closeTimeoutMs),
         sendBufferSize=settings.sendBufferSize,
     )
-    return Connections(
+    return ConnectionPool(
         reactor,
         connectTimeoutMs=settings.connectTimeoutMs,
         limits=limits,
@@ -138,7 +138,7 @@ class Producer:
         *,
         zookeeper: IZookeeper | None = None,
         discovery: IDiscovery | None = None,
-        connections: Connections | None = None,
+        connections: ConnectionPool | None = None,
         encoder: Encoder | Any = None,
         partitioner: Partitioner | Any = None,
         hooks: Hooks | None = None,
@@ -167,7 +167,7 @@ class Producer:
                 "a partitioner does not go with broker.list: there the broker picks the partition, and keys mean nothing"
             )
         if partitioner is None:
-            partitioner = load(
+            partitioner = loadPlugin(
                 "partitioner.class",
                 settings.partitioner or DEFAULT_PARTITIONER,
                 {DEFAULT_PARTITIONER: defaultPartitioner},
@@ -175,14 +175,14 @@ class Producer:
             )
         partitioner = callableOf("partitioner", partitioner, "partition")
         encoder = (
-            load("serializer.class", settings.encoder, ENCODERS, "encode")
+            loadPlugin("serializer.class", settings.encoder, ENCODERS, "encode")
             if encoder is None
             else callableOf("encoder", encoder, "encode")
         )
         if hooks is None and settings.hooks is not None:
-            hooks = load("callback.handler", settings.hooks, {})
+            hooks = loadPlugin("callback.handler", settings.hooks, {})
         if eventSender is None and settings.eventSender is not None:
-            eventSender = load("event.handler", settings.eventSender, {})
+            eventSender = loadPlugin("event.handler", settings.eventSender, {})
         if random is None:
             random = Random(
                 SystemRandom().getrandbits(64)
@@ -204,13 +204,13 @@ class Producer:
         )  # whether a message goes the short way; not when the producer was closed
         self._newSending = sendings()
         self._stopListening: Callable[[], None] = lambda: None
-        self._queue = Queue(
+        self._queue = InFlightLimiter(
             reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs
         )
-        self._outcomes = Outcomes(self._queue, self._settled)
+        self._outcomes = Completions(self._queue, self._settled)
         self.counters = self._outcomes.counters
         self._hookCalls = (
-            HookCalls(hooks, self._queue, self._outcomes)
+            HookRunner(hooks, self._queue, self._outcomes)
             if hooks is not None and settings.isAsync
             else None
         )
@@ -219,18 +219,18 @@ class Producer:
             item.topic, item.value, item.key, item.size, item.waiter
         )
         self._refuseOne = lambda item, reason: self._outcomes.refused([item], reason)
-        self._source = Source(reactor, self._fullness)
-        self._places = Places(self.start, partitioner, random)
-        self._ways = Ways(
+        self._source = UpstreamFlowControl(reactor, self._fullness)
+        self._places = TopicRouter(self.start, partitioner, random)
+        self._ways = BrokerSenders(
             reactor, settings, connections, self._brokers, random,
             dispatch=lambda way, batches: self._delivery.batch(way, batches),
             abandoned=lambda number, batches: self._delivery.anew(number, batches),
-            makeLane=Lane if hooks is None and eventSender is None else partial(PolledLane, poll=None if self._hookCalls is None else self._hookCalls.poll),
+            makeLane=BatchAccumulator if hooks is None and eventSender is None else partial(HookedAccumulator, poll=None if self._hookCalls is None else self._hookCalls.poll),
         )  # fmt: skip
         encoding = Encoding(
             encoder, settings.codec, settings.compressedTopics, settings.payloadSizeMax
         )
-        self._delivery = Delivery(
+        self._delivery = Sender(
             encoding,
             self._places,
             self._ways,
@@ -239,7 +239,7 @@ class Producer:
             self._hookCalls,
             eventSender,
         )
-        self._closing = Closing(
+        self._closing = GracefulShutdown(
             reactor,
             settings.closeTimeoutMs,
             self._beginToClose,
@@ -251,7 +251,9 @@ class Producer:
             hooks.init(settings.hookProperties)
         if eventSender is not None:
             eventSender.init(settings.eventSenderProperties)
-        self._starting = Starting(reactor, settings, self._found, random, zookeeper, discovery)
+        self._starting = DiscoveryStartup(
+            reactor, settings, self._found, random, zookeeper, discovery
+        )
 
     def __repr__(self) -> str:
         return f"<Producer {'async' if self.settings.isAsync else 'sync'}, {self._queue.count} messages under way>"
@@ -270,7 +272,7 @@ class Producer:
         self._places.use(discovery)
         self._stopListening = discovery.listen(self._ways.changed)
 
-    def _brokers(self) -> Mapping[int, Broker]:
+    def _brokers(self) -> Mapping[int, BrokerNode]:
         assert self._starting.discovery is not None
         return self._starting.discovery.brokers
 
@@ -285,7 +287,7 @@ class Producer:
         @return: fires when all is written to the broker's connection, or, with C{confirm}, when the broker has taken it. Fails with
             L{UnknownOutcomeError} when it was begun and nobody knows. All other failures mean that nothing of at least one message was sent:
             L{QueueFullError}, L{NoBrokersError}, L{pylogbroker.errors.InvalidPartitionError}, L{pylogbroker.errors.EncodingError},
-            L{pylogbroker.errors.MessageTooLargeError}, L{pylogbroker.errors.ConnectionError}, L{pylogbroker.errors.ZookeeperError},
+            L{pylogbroker.errors.MessageTooLargeError}, L{pylogbroker.errors.BrokerConnectionError}, L{pylogbroker.errors.ZookeeperError},
             L{ClosedError} after C{close}. When the queue is full, the call waits outside (see C{queue.enqueueTimeout.ms}); who sends much at a time looks
             at C{whenReady} before. Cancelling stops waiting, and takes nothing back.
         """
@@ -338,7 +340,7 @@ class Producer:
         count = sum([len(group.values) for group in groups])
         if not count:
             return succeed(None)
-        ticket = Ticket(count)
+        ticket = SendGroup(count)
         for group in groups:
             group.waiters = [ticket] * len(group.values)
         self._enter(groups)
@@ -372,7 +374,7 @@ class Producer:
         sizes = [size for group in groups for size in group.sizes]
         self.counters.acceptedCount += len(sizes)
         if self._refusal is not None:
-            self._outcomes.tell(itemsOf(groups), Failure(another(self._refusal)))
+            self._outcomes.tell(itemsOf(groups), Failure(copyForReraise(self._refusal)))
             return
         if self._hookCalls is not None:
             try:
@@ -387,7 +389,7 @@ class Producer:
                 return
         self._queue.enter(len(sizes), sum(sizes), groups, self._admitted, self._refused)
 
-    def _hooked(self, hookCalls: HookCalls, group: PartitionBatch) -> list[PartitionBatch]:
+    def _hooked(self, hookCalls: HookRunner, group: PartitionBatch) -> list[PartitionBatch]:
         """What a hook makes of messages before they are in the queue; those that go together, as long as all have the same topic and key."""
         items = [hookCalls.beforeEnqueue(item) for item in group.items()]
         first = items[0]
@@ -588,7 +590,7 @@ class Producer:
         @param timeoutMs: for all of it; by default C{close.timeout.ms}.
         @return: fires when it is done, whatever became of the messages (see C{counters}). Fails with L{TimedOutError} when it was cut short: all that was
             still under way has failed, or is unknown, and the connections were cut, so what was written last and not confirmed may be lost (a session with
-            ZooKeeper that takes its time to end goes on ending by itself); with L{pylogbroker.errors.ConnectionError} when a connection did not end well
+            ZooKeeper that takes its time to end goes on ending by itself); with L{pylogbroker.errors.BrokerConnectionError} when a connection did not end well
             and nothing was confirmed: what was written last may be lost.
         """
         return self._closing.close(timeoutMs)
@@ -608,7 +610,7 @@ class Producer:
             for way in list(
                 ways.values()
             ):  # a hook has seen all messages by now, and knows what it has kept
-                assert isinstance(way.lane, PolledLane)
+                assert isinstance(way.lane, HookedAccumulator)
                 way.lane.addAll(self._hookCalls.lastBatch())
             await self._drain()
         self._isDrained = True

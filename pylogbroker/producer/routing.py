@@ -12,18 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.client.discovery import IDiscovery
-from pylogbroker.cluster.partitioning import (
+from pylogbroker.cluster.partitioner import (
     REMEMBERED_COUNT_MAX,
     REMEMBERED_LENGTH_MAX,
     Partitioner,
     defaultPartitioner,
 )
 from pylogbroker.errors import InvalidPartitionError, PylogbrokerError
-from pylogbroker.model import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.producer.batches import PartitionBatch
+from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 
 
-class Route:
+class TopicRoute:
     """
     What is known of a topic, for as long as it stays as it is: kept so that it is not asked for with each message.
 

@@ -5,7 +5,7 @@ Whoever sends message by message mostly hangs one and the same errback on each, 
 tuples for that, and when all went well it walks through its loop to find that nothing is to be called. With hundreds of thousands a second both matter, the
 tuples less for what they cost to make than because Python's garbage collector looks at all that lives while a batch collects.
 
-So a L{Sending} shares the tuples of an errback that comes again and again (L{SameErrback}), and when it succeeds and nothing but such an errback waits, it
+So a L{SendDeferred} shares the tuples of an errback that comes again and again (L{SameErrback}), and when it succeeds and nothing but such an errback waits, it
 has nothing to call and does not look. In all else it I{is} a L{Deferred}: whatever else is added, asked or done goes through Twisted's own code.
 
 It knows how a L{Deferred} keeps what was added to it, which Twisted does not promise. Whether that is as it thinks is tried out when a producer is made;
@@ -84,7 +84,7 @@ class _Light(Deferred[None]):
         super().pause()
 
 
-class Sending(_Light):
+class SendDeferred(_Light):
     """
     Fires when a message has gone.
     """
@@ -128,7 +128,7 @@ _END: Iterator[Any] = iter(())
 
 
 def _isKnown(deferredClass: Any) -> bool:
-    """Whether a L{Deferred} keeps what is added as L{Sending} thinks."""
+    """Whether a L{Deferred} keeps what is added as L{SendDeferred} thinks."""
     probe = deferredClass()
     probe.addErrback(_passed, 1, two=2)
     try:
@@ -147,4 +147,4 @@ def sendings(deferredClass: Any = Deferred) -> Callable[[], Deferred[None]]:
     """
     if Deferred.debug or not _isKnown(deferredClass):
         return Deferred
-    return type("Sending", (Sending,), {"_same": SameErrback()})
+    return type("SendDeferred", (SendDeferred,), {"_same": SameErrback()})

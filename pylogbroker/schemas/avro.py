@@ -19,18 +19,18 @@ from fastavro import _read_py
 from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import (
-    BrokenPayloadError,
     EncodingError,
     IncompatibleSchemaError,
+    InvalidPayloadError,
     InvalidSchemaError,
     UnknownSchemaError,
-    reasonOf,
+    describeError,
 )
+from pylogbroker.schemas.canonical import exceedsDepth
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
 from pylogbroker.schemas.logical import readable
+from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, parseSchema
-from pylogbroker.schemas.remembering import Remembered
-from pylogbroker.schemas.texts import isDeeper
 
 SCHEMA_COUNT_MAX = 1_000
 """Schemas that a decoder knows at a time."""
@@ -61,14 +61,14 @@ class AvroEncoder:
         """
         @raise EncodingError: the value is not of the schema.
         """
-        if self._isRecursive and isDeeper(value, VALUE_DEPTH_MAX):
+        if self._isRecursive and exceedsDepth(value, VALUE_DEPTH_MAX):
             raise EncodingError(f"a value that is nested more than {VALUE_DEPTH_MAX} deep")
         body = BytesIO()
         try:
             fastavro.schemaless_writer(body, self._schema, value)
         except Exception as error:  # the library raises whatever its parts do
             raise EncodingError(
-                f"a value that is not of schema {self.schemaId}: {reasonOf(error)}"
+                f"a value that is not of schema {self.schemaId}: {describeError(error)}"
             ) from error
         return frame(self.schemaId, body.getvalue())
 
@@ -112,10 +112,10 @@ class AvroDecoder:
         """
         self._reader = None if readerSchema is None else parseSchema(readerSchema)
         self._find = find
-        self._reads: Remembered[int, Callable[[BytesIO], Any]] = Remembered(
+        self._reads: LruCache[int, Callable[[BytesIO], Any]] = LruCache(
             schemaCountMax, PARSED_SIZE_MAX
         )
-        self._unusable: Remembered[int, str] = Remembered(schemaCountMax, PARSED_SIZE_MAX)
+        self._unusable: LruCache[int, str] = LruCache(schemaCountMax, PARSED_SIZE_MAX)
 
     def knows(self, schemaId: int) -> bool:
         """Whether what this schema has written can be read now."""
@@ -151,7 +151,7 @@ class AvroDecoder:
 
     def decode(self, payload: bytes) -> Any:
         """
-        @raise BrokenPayloadError: it is not framed, or its body is not what its schema says, to the last byte.
+        @raise InvalidPayloadError: it is not framed, or its body is not what its schema says, to the last byte.
         @raise IncompatibleSchemaError: the reader's schema cannot read it.
         @raise UnknownSchemaError: its schema was not learnt, and C{find} has none.
         @raise InvalidSchemaError: its schema cannot be used.
@@ -169,11 +169,11 @@ class AvroDecoder:
                 f"the reader's schema cannot read schema {schemaId}: {error}"
             ) from error
         except Exception as error:  # the library raises whatever its parts do
-            raise BrokenPayloadError(
-                f"a body that is not of schema {schemaId}: {reasonOf(error)}"
+            raise InvalidPayloadError(
+                f"a body that is not of schema {schemaId}: {describeError(error)}"
             ) from error
         if body.tell() != len(payload):
-            raise BrokenPayloadError(
+            raise InvalidPayloadError(
                 f"{len(payload) - body.tell()} bytes too many behind a body of schema {schemaId}"
             )
         return value

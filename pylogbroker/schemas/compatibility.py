@@ -24,7 +24,7 @@ from avro.compatibility import (
 )
 from avro.compatibility import SchemaIncompatibilityType as Kind
 
-from pylogbroker.errors import InvalidSchemaError, reasonOf
+from pylogbroker.errors import InvalidSchemaError, describeError
 from pylogbroker.schemas.levels import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
 from pylogbroker.schemas.parsing import Parsed, isKept, parseSchema
 
@@ -169,7 +169,9 @@ def _whyNot(checker: _Checker, reader: Parsed, writer: Parsed) -> list[str]:
     except InvalidSchemaError:
         raise
     except Exception as error:  # a type that it does not know, or RecursionError
-        raise InvalidSchemaError(f"schemas that cannot be compared: {reasonOf(error)}") from error
+        raise InvalidSchemaError(
+            f"schemas that cannot be compared: {describeError(error)}"
+        ) from error
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
     kinds = ", ".join(sorted({kind.value for kind in result.incompatibilities}))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from pylogbroker.errors import BrokenPayloadError
+from pylogbroker.errors import InvalidPayloadError
 
 MAGIC = 0
 ID_MAX = 2**31 - 1
@@ -25,17 +25,17 @@ def frame(schemaId: int, body: bytes) -> bytes:
 
 def schemaIdOf(payload: bytes) -> int:
     """
-    @raise BrokenPayloadError: it is too short, or does not begin with the magic byte and an id.
+    @raise InvalidPayloadError: it is too short, or does not begin with the magic byte and an id.
     """
     if len(payload) < HEADER_SIZE:
-        raise BrokenPayloadError(
+        raise InvalidPayloadError(
             f"{len(payload)} bytes are too few for a magic byte and a schema id"
         )
     magic, schemaId = _HEADER.unpack_from(payload)
     if magic != MAGIC:
-        raise BrokenPayloadError(
+        raise InvalidPayloadError(
             f"the payload begins with byte {magic}, not with magic byte {MAGIC}"
         )
     if schemaId > ID_MAX:
-        raise BrokenPayloadError(f"{schemaId} is no schema id")
+        raise InvalidPayloadError(f"{schemaId} is no schema id")
     return int(schemaId)

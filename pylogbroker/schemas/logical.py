@@ -29,7 +29,7 @@ from fastavro._read_py import maybe_promote
 from fastavro.read import LOGICAL_READERS, SchemaResolutionError
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.texts import rewritten
+from pylogbroker.schemas.canonical import rewritten
 
 DIGIT_COUNT_MAX = 1_000
 """Digits of a decimal. Reading one takes time that grows with their square."""

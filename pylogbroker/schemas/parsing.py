@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import avro.schema
 import fastavro
 
-from pylogbroker.errors import InvalidSchemaError, reasonOf
+from pylogbroker.errors import InvalidSchemaError, describeError
+from pylogbroker.schemas.canonical import canonicalText
 from pylogbroker.schemas.logical import fillDefaults
-from pylogbroker.schemas.remembering import Remembered
-from pylogbroker.schemas.texts import canonicalText
+from pylogbroker.schemas.lru import LruCache
 
 DEPTH_MAX = 128
 PARSED_COUNT_MAX = 2_000
@@ -82,7 +82,7 @@ class Parsed(NamedTuple):
     isRecursive: bool
 
 
-_parsed: Remembered[str, Parsed] = Remembered(PARSED_COUNT_MAX, PARSED_SIZE_MAX)
+_parsed: LruCache[str, Parsed] = LruCache(PARSED_COUNT_MAX, PARSED_SIZE_MAX)
 _lock = Lock()
 
 
@@ -124,7 +124,7 @@ def _parse(text: str) -> Parsed:
     except InvalidSchemaError:
         raise
     except Exception as error:  # whatever the libraries raise, RecursionError included
-        raise InvalidSchemaError(f"not an Avro schema: {reasonOf(error)}") from error
+        raise InvalidSchemaError(f"not an Avro schema: {describeError(error)}") from error
     return Parsed(text, tree, schema, isRecursive)
 
 

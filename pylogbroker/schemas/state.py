@@ -20,15 +20,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import RegistryError
-from pylogbroker.schemas.entries import (
-    Begin,
+from pylogbroker.schemas.levels import DEFAULT_LEVEL
+from pylogbroker.schemas.logrecords import (
     DeleteSubject,
     DeleteVersion,
     Entry,
+    Initialize,
     Register,
     SetLevel,
 )
-from pylogbroker.schemas.levels import DEFAULT_LEVEL
 
 REQUEST_COUNT = 10_000
 """Requests that are remembered, to know one that comes again. Part of the machine: all registries must have the same."""
@@ -118,7 +118,7 @@ class RegistryState:
             self._requests.popitem(last=False)
         change = entry.change
         match change:
-            case Begin():
+            case Initialize():
                 self.hasBegun = True
                 return None
             case Register():

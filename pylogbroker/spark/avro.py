@@ -23,19 +23,19 @@ from pyspark.sql import Column, types
 from pyspark.sql.functions import arrow_udf, col  # type: ignore[attr-defined] # its stubs do not have it
 from pyspark.sql.pandas.types import to_arrow_type
 
-from pylogbroker.blocking.registryclient import RegistryClient
 from pylogbroker.errors import (
-    BrokenPayloadError,
     ConfigurationError,
+    InvalidPayloadError,
     InvalidSchemaError,
     SchemaError,
     UnknownSchemaError,
 )
 from pylogbroker.schemas.avro import AvroDecoder
+from pylogbroker.schemas.canonical import withoutLogicalType
 from pylogbroker.schemas.framing import schemaIdOf
 from pylogbroker.schemas.logical import logicalType
 from pylogbroker.schemas.parsing import parseSchema
-from pylogbroker.schemas.texts import withoutLogicalType
+from pylogbroker.syncclient.registryclient import RegistryClient
 
 PERMISSIVE = "PERMISSIVE"
 FAILFAST = "FAILFAST"
@@ -200,7 +200,7 @@ def _checked(outcome: _Outcome, kind: pyarrow.DataType) -> _Outcome:
         pyarrow.array([outcome[0]], kind)
         return outcome
     except pyarrow.ArrowException as error:
-        return None, BrokenPayloadError(f"a value that {kind} has no room for: {error}")
+        return None, InvalidPayloadError(f"a value that {kind} has no room for: {error}")
 
 
 def _asArray(

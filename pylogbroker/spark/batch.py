@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pylogbroker.spark.cluster import Cluster
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.plan import Split, cutRanges
+from pylogbroker.spark.partitiondiscovery import Cluster
 from pylogbroker.spark.ranges import batchRanges, checkNamed, expectedPlaces
 from pylogbroker.spark.reading import readSplit
+from pylogbroker.spark.splits import InputSplit, splitRanges
 
 
-def planBatch(options: SourceOptions) -> list[Split]:
+def planBatch(options: SourceOptions) -> list[InputSplit]:
     """
     What is read side by side; the ends are those of now.
 
@@ -28,10 +28,10 @@ def planBatch(options: SourceOptions) -> list[Split]:
         checkNamed("endingOffsets", options.ending, places)
         with cluster.brokers(partition.broker for _topic, partition in places) as brokers:
             ranges = batchRanges(options, brokers, places)
-            cuts = cutRanges(
+            cuts = splitRanges(
                 list(ranges), options.minPartitionCount, lambda whole: ranges[whole].starts
             )
-            return [Split(each, brokers.address(each.partition.broker)) for each in cuts]
+            return [InputSplit(each, brokers.address(each.partition.broker)) for each in cuts]
 
 
 class BatchReader(DataSourceReader):

@@ -19,11 +19,11 @@ from pyspark.sql.types import (
 )
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.model import LATEST
 from pylogbroker.spark.batch import BatchReader
 from pylogbroker.spark.options import SinkOptions, sinkOptions, sourceOptions
 from pylogbroker.spark.sink import BatchWriter, StreamWriter, checkColumns
 from pylogbroker.spark.streaming import StreamReader
+from pylogbroker.types import LATEST
 
 SCHEMA = StructType(
     [

@@ -14,23 +14,23 @@ import logging
 from collections.abc import Iterator
 
 from pylogbroker.errors import (
-    ConnectionError,  # noqa: A004
+    BrokerConnectionError,
     DataLossError,
     FormatError,
     RemoteOffsetOutOfRangeError,
-    UnreadableError,
+    UnreadableRangeError,
 )
-from pylogbroker.formats.messageset import SIZE_FIELD_SIZE, MessageSet
-from pylogbroker.formats.stretches import Stretch, stretches
-from pylogbroker.spark.asking import Brokers
-from pylogbroker.spark.ends import askBounds
+from pylogbroker.records.columns import ColumnBatch, stretches
+from pylogbroker.records.messageset import SIZE_FIELD_SIZE, MessageSet
+from pylogbroker.spark.brokerclients import BrokerClients
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.plan import Range
+from pylogbroker.spark.partitionbounds import fetchBounds
+from pylogbroker.spark.splits import OffsetRange
 
 log = logging.getLogger(__name__)
 
 
-def lost(options: SourceOptions, text: str) -> None:
+def reportDataLoss(options: SourceOptions, text: str) -> None:
     """
     Data are gone.
 
@@ -46,7 +46,7 @@ class RangeReader:
     One range.
     """
 
-    def __init__(self, whole: Range, brokers: Brokers, options: SourceOptions) -> None:
+    def __init__(self, whole: OffsetRange, brokers: BrokerClients, options: SourceOptions) -> None:
         self._range = whole
         self._brokers = brokers
         self._options = options
@@ -54,12 +54,12 @@ class RangeReader:
         self._sizeMax = options.fetchSize
         self._vainCount = 0
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[ColumnBatch]:
         """
         The messages, in order.
 
         @raise DataLossError: some are gone.
-        @raise UnreadableError: some cannot be read.
+        @raise UnreadableRangeError: some cannot be read.
         @raise ConnectionError: the broker gives no answer.
         """
         while self._offset < self._range.end:
@@ -69,7 +69,7 @@ class RangeReader:
             ):
                 self._findOut()
             elif fetched.error is not None:
-                raise UnreadableError(f"{self._at()}: {fetched.error}") from fetched.error
+                raise UnreadableRangeError(f"{self._at()}: {fetched.error}") from fetched.error
             elif self._isWhole(fetched.data):
                 yield from self._walk(fetched)
 
@@ -91,14 +91,14 @@ class RangeReader:
             lambda consumer: consumer.fetch(topic, partition.partition, self._offset, size),
         )
 
-    def _walk(self, fetched: MessageSet) -> Iterator[Stretch]:
+    def _walk(self, fetched: MessageSet) -> Iterator[ColumnBatch]:
         try:
             for stretch in stretches(fetched.data, self._offset):
                 yield stretch
                 self._offset = stretch.behind
         except FormatError as error:
             self._offset = fetched.baseOffset + error.position
-            raise UnreadableError(f"{self._at()}: {error.reason}") from error
+            raise UnreadableRangeError(f"{self._at()}: {error.reason}") from error
         self._vainCount = 0
         self._sizeMax = self._options.fetchSize
 
@@ -111,12 +111,12 @@ class RangeReader:
         if needed <= len(data):
             return True
         if needed > left:
-            raise UnreadableError(
+            raise UnreadableRangeError(
                 f"{self._at()}: the entry there has {needed} bytes and crosses {self._range.end}, where the range should end: that is no entry's"
                 " boundary, or the entry is corrupt"
             )
         if needed > self._options.fetchSizeMax:
-            raise UnreadableError(
+            raise UnreadableRangeError(
                 f"{self._at()}: the entry there has {needed} bytes, more than fetchSizeMax={self._options.fetchSizeMax}, or is corrupt"
             )
         if needed <= self._sizeMax:
@@ -130,20 +130,20 @@ class RangeReader:
         """The broker gave less than there should be; perhaps it has just come back."""
         self._vainCount += 1
         if self._vainCount > self._options.cluster.retryCount:
-            raise ConnectionError(f"{self._at()}: {text}")
+            raise BrokerConnectionError(f"{self._at()}: {text}")
 
     def _findOut(self) -> None:
         """Why there is nothing, and what follows from that."""
-        bounds = askBounds(self._brokers, self._range.topic, self._range.partition)
+        bounds = fetchBounds(self._brokers, self._range.topic, self._range.partition)
         end = self._range.end
         if self._offset < bounds.earliest:
-            lost(
+            reportDataLoss(
                 self._options,
                 f"{self._at()}: it was deleted before it was read; the earliest that is left is {bounds.earliest}",
             )
             self._offset = min(bounds.earliest, end)
         elif bounds.latest < end:
-            lost(
+            reportDataLoss(
                 self._options,
                 f"{self._at()}: the log ends at {bounds.latest}, before {end}, where it ended when this was planned: it was emptied or cut",
             )

@@ -10,7 +10,7 @@ from typing import Any
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
-from pylogbroker.model import EARLIEST, BrokerPartition
+from pylogbroker.types import EARLIEST, BrokerPartition
 
 OffsetMap = dict[str, dict[BrokerPartition, int]]
 

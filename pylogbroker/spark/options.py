@@ -12,19 +12,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pylogbroker.blocking.calls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
-from pylogbroker.blocking.clusterview import IClusterView, StaticView, ZookeeperView, parseBrokers
-from pylogbroker.blocking.connection import CONNECT_TIMEOUT_MS
-from pylogbroker.blocking.endpoints import Endpoint, brokerEndpoint, endpoint
-from pylogbroker.blocking.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import compilePattern
-from pylogbroker.config.accesssettings import ACCESS_ROWS, AccessSettings
+from pylogbroker.config.connectionsettings import ACCESS_ROWS, AccessSettings
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
-from pylogbroker.formats.compression import CODEC_NAMES, NONE
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.net.endpoints import Endpoint, brokerEndpoint, endpoint
+from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
+from pylogbroker.records.compression import CODEC_NAMES, NONE
 from pylogbroker.spark.offsetmaps import OffsetMap, parseAssignment, parseOffsets
+from pylogbroker.syncclient.clustermetadata import (
+    IClusterMetadata,
+    StaticMetadata,
+    ZookeeperMetadata,
+    parseBrokers,
+)
+from pylogbroker.syncclient.connection import CONNECT_TIMEOUT_MS
+from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
 T = TypeVar("T")
 
@@ -50,7 +55,7 @@ TIMEOUT_MS = 30_000
 RETRY_COUNT = 3
 
 
-class Given:
+class OptionReader:
     """
     Options as they were given, read one by one.
     """
@@ -134,7 +139,7 @@ class AccessOptions:
         return AccessSettings.read(self.config or None, self.changes)
 
 
-def accessOptions(given: Given) -> AccessOptions:
+def accessOptions(given: OptionReader) -> AccessOptions:
     """
     @raise ConfigurationError: an option, or what stands in the file on this machine, is wrong.
     """
@@ -163,17 +168,17 @@ class ClusterOptions:
     timeoutMs: int
     retryCount: int
 
-    def view(self) -> IClusterView:
+    def view(self) -> IClusterMetadata:
         """A look at the cluster; to be closed. Raises as L{AccessOptions.settings}, and so do the others."""
         if self.zookeeper:
             access = self.access.settings()
-            return ZookeeperView(
+            return ZookeeperMetadata(
                 self.zookeeper,
                 digest=access.zookeeperDigest,
                 acl=access.zookeeperAcl,
                 timeoutMs=self.timeoutMs,
             )
-        return StaticView(self.brokers, consumer=self.consumer)
+        return StaticMetadata(self.brokers, consumer=self.consumer)
 
     def consumer(self, address: BrokerAddress) -> SimpleConsumer:
         """A client for a broker; to be closed."""
@@ -190,7 +195,7 @@ class ClusterOptions:
         )
 
 
-def clusterOptions(given: Given) -> ClusterOptions:
+def clusterOptions(given: OptionReader) -> ClusterOptions:
     """
     @raise ConfigurationError: an option is wrong or missing.
     """
@@ -230,7 +235,7 @@ def sinkOptions(options: Mapping[str, str]) -> SinkOptions:
     @param options: keys in any case.
     @raise ConfigurationError: one is wrong, unknown or missing; the text names it.
     """
-    given = Given(options, CLUSTER_OPTIONS + SINK_OPTIONS)
+    given = OptionReader(options, CLUSTER_OPTIONS + SINK_OPTIONS)
     return SinkOptions(
         clusterOptions(given),
         given.text("topic"),
@@ -290,7 +295,7 @@ def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
     @param options: keys in any case.
     @raise ConfigurationError: one is wrong, unknown or missing; the text names it.
     """
-    given = Given(options, CLUSTER_OPTIONS + SOURCE_OPTIONS)
+    given = OptionReader(options, CLUSTER_OPTIONS + SOURCE_OPTIONS)
     fetchSizeMax = given.number("fetchSizeMax", FETCH_SIZE_MAX, 64, RESPONSE_SIZE_MAX - 2)
     timestamp = given.number("startingTimestamp", -1, 0)
     starting = _where(given, "startingOffsets")
@@ -320,7 +325,7 @@ def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def _selection(given: Given) -> Selection:
+def _selection(given: OptionReader) -> Selection:
     names = ("subscribe", "subscribePattern", "assign")
     chosen = [name for name in names if given.text(name)]
     if len(chosen) != 1:
@@ -340,7 +345,7 @@ def _selection(given: Given) -> Selection:
     return _checked(
         "subscribe",
         text,
-        lambda: Selection(topics=tuple(paths.step("topic", name) for name in topics)),
+        lambda: Selection(topics=tuple(paths.pathSegment("topic", name) for name in topics)),
     )
 
 
@@ -351,7 +356,7 @@ def _checked(name: str, text: str, check: Callable[[], T]) -> T:
         raise ConfigurationError(f"{name}={text}: {error}") from error
 
 
-def _where(given: Given, name: str) -> Where | None:
+def _where(given: OptionReader, name: str) -> Where | None:
     text = given.text(name)
     words = {"": None, "earliest": EARLIEST, "latest": LATEST}
     return words[text.lower()] if text.lower() in words else parseOffsets(name, text)

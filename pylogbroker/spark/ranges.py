@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.model import EARLIEST, LATEST, Place
-from pylogbroker.spark.asking import Brokers
-from pylogbroker.spark.ends import askBounds, askOffsetAt
-from pylogbroker.spark.fetching import lost
+from pylogbroker.spark.brokerclients import BrokerClients
+from pylogbroker.spark.fetching import reportDataLoss
 from pylogbroker.spark.options import SourceOptions, Where
-from pylogbroker.spark.plan import Bounds, Range
+from pylogbroker.spark.partitionbounds import fetchBounds, fetchOffsetAt
+from pylogbroker.spark.splits import OffsetRange, SegmentBounds
+from pylogbroker.types import EARLIEST, LATEST, PartitionId
 
 
-def expectedPlaces(options: SourceOptions) -> set[Place]:
+def expectedPlaces(options: SourceOptions) -> set[PartitionId]:
     """The partitions for which offsets are given, and which must therefore be there."""
     return {
-        Place(topic, partition)
+        PartitionId(topic, partition)
         for where in (options.starting, options.ending)
         if isinstance(where, dict)
         for topic in where
@@ -30,13 +30,15 @@ def expectedPlaces(options: SourceOptions) -> set[Place]:
     }
 
 
-def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> None:
+def checkNamed(option: str, where: Where | None, places: Iterable[PartitionId]) -> None:
     """
     @raise ConfigurationError: a map of offsets leaves out a partition, or names one that is not read.
     """
     if not isinstance(where, dict):
         return
-    named = {Place(topic, partition) for topic, offsets in where.items() for partition in offsets}
+    named = {
+        PartitionId(topic, partition) for topic, offsets in where.items() for partition in offsets
+    }
     wanted = set(places)
     for topic, partition in sorted(wanted - named):
         raise ConfigurationError(
@@ -48,14 +50,18 @@ def checkNamed(option: str, where: Where | None, places: Iterable[Place]) -> Non
         )
 
 
-def _offset(where: Where, place: Place, bounds: Bounds) -> int:
+def _offset(where: Where, place: PartitionId, bounds: SegmentBounds) -> int:
     topic, partition = place
     offset = where[topic][partition] if isinstance(where, dict) else where
     return bounds.earliest if offset == EARLIEST else bounds.latest if offset == LATEST else offset
 
 
 def startOf(
-    options: SourceOptions, brokers: Brokers, place: Place, bounds: Bounds, default: int
+    options: SourceOptions,
+    brokers: BrokerClients,
+    place: PartitionId,
+    bounds: SegmentBounds,
+    default: int,
 ) -> int:
     """
     Where a partition is to begin.
@@ -64,11 +70,11 @@ def startOf(
     """
     if options.startingTimestampMs is not None:
         # The bounds are older than this answer, which may be behind them when somebody writes meanwhile: that is no loss.
-        return min(askOffsetAt(brokers, *place, options.startingTimestampMs), bounds.latest)
+        return min(fetchOffsetAt(brokers, *place, options.startingTimestampMs), bounds.latest)
     return _offset(default if options.starting is None else options.starting, place, bounds)
 
 
-def inBounds(options: SourceOptions, wanted: Range, bounds: Bounds) -> Range:
+def inBounds(options: SourceOptions, wanted: OffsetRange, bounds: SegmentBounds) -> OffsetRange:
     """
     What of a range the log has.
 
@@ -76,10 +82,12 @@ def inBounds(options: SourceOptions, wanted: Range, bounds: Bounds) -> Range:
     """
     start, end = wanted.start, wanted.end
     if end > bounds.latest:
-        lost(options, f"{wanted}: the log ends at {bounds.latest} already: it was emptied or cut")
+        reportDataLoss(
+            options, f"{wanted}: the log ends at {bounds.latest} already: it was emptied or cut"
+        )
         end = bounds.latest
     if start < bounds.earliest:
-        lost(
+        reportDataLoss(
             options,
             f"{wanted}: {start} was deleted; the earliest that is left is {bounds.earliest}",
         )
@@ -88,8 +96,8 @@ def inBounds(options: SourceOptions, wanted: Range, bounds: Bounds) -> Range:
 
 
 def batchRanges(
-    options: SourceOptions, brokers: Brokers, places: list[Place]
-) -> dict[Range, Bounds]:
+    options: SourceOptions, brokers: BrokerClients, places: list[PartitionId]
+) -> dict[OffsetRange, SegmentBounds]:
     """
     The ranges of a batch read.
 
@@ -98,12 +106,12 @@ def batchRanges(
     """
     found = {}
     for place in places:
-        bounds = askBounds(brokers, *place)
+        bounds = fetchBounds(brokers, *place)
         start = startOf(options, brokers, place, bounds, EARLIEST)
         end = _offset(options.ending, place, bounds)
         if end < start <= bounds.latest:
             raise ConfigurationError(
                 f"topic {place[0]}, partition {place[1]}: endingOffsets says {end}, before the start at {start}"
             )
-        found[inBounds(options, Range(*place, start, max(end, start)), bounds)] = bounds
+        found[inBounds(options, OffsetRange(*place, start, max(end, start)), bounds)] = bounds
     return found

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pylogbroker.formats.stretches import Stretch
-from pylogbroker.spark.asking import Brokers
+from pylogbroker.records.columns import ColumnBatch
+from pylogbroker.spark.brokerclients import BrokerClients
 from pylogbroker.spark.fetching import RangeReader
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.plan import Range, Split
+from pylogbroker.spark.splits import InputSplit, OffsetRange
 
 ROW_COUNT = 10_000
 BATCH_SIZE_MAX = 16 << 20
@@ -36,12 +36,12 @@ ARROW_SCHEMA = pa.schema(
 )
 
 
-class Batches:
+class ArrowBatchBuilder:
     """
     Gathers messages of one range and makes batches of them.
     """
 
-    def __init__(self, whole: Range) -> None:
+    def __init__(self, whole: OffsetRange) -> None:
         self._payloads: list[bytes] = []
         self._offsets: list[int] = []
         self._nextOffsets: list[int] = []
@@ -49,7 +49,7 @@ class Batches:
         self._range = whole
         self._constant: dict[int, list[pa.Array]] = {}
 
-    def add(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    def add(self, stretch: ColumnBatch) -> Iterator[pa.RecordBatch]:
         """Take in messages, and give out what is full."""
         self._payloads += stretch.payloads
         self._offsets += stretch.offsets
@@ -98,14 +98,14 @@ def _longs(values: list[int]) -> pa.Array:
     return pa.array(np.array(values, dtype=np.int64))
 
 
-def readSplit(split: Split, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def readSplit(split: InputSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """
     All messages of a split, in order.
 
     @raise PylogbrokerError: not all can be read; see L{RangeReader}.
     """
-    batches = Batches(split.range)
-    with Brokers({split.address.brokerId: split.address}, options.cluster) as brokers:
+    batches = ArrowBatchBuilder(split.range)
+    with BrokerClients({split.address.brokerId: split.address}, options.cluster) as brokers:
         for stretch in RangeReader(split.range, brokers, options):
             yield from batches.add(stretch)
         yield from batches.rest()

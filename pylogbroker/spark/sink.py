@@ -36,11 +36,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pylogbroker.blocking.clusterview import ZookeeperView
 from pylogbroker.cluster import paths
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.spark.options import SinkOptions
-from pylogbroker.spark.sending import Sending
+from pylogbroker.spark.taskwriter import TaskWriter
+from pylogbroker.syncclient.clustermetadata import ZookeeperMetadata
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
@@ -95,7 +95,7 @@ def sendAll(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     if first is None:
         return 0
     with options.cluster.view() as view:
-        sending = Sending(options, view)
+        sending = TaskWriter(options, view)
         try:
             for batch in chain([first], batches):
                 for topic, key, value in _rows(options, batch):
@@ -209,7 +209,7 @@ def lastWritten(options: SinkOptions, query: str) -> int | None:
     if not options.cluster.zookeeper:
         return None
     with options.cluster.view() as view:
-        assert isinstance(view, ZookeeperView)
+        assert isinstance(view, ZookeeperMetadata)
         return view.number(paths.sink(query))
 
 
@@ -218,5 +218,5 @@ def keepWritten(options: SinkOptions, query: str, batch: int) -> None:
     if not options.cluster.zookeeper:
         return
     with options.cluster.view() as view:
-        assert isinstance(view, ZookeeperView)
-        view.keepNumber(paths.sink(query), batch)
+        assert isinstance(view, ZookeeperMetadata)
+        view.storeNumber(paths.sink(query), batch)

@@ -2,7 +2,7 @@
 Reading topics as they grow: C{spark.readStream.format("pylogbroker")}.
 
 The checkpoint is the offset store, and the only one: what C{commit} is told is a hint that comes late, and for the last micro-batch never. So nothing is
-done there. What a micro-batch is stands in its end alone (L{pylogbroker.spark.progress}), which is decided in the driver, once, at boundaries of entries.
+done there. What a micro-batch is stands in its end alone (L{pylogbroker.spark.checkpoint}), which is decided in the driver, once, at boundaries of entries.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pylogbroker.model import LATEST, Place
-from pylogbroker.spark.asking import Brokers
-from pylogbroker.spark.boundaries import boundaryWithin
-from pylogbroker.spark.cluster import Cluster, isSelected
-from pylogbroker.spark.ends import askBounds
-from pylogbroker.spark.fetching import lost
+from pylogbroker.spark.batchlimit import lastEntryBoundary
+from pylogbroker.spark.brokerclients import BrokerClients
+from pylogbroker.spark.checkpoint import apportion, decodeProgress, encodeProgress
+from pylogbroker.spark.fetching import reportDataLoss
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.plan import Bounds, Range, Split, cutRanges
-from pylogbroker.spark.progress import decodeProgress, encodeProgress, sharesOf
+from pylogbroker.spark.partitionbounds import fetchBounds
+from pylogbroker.spark.partitiondiscovery import Cluster, isSelected
 from pylogbroker.spark.ranges import checkNamed, expectedPlaces, inBounds, startOf
 from pylogbroker.spark.reading import readSplit
+from pylogbroker.spark.splits import InputSplit, OffsetRange, SegmentBounds, splitRanges
+from pylogbroker.types import LATEST, PartitionId
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._cluster: Cluster | None = None
-        self._targets: dict[Place, int] | None = None
+        self._targets: dict[PartitionId, int] | None = None
 
     def _live(self) -> Cluster:
         if self._cluster is None:
@@ -60,9 +60,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = {}
         with cluster.brokers(partition.broker for _topic, partition in places) as brokers:
             for place in places:
-                bounds = askBounds(brokers, *place)
+                bounds = fetchBounds(brokers, *place)
                 start = startOf(options, brokers, place, bounds, LATEST)
-                ranges[place] = inBounds(options, Range(*place, start, start), bounds)
+                ranges[place] = inBounds(options, OffsetRange(*place, start, start), bounds)
         return encodeProgress(ranges)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is there now is all that this run will read."""
         places = self._live().places(self._options.selection)
         with self._live().brokers(partition.broker for _topic, partition in places) as brokers:
-            self._targets = {place: askBounds(brokers, *place).latest for place in places}
+            self._targets = {place: fetchBounds(brokers, *place).latest for place in places}
 
     # -- the next micro-batch
 
@@ -91,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = {place: each._replace(start=each.end) for place, each in before.items()}
         places = self._present(before)
         with self._live().brokers(partition.broker for _topic, partition in places) as brokers:
-            bounds = {place: askBounds(brokers, *place) for place in places}
+            bounds = {place: fetchBounds(brokers, *place) for place in places}
             ahead = {
                 place: self._ahead(place, before.get(place), bounds[place]) for place in places
             }
@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return encodeProgress(after) if isNew else start
 
-    def _present(self, before: Mapping[Place, Range]) -> list[Place]:
+    def _present(self, before: Mapping[PartitionId, OffsetRange]) -> list[PartitionId]:
         """The partitions that are there, after all that are known have been looked for."""
         selection = self._options.selection
         places = self._live().places(
@@ -113,12 +113,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             why = f"no broker has it any more, of which {read} was read"
             if not isSelected(selection, place):
                 why = f"the checkpoint has it up to {read}, and it is not subscribed any more"
-            lost(self._options, f"topic {place.topic}, partition {place.partition}: {why}")
+            reportDataLoss(
+                self._options, f"topic {place.topic}, partition {place.partition}: {why}"
+            )
         if self._targets is not None:
             places = [place for place in places if place in before or place in self._targets]
         return places
 
-    def _ahead(self, place: Place, before: Range | None, bounds: Bounds) -> Range:
+    def _ahead(
+        self, place: PartitionId, before: OffsetRange | None, bounds: SegmentBounds
+    ) -> OffsetRange:
         """All that there is to read of a partition; of one whose broker was away when a run's end was fixed, what is there when it is first seen."""
         latest = (
             bounds.latest
@@ -129,28 +133,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.info(
                 "Topic %s has a new partition %s, which is read from %d on", *place, bounds.earliest
             )
-            return Range(*place, bounds.earliest, max(latest, bounds.earliest))
+            return OffsetRange(*place, bounds.earliest, max(latest, bounds.earliest))
         if bounds.latest < before.end:
-            lost(
+            reportDataLoss(
                 self._options,
                 f"topic {place[0]}, partition {place[1]}: the log ends at {bounds.latest}, and {before.end} was read: it was emptied or cut",
             )
-            return Range(*place, bounds.earliest, max(latest, bounds.earliest))
-        return inBounds(self._options, Range(*place, before.end, max(latest, before.end)), bounds)
+            return OffsetRange(*place, bounds.earliest, max(latest, bounds.earliest))
+        return inBounds(
+            self._options, OffsetRange(*place, before.end, max(latest, before.end)), bounds
+        )
 
     def _limited(
         self,
-        brokers: Brokers,
-        ahead: Mapping[Place, Range],
-        bounds: Mapping[Place, Bounds],
+        brokers: BrokerClients,
+        ahead: Mapping[PartitionId, OffsetRange],
+        bounds: Mapping[PartitionId, SegmentBounds],
         limit: ReadLimit,
-    ) -> dict[Place, Range]:
+    ) -> dict[PartitionId, OffsetRange]:
         if not isinstance(limit, ReadMaxBytes):
             return dict(ahead)
-        shares = sharesOf(ahead, limit.max_bytes)
+        shares = apportion(ahead, limit.max_bytes)
         return {
             place: each._replace(
-                end=boundaryWithin(
+                end=lastEntryBoundary(
                     brokers, self._options, each, shares[place], bounds[place].starts
                 )
             )
@@ -165,13 +171,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The splits of a micro-batch, which its end describes."""
         ranges = [each for each in decodeProgress(end).values() if each.size]
         with self._live().brokers(each.partition.broker for each in ranges) as brokers:
-            cuts = cutRanges(
+            cuts = splitRanges(
                 ranges,
                 self._options.minPartitionCount,
-                lambda whole: askBounds(brokers, whole.topic, whole.partition).starts,
+                lambda whole: fetchBounds(brokers, whole.topic, whole.partition).starts,
             )
             return [
-                InputPartition(Split(each, brokers.address(each.partition.broker))) for each in cuts
+                InputPartition(InputSplit(each, brokers.address(each.partition.broker)))
+                for each in cuts
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -23,8 +23,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.embedded import EmbeddedBroker
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.programs.embedded import EmbeddedBroker
 
 DEFAULTS = {
     "brokerid": "0",
@@ -52,7 +52,7 @@ class LocalBroker:
         @param reactor: the test's.
         @param properties: overrides, with Kafka's names.
         @param directory: of the data; it then stays when the broker stops, so that another can go on with it.
-        @param zookeeper: makes the client, if C{enable.zookeeper} is set: C{lambda: double.client()} with a L{pylogbroker.testing.zookeeper.ZookeeperDouble}.
+        @param zookeeper: makes the client, if C{enable.zookeeper} is set: C{lambda: double.client()} with a L{pylogbroker.testing.zookeeper.FakeZookeeper}.
         """
         self._reactor = reactor
         self._owned = directory is None

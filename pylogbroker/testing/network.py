@@ -6,7 +6,7 @@ cuts the line; nothing happens but by its hand and by its clock. The transport i
 for producers, over a wire that is a list; so what it does under pressure is what it does on a socket. C{tests/testing/test_network.py} holds
 both against the same promises.
 
-    network = PuppetNetwork(clock)
+    network = MemoryNetwork(clock)
     consumer = SimpleConsumer(clock, network.endpoint())
     fetching = consumer.fetch("topic", 0, 0, 1000)
     line = network.accept()
@@ -234,7 +234,7 @@ class PuppetEndpoint:
     An endpoint whose attempts to connect wait for the test.
     """
 
-    def __init__(self, network: PuppetNetwork, name: str) -> None:
+    def __init__(self, network: MemoryNetwork, name: str) -> None:
         self._network = network
         self._name = name
 
@@ -248,7 +248,7 @@ class PuppetEndpoint:
         return attempt.connecting
 
 
-class PuppetNetwork:
+class MemoryNetwork:
     """
     All attempts to connect, and what became of them.
 

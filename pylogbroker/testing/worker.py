@@ -12,9 +12,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 
-class LeadWorker:
+class ManualWorker:
     """
-    A provider of L{pylogbroker.broker.workers.IWorker} for tests: ask for a flush, see the mark unmoved, say C{perform}, see it move.
+    A provider of L{pylogbroker.net.workers.IWorker} for tests: ask for a flush, see the mark unmoved, say C{perform}, see it move.
 
     @ivar jobs: what was given and not done yet.
     """

@@ -28,7 +28,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
-from pylogbroker.zookeeper.watch import NOT_THERE, Read, Sight, Watch
+from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch, _WatchCallback
 
 FIRST_SESSION = 0x1000
 
@@ -49,7 +49,7 @@ class _Node:
         )
 
 
-class ZookeeperDouble:
+class FakeZookeeper:
     """
     The server.
 
@@ -71,7 +71,7 @@ class ZookeeperDouble:
         self._nextSession = FIRST_SESSION
         self._sessions: dict[int, ZookeeperDoubleClient] = {}
         self._expiries: dict[int, Any] = {}
-        self._watchers: dict[tuple[str, str], dict[Sight, ZookeeperDoubleClient]] = {}
+        self._watchers: dict[tuple[str, str], dict[_WatchCallback, ZookeeperDoubleClient]] = {}
 
     def client(self, session_timeout: int = 6_000, chroot: str = "") -> ZookeeperDoubleClient:
         """A client, not connected yet."""
@@ -229,7 +229,9 @@ class ZookeeperDouble:
         self._notify("children", path, "deleted")
         self._notify("children", parentPath, "child")
 
-    def watch(self, what: str, path: str, seen: Sight, client: ZookeeperDoubleClient) -> None:
+    def watch(
+        self, what: str, path: str, seen: _WatchCallback, client: ZookeeperDoubleClient
+    ) -> None:
         wanted = {
             each: owner
             for each, owner in self._watchers.get((what, path), {}).items()
@@ -244,12 +246,12 @@ class ZookeeperDouble:
 
 class ZookeeperDoubleClient:
     """
-    A client of L{ZookeeperDouble}; provides L{pylogbroker.interfaces.IZookeeper}.
+    A client of L{FakeZookeeper}; provides L{pylogbroker.interfaces.IZookeeper}.
 
     @ivar isClosed: whether C{close} was called.
     """
 
-    def __init__(self, server: ZookeeperDouble, session_timeout: int, chroot: str) -> None:
+    def __init__(self, server: FakeZookeeper, session_timeout: int, chroot: str) -> None:
         self.session_timeout = session_timeout
         self.session_id = 0
         self.connected = False
@@ -470,7 +472,7 @@ class ZookeeperDoubleClient:
     ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
         server, full = self._server, self._path(path)
 
-        def read(seen: Sight) -> Deferred[tuple[Any, Any]]:
+        def read(seen: _WatchCallback) -> Deferred[tuple[Any, Any]]:
             def armed() -> tuple[Any, Any]:
                 result = work()
                 server.watch(what, full, seen, self)

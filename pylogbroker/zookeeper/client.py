@@ -64,7 +64,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.zookeeper.callbacks import ReactorCallbacks
-from pylogbroker.zookeeper.watch import NOT_THERE, Read, Sight, Watch
+from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch, _WatchCallback
 from pylogbroker.zookeeper.watchdog import Watchdog
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
@@ -94,7 +94,7 @@ ACLS = {
     PRIVATE: CREATOR_ALL_ACL,
     OPEN: OPEN_ACL_UNSAFE,
 }
-"""What C{zk.acl} means (L{pylogbroker.config.settings})."""
+"""What C{zk.acl} means (L{pylogbroker.config.brokersettings})."""
 
 SESSION_TIMEOUT_MS = 6_000
 IN_FLIGHT_COUNT_MAX = 100
@@ -132,7 +132,7 @@ class _Request(NamedTuple):
     answer: Deferred[Any]
 
 
-class _Said(logging.Handler):
+class _KazooLogCapture(logging.Handler):
     """
     kazoo's own log. What matters comes as an event, but for two things.
 
@@ -202,7 +202,7 @@ class ZookeeperClient:
         self._restarting: Any = None
         self._ended: list[Deferred[None]] | None = None
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
-        self._said = _Said()
+        self._said = _KazooLogCapture()
         self._watchdog = Watchdog(reactor, self._bite, HANG_FACTOR * session_timeout)
         logger = logging.Logger(
             "kazoo"
@@ -597,7 +597,7 @@ class ZookeeperClient:
     ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
-        def read(seen: Sight) -> Deferred[Any]:
+        def read(seen: _WatchCallback) -> Deferred[Any]:
             answer = self._askWatching(
                 "get", "data", path, lambda watcher: self._kazoo.get_async(path, watcher), seen
             ).addCallback(_dataAndStat)
@@ -608,7 +608,7 @@ class ZookeeperClient:
     def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}; the watch fires, too, when the node is created."""
 
-        def read(seen: Sight) -> Deferred[Any]:
+        def read(seen: _WatchCallback) -> Deferred[Any]:
             answer = self._askWatching(
                 "look for",
                 "data",
@@ -625,7 +625,7 @@ class ZookeeperClient:
     def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
         """See L{pylogbroker.interfaces.IZookeeper}."""
 
-        def read(seen: Sight) -> Deferred[Any]:
+        def read(seen: _WatchCallback) -> Deferred[Any]:
             answer = self._askWatching(
                 "list",
                 "children",
@@ -645,7 +645,7 @@ class ZookeeperClient:
         kind: str,
         path: str,
         begin: Callable[[Callable[[Any], None]], Any],
-        seen: Sight,
+        seen: _WatchCallback,
     ) -> Deferred[Any]:
         """A request that arms the server's watch; C{seen} is called once, if it fires after the answer."""
         watcher = self._watchers.get((kind, path)) or _Watcher(self._watchers, (kind, path))
@@ -677,7 +677,7 @@ class _Watcher:
     """
 
     def __init__(self, watchers: dict[tuple[str, str], _Watcher], key: tuple[str, str]) -> None:
-        self.seen: list[Sight] = []
+        self.seen: list[_WatchCallback] = []
         self._watchers = watchers
         self._key = key
 

@@ -6,7 +6,7 @@ hear of. But the node may belong to an earlier session of the same program, whic
 back. So what counts here is whose session it goes with: ours, and it is ours; another's, and it is a conflict, whatever is written in it.
 
 What to do about a conflict is the caller's: a consumer leaves the partition alone and tries the whole rebalance again, a broker waits until the old
-session must be over (L{claimPatiently}).
+session must be over (L{claimWithin}).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     raise ZookeeperError(f"{path} comes and goes")
 
 
-async def claimPatiently(
+async def claimWithin(
     clock: Any,
     zookeeper: IZookeeper,
     path: str,

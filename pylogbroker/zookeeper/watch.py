@@ -22,14 +22,14 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import WatchEvent
 
-Read = Callable[["Sight"], "Deferred[tuple[Any, Any]]"]
+Read = Callable[["_WatchCallback"], "Deferred[tuple[Any, Any]]"]
 """Reads and arms: called with what is to be called when the server's watch fires; fires with (the answer, what tells one state from another)."""
 
 NOT_THERE = object()
 """The state of a node that does not exist."""
 
 
-class Sight:
+class _WatchCallback:
     """
     What is to be called, with the kind of the event, when the server's watch of one reading fires.
 
@@ -83,7 +83,7 @@ class Watch:
 
     def _arm(self) -> Deferred[tuple[Any, Any]]:
         self._generation += 1
-        return self._read(Sight(self, self._generation))
+        return self._read(_WatchCallback(self, self._generation))
 
     def isWaitingFor(self, generation: int) -> bool:
         """Whether the reading of this number is the last one, and the watch not over."""

@@ -12,9 +12,9 @@ from pylogbroker.audit.envelope import (
     HEAD_SIZE,
     decodeEnvelope,
     encodeEnvelope,
+    envelopeTime,
     hostBytes,
-    openEnvelope,
-    timeIn,
+    unwrapEnvelope,
 )
 from pylogbroker.errors import FormatError
 
@@ -34,26 +34,26 @@ class EnvelopeTests(SynchronousTestCase):
         envelope = decodeEnvelope(data)
         self.assertEqual((envelope.timeMs, envelope.payload), (timeMs, payload))
         self.assertEqual(envelope.host, hostBytes(host).decode("utf-8", "replace"))
-        self.assertEqual((timeIn(data), openEnvelope(data)), (timeMs, payload))
+        self.assertEqual((envelopeTime(data), unwrapEnvelope(data)), (timeMs, payload))
 
     @given(st.binary())
     def test_anything(self, data: bytes) -> None:
         """Bytes that are no envelope are passed on as they are, and are refused by who insists on one."""
-        if timeIn(data) is None:
-            self.assertEqual(openEnvelope(data), data)
+        if envelopeTime(data) is None:
+            self.assertEqual(unwrapEnvelope(data), data)
             self.assertRaises(FormatError, decodeEnvelope, data)
 
     def test_cut(self) -> None:
         """An envelope that is cut before its payload is none."""
         data = encodeEnvelope(5, b"web1", b"")
         for size in range(len(data)):
-            self.assertIs(timeIn(data[:size]), None)
-        self.assertEqual(timeIn(data), 5)
+            self.assertIs(envelopeTime(data[:size]), None)
+        self.assertEqual(envelopeTime(data), 5)
         self.assertEqual(len(data), HEAD_SIZE + 4)
 
     def test_otherVersion(self) -> None:
         """Another version of the layout is not read as this one."""
-        self.assertIs(timeIn(b"\xffpla\x02" + bytes(20)), None)
+        self.assertIs(envelopeTime(b"\xffpla\x02" + bytes(20)), None)
 
     def test_tooLarge(self) -> None:
         """A time of more than 64 bits, or a longer name, is refused."""

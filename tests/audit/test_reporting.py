@@ -8,16 +8,16 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import CountReport
-from pylogbroker.audit.ledger import Ledger
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 
 START = 1_767_225_600_000  # 2026-01-01
 
 
 def comparison(topic: str = "clicks", seen: int = 99_999) -> Comparison:
-    ledger = Ledger(60_000)
+    ledger = AuditAggregator(60_000)
     for number, count in enumerate((100_000, 7)):
         ledger.enter(
             CountReport(
@@ -71,7 +71,7 @@ class TableTests(SynchronousTestCase):
 
     def test_different(self) -> None:
         """Where as many are there, but others, that is a hole of one at least."""
-        ledger = Ledger(1000)
+        ledger = AuditAggregator(1000)
         ledger.enter(CountReport("sent", "live", "t", 0, 1000, 5, 0, "p", 0, 1, "h", 0, 4))
         ledger.see("live", "t", 0, 5, checksum=5)
         text = asTable(ledger.compare(["live"], 10**6, 0), isBrief=True)
@@ -80,7 +80,7 @@ class TableTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """No messages at all is said, too."""
-        self.assertIn("nothing to compare", asTable(Ledger(1000).compare(["live"], 0, 0)))
+        self.assertIn("nothing to compare", asTable(AuditAggregator(1000).compare(["live"], 0, 0)))
 
     def test_hostileNames(self) -> None:
         """What is in a name does not reach a terminal's controls."""

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.auditor.auditor import Auditor
-from pylogbroker.commitlog.files import RealFileSystem
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
-from pylogbroker.warehouse.manifest import Manifest, WindowCount
-from pylogbroker.warehouse.table import MANIFESTS, manifestName
+from pylogbroker.lake.manifest import Manifest, WindowCount
+from pylogbroker.lake.table import MANIFESTS, manifestName
+from pylogbroker.storage.files import RealFileSystem
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, report
 from tests.cli.commands import reactor
-from tests.warehouse.tables import manifest, write
+from tests.lake.tables import manifest, write
 
 
 class TableTests(AuditCase):

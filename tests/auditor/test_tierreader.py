@@ -6,17 +6,22 @@ from __future__ import annotations
 
 from twisted.internet import reactor
 
-from pylogbroker.auditor.tierreader import TierReader, _Part
+from pylogbroker.auditor.tierreader import TierReader, _TierMember
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.errors import ConnectionError, FormatError, PylogbrokerError, RemoteUnknownError  # noqa: A004
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.model import TopicPartition
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    FormatError,
+    PylogbrokerError,
+    RemoteUnknownError,
+)
+from pylogbroker.protocol.kafka07.requests import encodeFetch
+from pylogbroker.protocol.kafka07.responses import encodeOffsets, fetchHeader
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import MessageSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import ZookeeperDouble
-from pylogbroker.wire.requests import encodeFetch
-from pylogbroker.wire.responses import encodeOffsets, fetchHeader
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.commands import CommandCase
 from tests.contracts.scriptedbroker import ScriptedBroker, ScriptedConnection
@@ -100,10 +105,10 @@ class TierReaderTests(CommandCase):
             await self.publish("clicks", bytes((letter,)) * 90)
         log = self.broker.broker.service.directory.logs[TopicPartition("clicks", 0)]
         reader._positions = dict.fromkeys(reader._positions, 0)
-        job = log.beginRetire(log.segments[:2], 0)
+        job = log.beginDelete(log.segments[:2], 0)
         assert job is not None
         job.run()
-        log.finishRetire(job, None)
+        log.finishDelete(job, None)
         self.assertEqual([payload[:1] for payload in await self.read(reader)], [b"c", b"d"])
         self.assertEqual(reader.skippedCount, 1)
 
@@ -163,7 +168,7 @@ class TierReaderTests(CommandCase):
         await self.startBroker()
         reader = self.reader(timeout_ms="300")
         await self.broker.stop()
-        await self.refused(self.read(reader), ConnectionError)
+        await self.refused(self.read(reader), BrokerConnectionError)
 
 
 class ZookeeperTests(CommandCase):
@@ -171,7 +176,7 @@ class ZookeeperTests(CommandCase):
 
     async def test_discovery(self) -> None:
         """Partitions of the brokers that are registered; a broker that comes later is found by the next opening."""
-        double = ZookeeperDouble(reactor)
+        double = FakeZookeeper(reactor)
         settings = AuditorSettings.fromProperties({"tiers": "live=z:2181"}, self.fail)
         reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
         self.addCleanup(reader.close)
@@ -197,7 +202,7 @@ class ZookeeperTests(CommandCase):
             await reader.read("clicks", 0, take)
         self.assertEqual(payloads, [b"one"])
 
-    async def registered(self, double: ZookeeperDouble, number: int) -> LocalBroker:
+    async def registered(self, double: FakeZookeeper, number: int) -> LocalBroker:
         properties = {
             "brokerid": str(number),
             "enable.zookeeper": "true",
@@ -209,7 +214,7 @@ class ZookeeperTests(CommandCase):
         await broker.start()
         return broker
 
-    def readerOf(self, double: ZookeeperDouble, tier: str = "live=z:2181") -> TierReader:
+    def readerOf(self, double: FakeZookeeper, tier: str = "live=z:2181") -> TierReader:
         settings = AuditorSettings.fromProperties({"tiers": tier}, self.fail)
         reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
         self.addCleanup(reader.close)
@@ -223,7 +228,7 @@ class ZookeeperTests(CommandCase):
 
     async def test_whatIsAway(self) -> None:
         """A broker that this reader has met within the horizon and that is away is missed; so is a partition of one that is there."""
-        double = ZookeeperDouble(reactor)
+        double = FakeZookeeper(reactor)
         await self.registered(double, 0)
         broker = await self.registered(double, 1)
         reader = self.readerOf(double)
@@ -234,12 +239,12 @@ class ZookeeperTests(CommandCase):
         self.assertEqual(await self.lack(reader), "")
         fresh = self.readerOf(double)
         self.assertEqual(await self.lack(fresh), "")
-        fresh._meet(_Part("0", "clicks", 1))
+        fresh._meet(_TierMember("0", "clicks", 1))
         self.assertEqual(await self.lack(fresh), "clicks/0-1 is away")
 
     async def test_whatGroupsKnow(self) -> None:
         """A broker that nobody has met, and of which a group has stored an offset, is missed; names that are none are passed over. A list counts more."""
-        double = ZookeeperDouble(reactor)
+        double = FakeZookeeper(reactor)
         await self.registered(double, 0)
         client = double.client()
         await client.connect()
@@ -260,7 +265,7 @@ class ZookeeperTests(CommandCase):
 
     async def test_zookeeperAway(self) -> None:
         """Without ZooKeeper, opening fails; it can be tried again."""
-        double = ZookeeperDouble(reactor)
+        double = FakeZookeeper(reactor)
         double.stop()
         settings = AuditorSettings.fromProperties(
             {"tiers": "live=z:2181", "timeout.ms": "100"}, self.fail

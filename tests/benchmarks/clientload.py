@@ -46,7 +46,7 @@ def makePayloads(count: int) -> list[bytes]:
     return payloads
 
 
-class Outcomes:
+class Completions:
     """
     Counts what became of messages, as an application would that looks at each.
 
@@ -66,7 +66,7 @@ def messages(pool: Sequence[bytes], count: int) -> Iterator[bytes]:
 
 
 async def paced(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
 ) -> None:
     """As C{docs/groups.md} has it: look whether there is room, send, and look at what became of it."""
     bad = outcomes.bad
@@ -76,7 +76,7 @@ async def paced(
 
 
 async def tuned(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
 ) -> None:
     """The same as C{paced}, after a word to the garbage collector."""
     gc.collect()
@@ -86,7 +86,7 @@ async def tuned(
 
 
 async def posts(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
 ) -> None:
     """The same, but what became of it is left to the counters."""
     for value in values:
@@ -95,7 +95,7 @@ async def posts(
 
 
 async def keyed(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
 ) -> None:
     """The same, each with one of a hundred keys."""
     bad, keys = outcomes.bad, [f"key {number}" for number in range(100)]
@@ -105,7 +105,7 @@ async def keyed(
 
 
 async def bursts(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
 ) -> None:
     """Twice as many as the queue holds, at once, without looking; then wait for all."""
     bad, values = outcomes.bad, iter(values)
@@ -115,7 +115,9 @@ async def bursts(
         await producer.flush()
 
 
-async def many(producer: Producer, topic: str, values: Iterable[bytes], outcomes: Outcomes) -> None:
+async def many(
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+) -> None:
     """Two hundred in a call."""
     values = iter(values)
     while batch := list(islice(values, BATCH_COUNT)):
@@ -139,7 +141,7 @@ async def produce(
     """Send messages, from Python objects to the broker."""
     given = {"producer.type": "async", "batch.size": str(BATCH_COUNT), **settings}
     pool = makePayloads(min(count, POOL_COUNT))
-    outcomes = Outcomes()
+    outcomes = Completions()
     warming = Producer(reactor, given)
     await WAYS_TO_PRODUCE[way](warming, topic, messages(pool, min(count, WARM_UP_COUNT)), outcomes)
     await warming.close()
@@ -168,7 +170,7 @@ async def iterate(stream: MessageStream, count: int) -> None:
 
 
 class _Receiver:
-    """Takes a stream's messages; provides what C{deliverTo} needs of a Twisted consumer."""
+    """Takes a stream's messages; provides what C{pipeTo} needs of a Twisted consumer."""
 
     def __init__(self, count: int) -> None:
         self.leftCount = count
@@ -187,8 +189,8 @@ class _Receiver:
 
 
 async def deliver(stream: MessageStream, count: int) -> None:
-    """C{deliverTo} a receiver."""
-    await stream.deliverTo(_Receiver(count))
+    """C{pipeTo} a receiver."""
+    await stream.pipeTo(_Receiver(count))
 
 
 WAYS_TO_CONSUME = {"iterate": iterate, "deliver": deliver}

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from pylogbroker.formats.compression import NONE, codecByName, compress, decompress
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.compression import NONE, codecByName, compress, decompress
+from pylogbroker.records.messageset import encodeSet
 from tests.benchmarks.clientload import BATCH_COUNT, POOL_COUNT, WARM_UP_COUNT, makePayloads
 from tests.benchmarks.machine import describe, load, warmMemory
 from tests.benchmarks.report import Verdicts, table

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.messageset import encodeSet
 from tests.benchmarks.machine import warmMemory
 from tests.benchmarks.native import Programs
 from tests.benchmarks.servers import Broker, Server, Yardstick
@@ -68,7 +68,7 @@ NEIGHBOURS = {
 
 
 @dataclass(frozen=True)
-class Effort:
+class MatchCost:
     """
     How much of everything: the long form or the short one.
 
@@ -88,8 +88,8 @@ class Effort:
     visitCount: int
 
 
-LONG = Effort(800_000, 3_000_000_000, 256 << 20, 1 << 30, 2.0, 3)
-SHORT = Effort(200_000, 1_500_000_000, 128 << 20, 256 << 20, 0.7, 1)
+LONG = MatchCost(800_000, 3_000_000_000, 256 << 20, 1 << 30, 2.0, 3)
+SHORT = MatchCost(200_000, 1_500_000_000, 128 << 20, 256 << 20, 0.7, 1)
 
 
 class Stage:
@@ -101,7 +101,7 @@ class Stage:
     """
 
     def __init__(
-        self, programs: Programs, folder: Path, effort: Effort, pythonPath: Sequence[Path]
+        self, programs: Programs, folder: Path, effort: MatchCost, pythonPath: Sequence[Path]
     ) -> None:
         """
         @param folder: for data; emptied by whoever gave it.
@@ -201,7 +201,7 @@ class ProduceScenario:
     def name(self) -> str:
         return f"produce-b{self.batch}-c{self.connectionCount}-p{self.partitionCount}-{'gzip' if self.codec else 'none'}"
 
-    def _messageCount(self, effort: Effort) -> int:
+    def _messageCount(self, effort: MatchCost) -> int:
         """Fewer where each is dear: requests of one message that must be opened."""
         if self.codec == GZIP and self.batch == 1:
             return effort.messageCount // 10

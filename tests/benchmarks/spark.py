@@ -21,8 +21,8 @@ from time import monotonic
 from typing import Any
 
 from pylogbroker import __version__
-from pylogbroker.formats.checksum import CRC32_NAME
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.zlibbackend import CRC32_NAME
+from pylogbroker.types import BrokerPartition
 from tests.integration.sparksession import SparkCluster, sharedSession
 
 MESSAGE_SIZE = 200

@@ -11,7 +11,7 @@ import time
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking.syncproducer import SyncProducer
+from pylogbroker.syncclient.syncproducer import SyncProducer
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chromium import Chromium
 from tests.integration.chroots import registered

@@ -18,7 +18,7 @@ from twisted.internet.endpoints import clientFromString, connectProtocol
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from pylogbroker.wire.framing import FrameDecoder
+from pylogbroker.protocol.framing import FrameDecoder
 
 
 class Client(Protocol):

@@ -20,17 +20,17 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pylogbroker.broker.connection import BrokerConnection
+from pylogbroker.broker.connection import ServerConnection
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.broker.transfer import SliceServer
-from pylogbroker.commitlog.partitionlog import PartitionLog
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
-from pylogbroker.model import TopicPartition
+from pylogbroker.net.sendfile import SendfileTransport
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from pylogbroker.testing.worker import LeadWorker
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.testing.worker import ManualWorker
+from pylogbroker.types import TopicPartition
 
 START = 1_300_000_000.0
 ROOT = "/srv/logs"
@@ -104,7 +104,7 @@ class Peer:
     """
 
     def __init__(
-        self, reactor: LeadReactor, end: socket.socket, protocol: BrokerConnection, transport: Any
+        self, reactor: LeadReactor, end: socket.socket, protocol: ServerConnection, transport: Any
     ) -> None:
         self._reactor = reactor
         self._socket = end
@@ -213,7 +213,7 @@ class LeadBroker:
     A whole broker, on a lead.
 
     @ivar flushWorker: flushes, rolls, deletes, creates.
-    @ivar coldWorker: reads and opens.
+    @ivar readWorker: reads and opens.
     """
 
     def __init__(
@@ -233,10 +233,10 @@ class LeadBroker:
         self.settings = BrokerSettings.fromProperties(
             {**PROPERTIES, **(properties or {})}, _noWarning
         )
-        workers: dict[str, LeadWorker] = {}
+        workers: dict[str, ManualWorker] = {}
 
-        def newWorker(reactor: Any, name: str, threadCount: int) -> LeadWorker:
-            return workers.setdefault(name, LeadWorker(reactor, name, threadCount))
+        def newWorker(reactor: Any, name: str, threadCount: int) -> ManualWorker:
+            return workers.setdefault(name, ManualWorker(reactor, name, threadCount))
 
         self.service = BrokerService(
             self.reactor,
@@ -246,7 +246,7 @@ class LeadBroker:
             worker=newWorker,
         )
         self.flushWorker = workers[FLUSH]
-        self.coldWorker = workers[COLD]
+        self.readWorker = workers[COLD]
         self.upkeep = self.service.upkeep
         self.counters = self.service.counters
         self.directory = self.service.directory
@@ -262,7 +262,7 @@ class LeadBroker:
         """Turns and work until there is nothing to do now."""
         for _ in range(countMax):
             self.reactor.turn()
-            if not self.flushWorker.performAll() and not self.coldWorker.performAll():
+            if not self.flushWorker.performAll() and not self.readWorker.performAll():
                 return
         raise RuntimeError("the broker does not settle")
 
@@ -287,13 +287,13 @@ class LeadBroker:
         assert outcomes == [None], outcomes
         assert not self.reactor.getDelayedCalls(), self.reactor.getDelayedCalls()
 
-    def connect(self, transport: Any = SliceServer) -> Peer:
+    def connect(self, transport: Any = SendfileTransport) -> Peer:
         """A connection over a pair of sockets."""
         peer = self.tryConnect(transport)
         assert peer is not None
         return peer
 
-    def tryConnect(self, transport: Any = SliceServer) -> Peer | None:
+    def tryConnect(self, transport: Any = SendfileTransport) -> Peer | None:
         """The same; L{None}: it was turned away."""
         near, far = socket.socketpair()
         far.setblocking(False)

@@ -17,19 +17,24 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.admission import RECEIVE_SIZE_MAX, Admission
-from pylogbroker.broker.connection import BrokerConnection, BrokerFactory
-from pylogbroker.broker.unproven import Unproven
+from pylogbroker.broker.connection import BrokerFactory, ServerConnection
+from pylogbroker.broker.requestmemory import RECEIVE_SIZE_MAX, RequestMemory
+from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import InvalidRequestError
-from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.metrics.counters import ConnectionCounters
-from pylogbroker.quietlog import QuietLog
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import encodeFetch, encodeMultiProduce, encodeOffsets, encodeProduce
-from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
-from pylogbroker.wire.responses import fetchHeader
+from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.requests import (
+    encodeFetch,
+    encodeMultiProduce,
+    encodeOffsets,
+    encodeProduce,
+)
+from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
+from pylogbroker.protocol.kafka07.responses import fetchHeader
+from pylogbroker.records.messageset import encodeSet
 from tests.broker.onlead import LeadBroker, LeadTestCase, Peer, capture, plainServer
-from tests.broker.test_strangers import API_VERSIONS
+from tests.broker.test_protocolsniffer import API_VERSIONS
 
 MIB = 1 << 20
 
@@ -98,7 +103,7 @@ class OrderTests(LeadTestCase):
             produce(b"c"),
         )
         self.assertEqual(peer.receive(), b"")
-        self.assertEqual(broker.log().endOffset, 22)
+        self.assertEqual(broker.log().logEndOffset, 22)
         broker.flushWorker.perform()
         self.assertEqual(
             peer.receive(),
@@ -108,7 +113,7 @@ class OrderTests(LeadTestCase):
             + encodeSet([b"a"])
             + offsetsAnswer([22]),
         )
-        self.assertEqual(broker.log().endOffset, 33)
+        self.assertEqual(broker.log().logEndOffset, 33)
 
     def test_produceThenAsk(self) -> None:
         """An OFFSETS request behind a PRODUCE on one connection proves that it was processed: the topic is there (spec-0.7 wire-protocol §11)."""
@@ -212,12 +217,12 @@ class HeldTests(LeadTestCase):
         self.assertGreater(peer.heldSize, RECEIVE_SIZE_MAX)
         self.assertLessEqual(peer.heldSize, 2 * RECEIVE_SIZE_MAX)
         self.assertNotIn(peer.transport, broker.reactor.getReaders())
-        self.assertEqual(broker.log().endOffset, 22)
+        self.assertEqual(broker.log().logEndOffset, 22)
         broker.settle()
         self.assertEqual(peer.fetched(), [(0, encodeSet([b"b"]))])
         self.assertIn(peer.transport, broker.reactor.getReaders())
         self.assertEqual(
-            (broker.log().endOffset - 22) // len(encodeSet([b"x" * 50_000])), sentCount
+            (broker.log().logEndOffset - 22) // len(encodeSet([b"x" * 50_000])), sentCount
         )
 
     def test_heldLittle(self) -> None:
@@ -267,7 +272,7 @@ class HeldTests(LeadTestCase):
         broker.turn()
         peer.vanish()
         self.assertEqual(broker.service.factory.connections, {})
-        self.assertEqual(broker.log().endOffset, 11 + 2010)
+        self.assertEqual(broker.log().logEndOffset, 11 + 2010)
         broker.settle()
         self.assertEqual(
             broker.contents(), encodeSet([b"a", b"x" * 2000, b"0", b"1", b"2", b"3", b"4"])
@@ -298,10 +303,10 @@ class HeldTests(LeadTestCase):
             )
             broker.settle()
             self.assertTrue(peer.protocol.busy)
-            before = broker.log().endOffset
+            before = broker.log().logEndOffset
             peer.vanish()
             broker.settle()
-            self.assertEqual(broker.log().endOffset, before + 16)
+            self.assertEqual(broker.log().logEndOffset, before + 16)
             self.assertEqual(broker.pinCounts(), [0])
 
 
@@ -492,7 +497,7 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual(admission.grantedSize, self.size)
         peer.send(self.frame[100_000:])
         broker.settle()
-        self.assertEqual((broker.log().endOffset, admission.grantedSize), (self.size - 17, 0))
+        self.assertEqual((broker.log().logEndOffset, admission.grantedSize), (self.size - 17, 0))
 
     def test_paused(self) -> None:
         """A second one that finds no memory is not read from, beyond what everybody may hold, until the first is done; then it arrives, too."""
@@ -511,7 +516,9 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
         second.send(self.frame[sent:])
         broker.settle()
-        self.assertEqual((broker.log().endOffset, admission.grantedSize), (2 * (self.size - 17), 0))
+        self.assertEqual(
+            (broker.log().logEndOffset, admission.grantedSize), (2 * (self.size - 17), 0)
+        )
 
     def test_smallOnesPass(self) -> None:
         """While large frames wait for memory, clients with ordinary requests are served."""
@@ -542,7 +549,7 @@ class LargeFrameTests(LeadTestCase):
         )
         second.send(self.frame[100_000:])
         broker.settle()
-        self.assertEqual(broker.log().endOffset, self.size - 17)
+        self.assertEqual(broker.log().logEndOffset, self.size - 17)
 
     def test_waiterGoes(self) -> None:
         """A client that goes while it waits for memory, or has been granted some, gives it back."""
@@ -575,7 +582,7 @@ class LargeFrameTests(LeadTestCase):
         small.send(produce(b"y" * 2000))
         first = broker.connect()
         first.send(self.frame)
-        self.assertEqual(broker.log().endOffset, 11 + 2010)
+        self.assertEqual(broker.log().logEndOffset, 11 + 2010)
         second = self.begun(broker)
         self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
         for _ in range(60):
@@ -586,7 +593,7 @@ class LargeFrameTests(LeadTestCase):
         second.send(self.frame[100_000:])
         broker.settle()
         self.assertEqual(
-            (broker.log().endOffset, admission.grantedSize), (2021 + 2 * (self.size - 17), 0)
+            (broker.log().logEndOffset, admission.grantedSize), (2021 + 2 * (self.size - 17), 0)
         )
 
     def test_refused(self) -> None:
@@ -711,7 +718,7 @@ class StalledTests(LeadTestCase):
     def test_busyWithUs(self) -> None:
         """One whose answer waits for the broker is not to blame."""
         peer = self.served.connect()
-        peer.send(produce(b"y"), encodeFetch("t", 0, self.served.log().endOffset, 100))
+        peer.send(produce(b"y"), encodeFetch("t", 0, self.served.log().logEndOffset, 100))
         for _ in range(3):
             self.served.advance(1)
         self.served.settle()
@@ -720,7 +727,7 @@ class StalledTests(LeadTestCase):
 
 class EchoDialect:
     """
-    A dialect of its own for L{BrokerConnection}: a frame is answered with itself when the test says so, refused, or breaks.
+    A dialect of its own for L{ServerConnection}: a frame is answered with itself when the test says so, refused, or breaks.
 
     @ivar waiting: Deferreds of answers, with the frames.
     """
@@ -735,7 +742,7 @@ class EchoDialect:
 
         return Decoder(50)
 
-    def carryOut(self, request: bytes, unproven: Unproven) -> Any:
+    def carryOut(self, request: bytes, unproven: UnackedProduces) -> Any:
         if request == b"refuse":
             raise InvalidRequestError("refused")
         answer: Deferred[Any] = Deferred()
@@ -771,14 +778,14 @@ class DialectTests(SynchronousTestCase):
         flow: Any = CountingFlow()
         self.factory = BrokerFactory(
             self.dialect,
-            Admission(self.clock, MIB, 1000),
+            RequestMemory(self.clock, MIB, 1000),
             flow,
             self.counters,
-            QuietLog(self.clock, Logger()),
+            RateLimitedLogger(self.clock, Logger()),
         )
         self.connection = self.connect()
 
-    def connect(self) -> BrokerConnection:
+    def connect(self) -> ServerConnection:
         connection = self.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 5))
         assert connection is not None
         self.transport = StringTransport()
@@ -836,12 +843,12 @@ class DialectTests(SynchronousTestCase):
         """Who was closed and does not end is cut off at the second look; who ends is forgotten."""
         self.feed(b"refuse")
         lingering = self.transport
-        self.factory.cutLingering()
+        self.factory.dropUnclosed()
         self.assertFalse(lingering.disconnected)
         ending, self.connection = self.connection, self.connect()
         self.feed(b"refuse")
         self.connection.connectionLost(Failure(ConnectionAborted()))
-        self.factory.cutLingering()
+        self.factory.dropUnclosed()
         self.assertTrue(lingering.disconnected)
         self.assertEqual(self.counters.slowCount, 1)
         ending.connectionLost(Failure(ConnectionAborted()))

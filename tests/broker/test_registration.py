@@ -19,7 +19,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
 )
 from pylogbroker.interfaces import EPHEMERAL
-from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
+from pylogbroker.testing.zookeeper import FakeZookeeper, ZookeeperDoubleClient
 
 SESSION_MS = 6_000
 BEGIN = 1_795_194_782.704  # as in golden/zookeeper-tree.txt
@@ -32,7 +32,7 @@ class RegistrationTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(BEGIN)
-        self.server = ZookeeperDouble(self.clock, latencyMs=2)
+        self.server = FakeZookeeper(self.clock, latencyMs=2)
 
     def client(self) -> ZookeeperDoubleClient:
         client = self.server.client(SESSION_MS)

@@ -7,14 +7,14 @@ from __future__ import annotations
 from twisted.logger import capturedLogs, formatEvent
 
 from pylogbroker.broker.requestlog import NAMESPACE
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import (
+from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
     encodeMultiProduce,
     encodeOffsets,
     encodeProduce,
 )
+from pylogbroker.records.messageset import encodeSet
 from tests.broker.onlead import LeadBroker, LeadTestCase
 
 A = encodeSet([b"a"])
@@ -52,7 +52,7 @@ class RequestLogTests(LeadTestCase):
                 "OFFSETS 't' 0 before -1: at most 1",
             ],
         )
-        self.assertEqual((lead.log().endOffset, lead.counters.requests.fetchCount), (22, 2))
+        self.assertEqual((lead.log().logEndOffset, lead.counters.requests.fetchCount), (22, 2))
 
     def test_off(self) -> None:
         """Unless it is asked for, nothing is told."""

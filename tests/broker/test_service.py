@@ -25,20 +25,20 @@ from pylogbroker.broker.service import (
     raiseDescriptorLimit,
     shareDescriptors,
 )
-from pylogbroker.broker.transfer import SliceServer
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import ConfigurationError, DirectoryLockedError, StorageError
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import MessageSet, encodeSet
+from pylogbroker.net.sendfile import SendfileTransport
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeProduce
+from pylogbroker.protocol.kafka07.responses import decodeFetch
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from pylogbroker.testing.worker import LeadWorker
-from pylogbroker.testing.zookeeper import ZookeeperDouble
-from pylogbroker.wire.requests import encodeFetch, encodeProduce
-from pylogbroker.wire.responses import decodeFetch
+from pylogbroker.testing.worker import ManualWorker
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.broker.client import connect
 from tests.broker.onlead import PROPERTIES, ROOT, LeadTestCase, capture
-from tests.broker.test_broker import NOISE
+from tests.broker.test_server import NOISE
 
 MARK = ".kafka_cleanshutdown"
 A, B = encodeSet([b"a"]), encodeSet([b"b"])
@@ -57,13 +57,13 @@ class ThrownAwayTests(LeadTestCase):
             "port": "9092",
         }
         settings = BrokerSettings.fromProperties(properties, self.fail)
-        workers: list[LeadWorker] = []
+        workers: list[ManualWorker] = []
 
-        def newWorker(*arguments: Any) -> LeadWorker:
-            workers.append(LeadWorker(*arguments))
+        def newWorker(*arguments: Any) -> ManualWorker:
+            workers.append(ManualWorker(*arguments))
             return workers[-1]
 
-        zookeeper = ZookeeperDouble(reactor)
+        zookeeper = FakeZookeeper(reactor)
         broker = BrokerService(
             reactor,
             settings,
@@ -305,7 +305,7 @@ class StopTests(LeadTestCase):
         peer.send(encodeProduce("t", 0, A))
         gone.send(encodeProduce("t", 0, B))
         gone.vanish()
-        self.assertEqual(lead.log().endOffset, 210)
+        self.assertEqual(lead.log().logEndOffset, 210)
         lead.stop()
         self.assertEqual(lead.contents(), large + A + B)
         self.assertIn(MARK, lead.fileSystem.list(ROOT))
@@ -337,7 +337,7 @@ class StopTests(LeadTestCase):
         self.assertEqual(lead.directory.logs, {})
         lead.stop()
         self.assertEqual(
-            (lead.contents(), lead.log().visibleOffset, lead.service.factory.unheard), (A, 11, {})
+            (lead.contents(), lead.log().highWatermark, lead.service.factory.unheard), (A, 11, {})
         )
         lead.fileSystem.cutPower()
         self.assertEqual(self.broker(fileSystem=lead.fileSystem).contents(), A)
@@ -351,7 +351,7 @@ class StopTests(LeadTestCase):
         large = encodeSet([NOISE], GZIP)
         peer.send(encodeProduce("t", 0, large), encodeProduce("t", 0, A))
         peer.vanish()
-        self.assertEqual(len(lead.coldWorker.jobs), 1)
+        self.assertEqual(len(lead.readWorker.jobs), 1)
         lead.stop()
         self.assertEqual(lead.contents(), large + A)
 
@@ -502,10 +502,10 @@ class PortTests(TestCase):
 
     async def test_nobodyTooEarly(self) -> None:
         """Who connects while the directory is being opened is accepted when it is, and answered then."""
-        workers: list[LeadWorker] = []
+        workers: list[ManualWorker] = []
 
-        def newWorker(reactor: Any, name: str, threadCount: int) -> LeadWorker:
-            workers.append(LeadWorker())
+        def newWorker(reactor: Any, name: str, threadCount: int) -> ManualWorker:
+            workers.append(ManualWorker())
             return workers[-1]
 
         broker = BrokerService(reactor, self.settings(), worker=newWorker, random=Random(1))
@@ -564,7 +564,7 @@ class PortTests(TestCase):
         client.send(encodeFetch("t", 0, 0, 1))
         await client.answer()
         (connection,) = broker.broker.service.factory.connections
-        transport: SliceServer = connection.transport
+        transport: SendfileTransport = connection.transport
         option: Callable[[int, int], int] = transport.socket.getsockopt
         return option
 

@@ -18,7 +18,7 @@ from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.cli.main import outcome, prepare
+from pylogbroker.cli.main import prepare, runCommand
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
@@ -166,7 +166,7 @@ class CommandCase(TestCase):
             streams = Streams(descriptor, file.fileno() if output < 0 else output, errors)
             options, command = prepare(arguments, streams)
             assert command is not None
-            code = await outcome(reactor, command, options, streams)
+            code = await runCommand(reactor, command, options, streams)
         with open(path, "rb") as file:
             return Outcome(code, file.read(), errors.getvalue())
 

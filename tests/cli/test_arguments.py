@@ -14,7 +14,7 @@ from pylogbroker.cli.arguments import (
     codec,
     endpointOf,
     group,
-    judgeAccess,
+    loadAccess,
     positive,
     separator,
     time,
@@ -24,8 +24,8 @@ from pylogbroker.cli.arguments import (
     whole,
 )
 from pylogbroker.cli.main import parse
-from pylogbroker.config.accesssettings import PLAIN
-from pylogbroker.model import BrokerPartition
+from pylogbroker.config.connectionsettings import PLAIN
+from pylogbroker.types import BrokerPartition
 
 
 class AccessTests(SynchronousTestCase):
@@ -36,7 +36,7 @@ class AccessTests(SynchronousTestCase):
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             try:
                 options = parse(arguments)
-                judgeAccess(options.parser, options)
+                loadAccess(options.parser, options)
                 return options
             except SystemExit as error:
                 raise SystemExit(f"{error.code}: {errors.getvalue()}") from error

@@ -10,7 +10,7 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.main import ENDED
-from pylogbroker.cluster.partitioning import defaultPartitioner
+from pylogbroker.cluster.partitioner import defaultPartitioner
 from pylogbroker.errors import ConfigurationError
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor

@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred
 from pylogbroker.cli import consume
 from pylogbroker.cli.main import ENDED
 from pylogbroker.cli.streams import read
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeMessage
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import encodeMessage
 from tests.cli.commands import CommandCase, Outcome, reactor
 
 

@@ -258,7 +258,7 @@ class GoOnTests(SynchronousTestCase):
             path,
             isEnded,
             "/some/broker.properties",
-            readProperties(str(samplePath())).overlaid(changes),
+            readProperties(str(samplePath())).withOverrides(changes),
             changes,
         )
 

@@ -16,8 +16,8 @@ from pylogbroker.cli.dev import page
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.tap import Options
+from pylogbroker.programs.brokertap import Options
+from pylogbroker.records.messageset import encodeSet
 from tests.cli.commands import reactor
 from tests.cli.test_zookeeper import ZookeeperCase, childOf
 

@@ -12,8 +12,8 @@ from pylogbroker.cli.dump import READ_SIZE, dump
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import StorageError
-from pylogbroker.formats.compression import GZIP, SNAPPY
-from pylogbroker.formats.messageset import encodeMessage, encodeSet, wrap
+from pylogbroker.records.compression import GZIP, SNAPPY
+from pylogbroker.records.messageset import encodeMessage, encodeSet, wrapCompressed
 
 GOLDEN = os.path.join(os.path.dirname(__file__), "..", "golden", "segment-sample.kafka")
 
@@ -135,8 +135,8 @@ class ValidTests(DumpCase):
 
     def test_open(self) -> None:
         """They can be opened; the messages inside, at every depth, are indented."""
-        inner = wrap(SNAPPY, encodeSet([b"one"])) + encodeMessage(b"two!", magic=0)
-        path = self.segment(wrap(GZIP, inner))
+        inner = wrapCompressed(SNAPPY, encodeSet([b"one"])) + encodeMessage(b"two!", magic=0)
+        path = self.segment(wrapCompressed(GZIP, inner))
         inside = [
             "  payloadsize: 3 magic: 1",
             "  payload:\tone",

@@ -16,9 +16,9 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import NoNodeException
-from pylogbroker.formats.compression import GZIP, compress
-from pylogbroker.formats.messageset import encodeMessage
-from pylogbroker.model import LATEST
+from pylogbroker.records.compression import GZIP, compress
+from pylogbroker.records.messageset import encodeMessage
+from pylogbroker.types import LATEST
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Process, reactor
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.streams import Streams
-from pylogbroker.config.accesssettings import AccessSettings
+from pylogbroker.config.connectionsettings import AccessSettings
 from pylogbroker.errors import ZookeeperError
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import reactor

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.groups import shownAges
-from pylogbroker.client.logends import Ages
+from pylogbroker.client.offsetlookup import MessageAge
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from tests.cli.clustercase import ClusterCase
@@ -193,12 +193,12 @@ class AgesTests(SynchronousTestCase):
     def test_shown(self) -> None:
         """A range in a unit that fits, rounded outwards; or one end of it; or nothing."""
         for ages, text in (
-            (Ages(0, 0), "0s"),
-            (Ages(1_999, 90_001), "1s-91s"),
-            (Ages(119_999, 120_000), "119s-2m"),
-            (Ages(7_199_999, None), ">119m"),
-            (Ages(None, 7_200_001), "<3h"),
-            (Ages(172_800_000, 10**12), "2d-11575d"),
-            (Ages(None, None), "-"),
+            (MessageAge(0, 0), "0s"),
+            (MessageAge(1_999, 90_001), "1s-91s"),
+            (MessageAge(119_999, 120_000), "119s-2m"),
+            (MessageAge(7_199_999, None), ">119m"),
+            (MessageAge(None, 7_200_001), "<3h"),
+            (MessageAge(172_800_000, 10**12), "2d-11575d"),
+            (MessageAge(None, None), "-"),
         ):
             self.assertEqual(shownAges(ages), text)

@@ -12,9 +12,9 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.mirror.translation import OffsetTable
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.mirror.translation import OffsetSyncTable
 from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.clustercase import ClusterCase
@@ -164,11 +164,13 @@ class TranslateTests(ClusterCase):
         while len(await self.targetAdmin.get_children("/brokers/topics")) < 1:
             await deferLater(reactor, 0.01)
         await self.put(p0_0=100, p0_1=100)
-        table = OffsetTable(entries=[(0, {BrokerPartition(0, 0): 4, BrokerPartition(0, 1): 10**9})])
+        table = OffsetSyncTable(
+            entries=[(0, {BrokerPartition(0, 0): 4, BrokerPartition(0, 1): 10**9})]
+        )
         await write(self.admin, "/consumers/mirror/mirror/t/0-0", table.encode())
         outcome = await self.translate("--json")
         self.assertEqual({each["new"] for each in json.loads(outcome.output)["changes"]}, {0})
-        self.assertIn(f"{Place('t', BrokerPartition(0, 1))} was not mirrored", outcome.errors)
+        self.assertIn(f"{PartitionId('t', BrokerPartition(0, 1))} was not mirrored", outcome.errors)
         await write(self.admin, "/consumers/mirror/mirror/t/0-1", table.encode())
         outcome = await self.translate("--json")
         self.assertEqual(

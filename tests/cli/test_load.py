@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.load}: as a person at a terminal sees it. What a load does is tested in L{tests.spark.loading}.
+Tests for L{pylogbroker.cli.load}: as a person at a terminal sees it. What a load does is tested in L{tests.spark.loader}.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pylogbroker.cli.load import load
 from pylogbroker.cli.main import parse, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import (
-    CommittedError,
     ConfigurationError,
     FormatError,
     LoadError,
+    PostCommitError,
     StorageError,
     TableError,
 )
-from pylogbroker.spark.loading import table
+from pylogbroker.spark.loader import table
 from tests.cli.commands import Outcome
-from tests.spark.loading.cases import LoadCase
+from tests.spark.loader.cases import LoadCase
 
 
 def marked(rows: Any) -> Any:
@@ -121,7 +121,7 @@ class CommandTests(LoadCase):
         Path(path).write_text("tcp://elsewhere:1\tx\t0\t0\n", encoding="utf-8")
         self.assertRaises(LoadError, self.perform, "--offsets-in", path)
         error = self.assertRaises(
-            CommittedError,
+            PostCommitError,
             self.perform,
             "--topic",
             self.topic,
@@ -151,7 +151,7 @@ class CommandTests(LoadCase):
         )
         with open("/dev/full", "wb") as full:
             error = self.assertRaises(
-                CommittedError, load, options, Streams(-1, full.fileno(), io.StringIO())
+                PostCommitError, load, options, Streams(-1, full.fileno(), io.StringIO())
             )
         self.assertIn(
             "committed as run 1, but that could not be told: cannot write the output", str(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pylogbroker.cli.loadcompact import loadCompact
 from pylogbroker.cli.main import parse
 from pylogbroker.cli.streams import Streams
-from tests.spark.loading.cases import LoadCase
+from tests.spark.loader.cases import LoadCase
 
 
 class CommandTests(LoadCase):

@@ -22,8 +22,8 @@ from zope.interface import implementer
 from pylogbroker import __version__
 from pylogbroker.cli.main import commands, main, parse, prepare, reporter
 from pylogbroker.cli.streams import Streams
-from pylogbroker.formats.messageset import encodeMessage
-from pylogbroker.wire.requests import encodeFetch
+from pylogbroker.protocol.kafka07.requests import encodeFetch
+from pylogbroker.records.messageset import encodeMessage
 from tests.cli.commands import CommandCase, Outcome, reactor
 
 

@@ -8,8 +8,8 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat, payloadAsJson
-from pylogbroker.formats.messageset import MessageSet, encodeMessage
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.messageset import MessageSet, encodeMessage
+from pylogbroker.types import BrokerPartition
 
 
 class FormatTests(SynchronousTestCase):

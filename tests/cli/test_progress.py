@@ -7,7 +7,7 @@ import io
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.progress import Progress, amount
+from pylogbroker.cli.progress import Progress, formatBytes
 
 
 class Terminal(io.StringIO):
@@ -31,7 +31,7 @@ class AmountTests(SynchronousTestCase):
             (1.5e6, "1.5 MB"),
             (2.5e12, "2500.0 GB"),
         ):
-            self.assertEqual(amount(size), text)
+            self.assertEqual(formatBytes(size), text)
 
 
 class ProgressTests(SynchronousTestCase):

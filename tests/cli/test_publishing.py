@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError, publishing
 from pylogbroker.cli.publishing import BATCH_SIZE_MAX, Publisher
-from pylogbroker.errors import ConnectionError, MessageTooLargeError  # noqa: A004
-from pylogbroker.formats.compression import GZIP
+from pylogbroker.errors import BrokerConnectionError, MessageTooLargeError
+from pylogbroker.records.compression import GZIP
 from tests.cli.commands import CommandCase, reactor
 
 
@@ -104,14 +104,14 @@ class PublisherTests(CommandCase):
     async def test_noBroker(self) -> None:
         """Without a broker there is an error, and closing works all the same."""
         publisher = self.publisher("127.0.0.1:1", timeoutMs=50)
-        await self.refused(publisher.check(), ConnectionError)
+        await self.refused(publisher.check(), BrokerConnectionError)
         await publisher.close()
 
     async def test_lost(self) -> None:
         """When the broker hangs up, that is not confirmed, and the text says how much of it surely arrived."""
         publisher = self.publisher(self.startDeaf(10))
         await publisher.add([b"a"] * 3)
-        error = await self.refused(publisher.confirm(), ConnectionError)
+        error = await self.refused(publisher.confirm(), BrokerConnectionError)
         text = str(publisher.failed(error, "lines"))
         self.assertTrue(text.endswith("\nof 3 lines sent, surely taken is none"), text)
         publisher.confirmedCount = 2

@@ -16,11 +16,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 from zope.interface.verify import verifyObject
 
-from pylogbroker.client.connection import PIECE_SIZE, BrokerConnection, ConnectionLimits
+from pylogbroker.client.connection import PIECE_SIZE, ClientConnection, ConnectionLimits
 from pylogbroker.errors import (
-    BusyError,
+    BackpressureError,
+    BrokerConnectionError,
     ClosedError,
-    ConnectionError,  # noqa: A004
     FrameSizeError,
     PylogbrokerError,
     TimedOutError,
@@ -57,8 +57,8 @@ class ConnectionCase(SynchronousTestCase):
         self.line = PuppetLine(self.clock, self.connection)
         self.connection.makeConnection(self.line.transport)
 
-    def build(self, limits: ConnectionLimits) -> BrokerConnection:
-        return BrokerConnection(
+    def build(self, limits: ConnectionLimits) -> ClientConnection:
+        return ClientConnection(
             self.clock,
             "broker:9092",
             limits=limits,
@@ -122,7 +122,7 @@ class AnswerTests(ConnectionCase):
     def test_cutUpAnywhere(self, bodies: list[bytes], data: st.DataObject) -> None:
         """However the bytes of many answers are cut up, each answer is whole and goes to its own request."""
         clock = Clock()
-        connection = BrokerConnection(clock, "broker:9092")
+        connection = ClientConnection(clock, "broker:9092")
         line = PuppetLine(clock, connection)
         connection.makeConnection(line.transport)
         asked = [connection.request(framed(b"?"), 1000) for _ in bodies]
@@ -285,7 +285,7 @@ class TimeTests(ConnectionCase):
         self.clock.advance(9.9)
         self.assertIsNone(self.connection.refusal)
         self.clock.advance(0.1)
-        self.assertIsInstance(self.connection.refusal, ConnectionError)
+        self.assertIsInstance(self.connection.refusal, BrokerConnectionError)
         self.clock.advance(0)
         self.assertIsInstance(self.line.reason, ConnectionAborted)
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -310,7 +310,7 @@ class TimeTests(ConnectionCase):
         self.clock.advance(5.9)
         self.assertIsNone(self.connection.refusal)
         self.clock.advance(0.1)
-        self.assertIsInstance(self.connection.refusal, ConnectionError)
+        self.assertIsInstance(self.connection.refusal, BrokerConnectionError)
 
     def test_somebodyStillWaits(self) -> None:
         """While somebody waits, in vain or not, the connection stays; when that one gives up as well, it is cut at once."""
@@ -321,7 +321,7 @@ class TimeTests(ConnectionCase):
         self.assertIsNone(self.connection.refusal)
         self.clock.advance(0.1)
         self.failureResultOf(second, TimedOutError)
-        self.assertIsInstance(self.connection.refusal, ConnectionError)
+        self.assertIsInstance(self.connection.refusal, BrokerConnectionError)
 
     def test_abandonedBetweenPieces(self) -> None:
         """A question that is given up while its frame is on its way is finished, since half a frame would break the line; its answer is thrown away."""
@@ -347,7 +347,7 @@ class TimeTests(ConnectionCase):
         self.line.flow()
         self.clock.advance(0)
         self.clock.advance(10)
-        self.assertIsInstance(self.connection.refusal, ConnectionError)
+        self.assertIsInstance(self.connection.refusal, BrokerConnectionError)
 
 
 class SendTests(ConnectionCase):
@@ -470,15 +470,15 @@ class SendTests(ConnectionCase):
         """What is over the limits, by count or by size, is refused, and nothing of it is sent; a single large frame is not too much."""
         self.push()
         self.connection.send(b"x" * 2000)
-        self.failureResultOf(self.connection.send(b"y"), BusyError)
+        self.failureResultOf(self.connection.send(b"y"), BackpressureError)
         self.line.flow()
         self.clock.advance(0)
         self.assertEqual(len(self.line.take()), 72_000)
         self.push()
         for _ in range(4):
             self.connection.send(b"z")
-        self.failureResultOf(self.connection.send(b"y"), BusyError)
-        self.failureResultOf(self.ask(b"y"), BusyError)
+        self.failureResultOf(self.connection.send(b"y"), BackpressureError)
+        self.failureResultOf(self.ask(b"y"), BackpressureError)
         self.line.flow()
         self.assertNotIn(b"y", self.arrived())
 
@@ -486,7 +486,7 @@ class SendTests(ConnectionCase):
         """What has left, or was taken back, makes room."""
         self.push()
         first = self.connection.send(b"x" * 1000)
-        self.failureResultOf(self.connection.send(b"y"), BusyError)
+        self.failureResultOf(self.connection.send(b"y"), BackpressureError)
         self.failureResultOf(_cancelled(first), CancelledError)
         second = self.connection.send(b"z" * 1000)
         self.line.flow()
@@ -516,8 +516,8 @@ class EndTests(ConnectionCase):
     def test_notMadeYet(self) -> None:
         """Before there is a transport, nothing is taken."""
         connection = self.build(LIMITS)
-        self.failureResultOf(connection.send(b"x"), ConnectionError)
-        self.failureResultOf(connection.request(b"x", 1000), ConnectionError)
+        self.failureResultOf(connection.send(b"x"), BrokerConnectionError)
+        self.failureResultOf(connection.request(b"x", 1000), BrokerConnectionError)
 
     def test_lost(self) -> None:
         """When the connection is lost, all that is under way fails, in the middle of an answer, too; the owner knows before anybody else does."""
@@ -533,7 +533,7 @@ class EndTests(ConnectionCase):
         self.line.cut()
         for each in asked:
             self.assertIn(
-                "broker:9092 was lost", str(self.failureResultOf(each, ConnectionError).value)
+                "broker:9092 was lost", str(self.failureResultOf(each, BrokerConnectionError).value)
             )
         self.assertEqual(seen, [1])
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -543,7 +543,7 @@ class EndTests(ConnectionCase):
         asked = self.ask()
         self.line.end()
         self.assertIn(
-            "how a broker refuses", str(self.failureResultOf(asked, ConnectionError).value)
+            "how a broker refuses", str(self.failureResultOf(asked, BrokerConnectionError).value)
         )
 
     def test_lostWhilePushedBack(self) -> None:
@@ -551,16 +551,19 @@ class EndTests(ConnectionCase):
         (first,) = self.push()
         second = self.connection.send(b"two")
         self.line.cut()
-        self.failureResultOf(first, ConnectionError)
-        self.failureResultOf(second, ConnectionError)
+        self.failureResultOf(first, BrokerConnectionError)
+        self.failureResultOf(second, BrokerConnectionError)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_nothingTakenAnyMore(self) -> None:
         """After the end, requests fail with its reason."""
         self.line.cut()
-        self.assertIn("was lost", str(self.failureResultOf(self.ask(), ConnectionError).value))
         self.assertIn(
-            "was lost", str(self.failureResultOf(self.connection.send(b"x"), ConnectionError).value)
+            "was lost", str(self.failureResultOf(self.ask(), BrokerConnectionError).value)
+        )
+        self.assertIn(
+            "was lost",
+            str(self.failureResultOf(self.connection.send(b"x"), BrokerConnectionError).value),
         )
         self.assertEqual(len(self.ended), 1)
 
@@ -642,13 +645,13 @@ class CloseTests(ConnectionCase):
         asked = self.ask()
         closing = self.connection.close()
         self.line.end()
-        self.failureResultOf(asked, ConnectionError)
-        self.failureResultOf(closing, ConnectionError)
+        self.failureResultOf(asked, BrokerConnectionError)
+        self.failureResultOf(closing, BrokerConnectionError)
         self.setUp()
         closing = self.connection.close()
         self.clock.advance(0)
         self.line.cut()
-        self.failureResultOf(closing, ConnectionError)
+        self.failureResultOf(closing, BrokerConnectionError)
 
     def test_closeTwice(self) -> None:
         """All who close learn when it is gone, also those who come late; for these there is nothing left that could fail."""
@@ -661,7 +664,7 @@ class CloseTests(ConnectionCase):
 
     def test_closeWhenLost(self) -> None:
         """A connection that is lost, or being cut, is closed without more ado."""
-        self.connection.drop(ConnectionError("enough"))
+        self.connection.drop(BrokerConnectionError("enough"))
         closing = self.connection.close()
         self.assertNoResult(closing)
         self.clock.advance(0)

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client.discovery import Broker, StaticDiscovery, ZookeeperDiscovery
+from pylogbroker.client.discovery import BrokerNode, StaticDiscovery, ZookeeperDiscovery
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import (
     ConnectionLossException,
@@ -21,8 +21,8 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import EPHEMERAL
-from pylogbroker.model import BrokerPartition
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.types import BrokerPartition
 
 
 class StaticDiscoveryTests(SynchronousTestCase):
@@ -50,11 +50,11 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.server = ZookeeperDouble(self.clock)
+        self.server = FakeZookeeper(self.clock)
         self.cluster = self.connect()
         self.zookeeper = self.connect()
         self.discovery = ZookeeperDiscovery(self.clock, self.zookeeper)
-        self.changes: list[tuple[int, Broker | None]] = []
+        self.changes: list[tuple[int, BrokerNode | None]] = []
         self.discovery.listen(lambda number, broker: self.changes.append((number, broker)))
         self.events: list[str] = []
         observer: Any = self.observe
@@ -113,7 +113,7 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.registration("t", 10, 11)
         self.start()
         self.assertEqual(
-            self.discovery.brokers, {9: Broker(9, "h9", 9092), 10: Broker(10, "h10", 9092)}
+            self.discovery.brokers, {9: BrokerNode(9, "h9", 9092), 10: BrokerNode(10, "h10", 9092)}
         )
         self.assertEqual(self.names("t"), "9-0 " + " ".join(f"10-{index}" for index in range(11)))
         self.assertEqual(self.names("u"), "")
@@ -150,7 +150,7 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.registration("t", 0, 2)
         self.start()
         self.broker(1, "x", 7)
-        self.assertEqual(self.changes, [(1, Broker(1, "x", 7))])
+        self.assertEqual(self.changes, [(1, BrokerNode(1, "x", 7))])
         self.registration("t", 1, 2)
         self.assertEqual(self.names("t"), "0-0 0-1 1-0 1-1")
         self.remove("/brokers/ids/0")
@@ -162,14 +162,14 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.broker(0, "a")
         self.start()
         self.do(self.cluster.set("/brokers/ids/0", b"c:b:1"))
-        self.assertEqual(self.changes, [(0, Broker(0, "b", 1))])
+        self.assertEqual(self.changes, [(0, BrokerNode(0, "b", 1))])
         deleting = self.cluster.delete("/brokers/ids/0")
         creating = self.cluster.create("/brokers/ids/0", b"c:d:1", flags=EPHEMERAL)
         self.do(deleting)
         self.successResultOf(creating)
-        self.assertEqual(self.discovery.brokers, {0: Broker(0, "d", 1)})
+        self.assertEqual(self.discovery.brokers, {0: BrokerNode(0, "d", 1)})
         self.do(self.cluster.set("/brokers/ids/0", b"c:e:1"))
-        self.assertEqual(self.discovery.brokers, {0: Broker(0, "e", 1)})
+        self.assertEqual(self.discovery.brokers, {0: BrokerNode(0, "e", 1)})
 
     def test_topicBeforeItsBroker(self) -> None:
         """A topic's registration that is seen before its broker's counts once the broker is there."""

@@ -15,9 +15,9 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from pylogbroker.blocking.endpoints import KINDS, brokerEndpoint
 from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.net.endpoints import KINDS, brokerEndpoint
 
 
 class ClientEndpointTests(SynchronousTestCase):

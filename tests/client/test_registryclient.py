@@ -16,8 +16,8 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.client import registryclient
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.errors import (
-    BusyError,
-    ConnectionError,  # noqa: A004
+    BackpressureError,
+    BrokerConnectionError,
     RegistryError,
     TimedOutError,
     UnknownSchemaError,
@@ -25,7 +25,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, REMEMBERED_SIZE_MAX
 from pylogbroker.schemas.state import Registered
-from tests.blocking.registryend import RegistryEnd
+from tests.syncclient.registryend import RegistryEnd
 
 
 class RegistryClientTests(TestCase):
@@ -134,7 +134,7 @@ class RegistryClientTests(TestCase):
     async def test_away(self) -> None:
         """Nobody there, and nobody who answers in time, are told as such."""
         error = await self.assertFailure(
-            self.makeClient("http://127.0.0.1:1").schema(1), ConnectionError
+            self.makeClient("http://127.0.0.1:1").schema(1), BrokerConnectionError
         )
         self.assertIn("refused", str(error))
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -146,6 +146,6 @@ class RegistryClientTests(TestCase):
         with patch.object(registryclient, "ASKED_COUNT_MAX", 1):
             self.end.schema(1, '"int"')
             first = self.client.schema(1)
-            await self.assertFailure(self.client.schema(2), BusyError)
+            await self.assertFailure(self.client.schema(2), BackpressureError)
             await first
             self.assertEqual(await self.client.schema(1), '"int"')

@@ -9,17 +9,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import (
-    BusyError,
+    BackpressureError,
     ClosedError,
     RemoteOffsetOutOfRangeError,
     TimedOutError,
     WireError,
 )
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.testing.network import PuppetLine, PuppetNetwork
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeOffsets
-from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
-from pylogbroker.wire.responses import fetchHeader, multiFetchHeader
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeMultiFetch, encodeOffsets
+from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
+from pylogbroker.protocol.kafka07.responses import fetchHeader, multiFetchHeader
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.testing.network import MemoryNetwork, PuppetLine
 
 HELLO = encodeSet([b"hello"])
 ANSWER = fetchHeader(0, len(HELLO)) + HELLO
@@ -30,7 +30,7 @@ class SimpleConsumerTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.network = PuppetNetwork(self.clock)
+        self.network = MemoryNetwork(self.clock)
         self.consumer = self.build()
 
     def build(self, limits: ConnectionLimits = DEFAULT_LIMITS) -> SimpleConsumer:
@@ -136,7 +136,7 @@ class SimpleConsumerTests(SynchronousTestCase):
         consumer = self.build(ConnectionLimits(inFlightCountMax=1, waitingCountMax=1))
         calls = [consumer.fetch("topic", 0, 0, 100) for _ in range(3)]
         self.network.accept()
-        self.failureResultOf(calls[2], BusyError)
+        self.failureResultOf(calls[2], BackpressureError)
 
     def test_close(self) -> None:
         """Closing fails what is under way, and ends the connection; the next call connects again."""

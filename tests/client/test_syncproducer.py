@@ -14,26 +14,26 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import (
-    BusyError,
+    BackpressureError,
+    BrokerConnectionError,
     ClosedError,
-    ConnectionError,  # noqa: A004
     MessageTooLargeError,
     RemotePartitionError,
     TimedOutError,
     UnknownCodecError,
     WireError,
 )
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.testing.network import PuppetLine, PuppetNetwork
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import (
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.requests import (
     Produce,
     decodeRequest,
     encodeMultiProduce,
     encodeOffsets,
     encodeProduce,
 )
-from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
+from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.testing.network import MemoryNetwork, PuppetLine
 
 
 def produced(payload: bytes) -> bytes:
@@ -49,7 +49,7 @@ class ProducerCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.network = PuppetNetwork(self.clock)
+        self.network = MemoryNetwork(self.clock)
         self.producer = self.build()
 
     def build(self, **arguments: Any) -> SyncProducer:
@@ -156,7 +156,7 @@ class SendTests(ProducerCase):
         """What waits for a connection is limited in size; a single large one is not too much."""
         self.producer = self.build(limits=ConnectionLimits(waitingSizeMax=1000))
         first = self.send(b"x" * 2000)
-        self.failureResultOf(self.send(b"y"), BusyError)
+        self.failureResultOf(self.send(b"y"), BackpressureError)
         self.network.accept()
         self.successResultOf(first)
         self.successResultOf(self.send(b"y"))
@@ -179,7 +179,7 @@ class SendTests(ProducerCase):
         self.network.refuse()
         self.clock.advance(0.010)
         self.network.refuse()
-        self.assertIn("refused", str(self.failureResultOf(sent, ConnectionError).value))
+        self.assertIn("refused", str(self.failureResultOf(sent, BrokerConnectionError).value))
 
     def test_lost(self) -> None:
         """What has not left when the connection is lost fails, and is not sent again; the next send connects anew."""
@@ -188,7 +188,7 @@ class SendTests(ProducerCase):
         lost = self.send(b"x" * 100_000)
         self.clock.advance(1)
         line.cut()
-        self.failureResultOf(lost, ConnectionError)
+        self.failureResultOf(lost, BrokerConnectionError)
         self.send(b"y")
         line = self.network.accept()
         self.assertEqual(self.arrived(line), produced(b"y"))
@@ -300,7 +300,7 @@ class ReconnectTests(ProducerCase):
             self.network.accept()
             self.assertIn(
                 "last 1 requests is unknown",
-                str(self.failureResultOf(confirming, ConnectionError).value),
+                str(self.failureResultOf(confirming, BrokerConnectionError).value),
             )
 
     def test_provenBefore(self) -> None:
@@ -315,7 +315,9 @@ class ReconnectTests(ProducerCase):
         self.network.accept()
         self.assertIn(
             "last 2 requests is unknown",
-            str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value),
+            str(
+                self.failureResultOf(self.producer.confirm("topic", 0), BrokerConnectionError).value
+            ),
         )
 
     def test_noRoomForTheQuestion(self) -> None:
@@ -360,7 +362,7 @@ class ConfirmTests(ProducerCase):
         confirming = self.producer.confirm("topic", 0)
         self.clock.advance(1)
         line.cut()
-        reason = self.failureResultOf(confirming, ConnectionError)
+        reason = self.failureResultOf(confirming, BrokerConnectionError)
         self.assertIn(
             "whether broker:9092 took the last 1 requests is unknown: the connection to broker:9092 was lost",
             str(reason.value),
@@ -380,7 +382,7 @@ class ConfirmTests(ProducerCase):
         confirming = self.producer.confirm("topic", 0)
         self.assertIn(
             "last 1 requests is unknown",
-            str(self.failureResultOf(confirming, ConnectionError).value),
+            str(self.failureResultOf(confirming, BrokerConnectionError).value),
         )
         self.assertEqual(self.arrived(line), produced(b"second"))
         confirming = self.producer.confirm("topic", 0)
@@ -412,7 +414,7 @@ class ConfirmTests(ProducerCase):
         self.network.accept()
         self.assertIn(
             "last 1 requests is unknown",
-            str(self.failureResultOf(confirming, ConnectionError).value),
+            str(self.failureResultOf(confirming, BrokerConnectionError).value),
         )
 
     def test_replacedBeforeTheAnswer(self) -> None:
@@ -422,11 +424,13 @@ class ConfirmTests(ProducerCase):
         confirming = self.producer.confirm("topic", 0)
         self.successResultOf(self.send(b"behind"))
         line.cut()
-        self.assertIn("unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        self.assertIn("unknown", str(self.failureResultOf(confirming, BrokerConnectionError).value))
         self.network.accept()
         self.assertIn(
             "unknown",
-            str(self.failureResultOf(self.producer.confirm("topic", 0), ConnectionError).value),
+            str(
+                self.failureResultOf(self.producer.confirm("topic", 0), BrokerConnectionError).value
+            ),
         )
 
     def test_timedOut(self) -> None:
@@ -445,7 +449,9 @@ class ConfirmTests(ProducerCase):
         """With nothing sent, a loss is a loss, and says nothing of requests."""
         confirming = self.producer.confirm("topic", 0)
         self.network.accept().cut()
-        self.assertNotIn("unknown", str(self.failureResultOf(confirming, ConnectionError).value))
+        self.assertNotIn(
+            "unknown", str(self.failureResultOf(confirming, BrokerConnectionError).value)
+        )
 
     def test_nonsense(self) -> None:
         """What is no offset is no proof, and who sends it is no broker."""
@@ -522,7 +528,9 @@ class CloseTests(ProducerCase):
             closing = self.producer.close()
             self.network.turn()
             end(line)
-            self.assertIn("unknown", str(self.failureResultOf(closing, ConnectionError).value))
+            self.assertIn(
+                "unknown", str(self.failureResultOf(closing, BrokerConnectionError).value)
+            )
 
     def test_errorCode(self) -> None:
         """An answer with an error code proves as much as one with an offset: to the end, and to a question, which fails with it, and not with doubt."""
@@ -550,11 +558,11 @@ class CloseTests(ProducerCase):
         line.stall()
         sendings = [self.send(b"x" * 90_000) for _more in range(4)]
         line.cut()
-        busy = [self.failureResultOf(sending).check(BusyError) for sending in sendings]
-        self.assertEqual(busy, [None, None, BusyError, BusyError])
+        busy = [self.failureResultOf(sending).check(BackpressureError) for sending in sendings]
+        self.assertEqual(busy, [None, None, BackpressureError, BackpressureError])
         self.assertIn(
             "took the last 2 requests is unknown",
-            str(self.failureResultOf(self.producer.close(), ConnectionError).value),
+            str(self.failureResultOf(self.producer.close(), BrokerConnectionError).value),
         )
 
     def test_lostBefore(self) -> None:
@@ -570,7 +578,9 @@ class CloseTests(ProducerCase):
             if again:
                 line.deliver(offsetsAnswer([15]))
                 line.cut()
-            self.assertIn("unknown", str(self.failureResultOf(closing, ConnectionError).value))
+            self.assertIn(
+                "unknown", str(self.failureResultOf(closing, BrokerConnectionError).value)
+            )
 
     def test_answersFirst(self) -> None:
         """So is a confirmation that is under way answered."""
@@ -603,7 +613,9 @@ class CloseTests(ProducerCase):
         self.assertNoResult(closing)
         self.clock.advance(0.1)
         self.clock.advance(0)
-        self.assertIn("within 10000 ms", str(self.failureResultOf(closing, ConnectionError).value))
+        self.assertIn(
+            "within 10000 ms", str(self.failureResultOf(closing, BrokerConnectionError).value)
+        )
         self.producer = self.build()
         line = self.connected()
         closing = self.producer.close()
@@ -637,7 +649,7 @@ class CloseTests(ProducerCase):
                 if answered:
                     self.successResultOf(closing)
                 else:
-                    self.failureResultOf(closing, ConnectionError)
+                    self.failureResultOf(closing, BrokerConnectionError)
 
     def test_frames(self) -> None:
         """What was written is what a broker reads."""
@@ -663,7 +675,7 @@ class _RandomRun:
     def __init__(self, case: SynchronousTestCase, random: Random, name: str) -> None:
         self.case, self.random, self.name = case, random, name
         self.clock = Clock()
-        self.network = PuppetNetwork(self.clock)
+        self.network = MemoryNetwork(self.clock)
         self.producer = SyncProducer(
             self.clock,
             self.network.endpoint(),
@@ -726,7 +738,7 @@ class _RandomRun:
             self.sent = {each for each in self.sent if each > before}
 
         def unproven(reason: Failure) -> None:
-            if reason.type is ConnectionError:
+            if reason.type is BrokerConnectionError:
                 self.sent = {each for each in self.sent if each > before}
 
         confirming = self.producer.confirm("topic", 0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.assignment import assign, javaOrder
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 
 MEMBERS = st.one_of(
     st.text(min_size=1, max_size=5), st.sampled_from(["a", "a-1", "a-10", "a-1-0", "a-"])

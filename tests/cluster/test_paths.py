@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster import paths
 from pylogbroker.errors import InvalidNameError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 from tests.goldenfiles import GOLDEN
 
 

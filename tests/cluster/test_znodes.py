@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cluster import znodes
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ZnodeError
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 
 
 class BrokerTests(SynchronousTestCase):

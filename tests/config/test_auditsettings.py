@@ -43,7 +43,7 @@ class AuditedSettingsTests(SynchronousTestCase):
             [field.name for field in dataclasses.fields(AuditedSettings)],
         )
         self.assertTrue(
-            all(row.key.startswith("audit.") and not row.kafkas for row in AUDITED_ROWS)
+            all(row.key.startswith("audit.") and not row.isKafkaKey for row in AUDITED_ROWS)
         )
 
 

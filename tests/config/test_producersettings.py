@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.config.producersettings import (
     PRODUCER_ROWS,
     BrokerAddress,
-    Choice,
+    MappedEnum,
     ProducerSettings,
 )
 from pylogbroker.errors import ConfigurationError
@@ -77,11 +77,13 @@ class ProducerSettingsTests(SynchronousTestCase):
 
     def test_everyPropertyOfKafka(self) -> None:
         """Every property of 0.7.2's producer is known (spec-0.7 config §3)."""
-        kafkas = """zk.connect broker.list zk.sessiontimeout.ms zk.connectiontimeout.ms zk.synctime.ms zk.read.num.retries partitioner.class producer.type
+        isKafkaKey = """zk.connect broker.list zk.sessiontimeout.ms zk.connectiontimeout.ms zk.synctime.ms zk.read.num.retries partitioner.class producer.type
             serializer.class compression.codec compressed.topics num.retries buffer.size connect.timeout.ms socket.timeout.ms reconnect.interval
             reconnect.time.interval.ms max.message.size queue.time queue.size queue.enqueueTimeout.ms batch.size event.handler event.handler.props
             callback.handler callback.handler.props host port"""
-        self.assertEqual({row.key for row in PRODUCER_ROWS if row.kafkas}, set(kafkas.split()))
+        self.assertEqual(
+            {row.key for row in PRODUCER_ROWS if row.isKafkaKey}, set(isKafkaKey.split())
+        )
 
     def test_oneOfTheTwo(self) -> None:
         """Neither of zk.connect and broker.list, or both, is an error; an empty one counts as not given (spec-0.7 producer §1)."""
@@ -175,4 +177,4 @@ class ProducerSettingsTests(SynchronousTestCase):
 
     def test_ranges(self) -> None:
         """The reference page can say what is allowed."""
-        self.assertEqual(Choice({"a": 1, "b": 2}).range, "`a`, `b`")
+        self.assertEqual(MappedEnum({"a": 1, "b": 2}).range, "`a`, `b`")

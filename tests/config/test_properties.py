@@ -112,16 +112,16 @@ class OverlayTests(SynchronousTestCase):
     def test_overlay(self) -> None:
         """Assignments replace and add; the original stays as it was; the rest of the places is kept."""
         original = parseProperties("a=1\nb=2", "f")
-        overlaid = original.overlaid(["a=3=4 ", " c ="])
-        self.assertEqual(overlaid, {"a": "3=4 ", "b": "2", "c": ""})
-        self.assertEqual([overlaid.place(key) for key in "abc"], ["--set", "f:2", "--set"])
+        withOverrides = original.withOverrides(["a=3=4 ", " c ="])
+        self.assertEqual(withOverrides, {"a": "3=4 ", "b": "2", "c": ""})
+        self.assertEqual([withOverrides.place(key) for key in "abc"], ["--set", "f:2", "--set"])
         self.assertEqual(original, {"a": "1", "b": "2"})
         self.assertEqual(original.place("a"), "f:1")
 
     def test_noAssignment(self) -> None:
         """Without an equals sign or without a key it is an error that repeats the words."""
         for wrong in ("port", "=1", " =1"):
-            error = self.assertRaises(ConfigurationError, Properties().overlaid, [wrong])
+            error = self.assertRaises(ConfigurationError, Properties().withOverrides, [wrong])
             self.assertEqual(str(error), f"--set {wrong}: must be key=value")
 
     def test_fromMapping(self) -> None:

@@ -16,10 +16,10 @@ from pylogbroker.console import cluster as module
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.sources import OwnSource, RemoteSource
 from pylogbroker.errors import NoBrokersError
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import ZookeeperDouble
-from pylogbroker.wire.requests import encodeOffsets, encodeProduce
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.broker.client import connect
 
 A = encodeSet([b"hello"])
@@ -31,7 +31,7 @@ class ClusterCase(TestCase):
     timeout = 60
 
     async def start(self) -> None:
-        self.double = ZookeeperDouble(reactor)
+        self.double = FakeZookeeper(reactor)
         self.addCleanup(self.double.stop)
         self.brokers = []
         for number in range(2):

@@ -25,10 +25,10 @@ from pylogbroker.console.peek import (
     peekLast,
 )
 from pylogbroker.errors import OffsetOutOfRangeError
-from pylogbroker.formats import checksum
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeSet, innerPayloads, wrap
-from pylogbroker.model import Bounds
+from pylogbroker.records import zlibbackend
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import decompressedPayloads, encodeSet, wrapCompressed
+from pylogbroker.types import OffsetBounds
 
 
 class Log:
@@ -49,8 +49,8 @@ class Log:
         self.sizes.append(sizeMax)
         return succeed(self.data[at:end])
 
-    def bounds(self, topic: str, partition: int) -> Deferred[Bounds]:
-        return succeed(Bounds(self.start, self.start + len(self.data)))
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
+        return succeed(OffsetBounds(self.start, self.start + len(self.data)))
 
 
 class PeekCase(SynchronousTestCase):
@@ -128,7 +128,7 @@ class FromTests(PeekCase):
         self.assertIn("more than", found.problem)
         nested = encodeSet([b"a"])
         for _ in range(6):
-            nested = wrap(GZIP, nested)
+            nested = wrapCompressed(GZIP, nested)
         self.assertIn("nest deeper", self.peek(Log(nested), 0).problem)
 
     def test_long(self) -> None:
@@ -187,11 +187,11 @@ class LastTests(PeekCase):
         opened: list[int] = []
 
         def counting(message: Any, *rest: Any) -> Any:
-            for payload in innerPayloads(message, *rest):
+            for payload in decompressedPayloads(message, *rest):
                 opened.append(1)
                 yield payload
 
-        self.patch(module, "innerPayloads", counting)
+        self.patch(module, "decompressedPayloads", counting)
         wrapper = encodeSet([b""] * 10_000, GZIP)
         log = Log(wrapper * 50 + encodeSet([b"a", b"b"]))
         found = self.last(log, 20)
@@ -251,7 +251,7 @@ class FirstEntryTests(SynchronousTestCase):
     def test_work(self) -> None:
         """Bytes that are made to cost much cost no more than the limit: then there is no answer."""
         calls: list[int] = []
-        crc32 = checksum.crc32
+        crc32 = zlibbackend.crc32
 
         def counting(data: Any) -> int:
             calls.append(len(data))

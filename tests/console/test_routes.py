@@ -14,9 +14,9 @@ from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.console.routes import FILES, PAGE
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.wire.requests import encodeOffsets, encodeProduce
 from tests.broker.client import connect
 from tests.console.asking import Answer, get
 

@@ -12,21 +12,21 @@ from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.service import ConsoleService, brokerConsole
-from pylogbroker.embedded import EmbeddedBroker
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.web.site import Web
-from pylogbroker.wire.requests import (
+from pylogbroker.net.httpserver import HttpSite
+from pylogbroker.programs.embedded import EmbeddedBroker
+from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
     encodeMultiProduce,
     encodeOffsets,
     encodeProduce,
 )
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.testing.localbroker import LocalBroker
 from tests.broker.client import connect
 from tests.broker.onlead import PROPERTIES, LeadBroker
 from tests.console.asking import figures, get
@@ -40,7 +40,7 @@ class ListenerTests(SynchronousTestCase):
     def test_bound(self) -> None:
         """That is what is bound."""
         memory = MemoryReactor()
-        service = ConsoleService(memory, "8067", Web(memory, {}))
+        service = ConsoleService(memory, "8067", HttpSite(memory, {}))
         service.privilegedStartService()
         port, _factory, _backlog, interface = memory.tcpServers[0]
         self.assertEqual((port, interface), (8067, "127.0.0.1"))
@@ -61,7 +61,9 @@ class ListenerTests(SynchronousTestCase):
         """An endpoint that cannot listen before the reactor runs is named."""
         error = self.assertRaises(
             ConfigurationError,
-            ConsoleService(MemoryReactor(), "nonsense:1", Web(None, {})).privilegedStartService,
+            ConsoleService(
+                MemoryReactor(), "nonsense:1", HttpSite(None, {})
+            ).privilegedStartService,
         )
         self.assertIn("http.listener", str(error))
 
@@ -218,7 +220,7 @@ class ServiceTests(SynchronousTestCase):
     def test_twice(self) -> None:
         """Told to listen twice, it listens once; it stops, and stops again."""
         memory: Any = MemoryReactor()
-        service = ConsoleService(memory, "8067", Web(memory, {}))
+        service = ConsoleService(memory, "8067", HttpSite(memory, {}))
         service.privilegedStartService()
         self.successResultOf(service.listen())
         self.assertEqual(len(memory.tcpServers), 1)
@@ -236,6 +238,7 @@ class ServiceTests(SynchronousTestCase):
                 return waiting
 
         error = self.assertRaises(
-            ConfigurationError, Service(MemoryReactor(), "1", Web(None, {})).privilegedStartService
+            ConfigurationError,
+            Service(MemoryReactor(), "1", HttpSite(None, {})).privilegedStartService,
         )
         self.assertIn("http.listener", str(error))

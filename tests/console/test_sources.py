@@ -10,9 +10,9 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import OffsetOutOfRangeError, PylogbrokerError, RemoteOffsetOutOfRangeError
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.wire.requests import encodeOffsets, encodeProduce
 from tests.broker.client import connect
 
 DATA = encodeSet([b"hello", b"world"])

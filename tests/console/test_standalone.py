@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from pylogbroker.console.standalone import RETRY_MS, ClusterConsole, lagFamilies
 from pylogbroker.errors import ConfigurationError, ZookeeperTimeoutException
 from pylogbroker.metrics.exposition import render
+from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import ZookeeperDouble
-from pylogbroker.wire.requests import encodeOffsets, encodeProduce
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.broker.client import connect
 from tests.broker.onlead import capture
 from tests.console.asking import figures, get
@@ -51,7 +51,7 @@ class ServiceTests(TestCase):
 
     async def test_cluster(self) -> None:
         """It finds brokers, topics and groups in ZooKeeper, and tells scrapers of lags."""
-        double = ZookeeperDouble(reactor)
+        double = FakeZookeeper(reactor)
         self.addCleanup(double.stop)
         broker = LocalBroker(
             reactor, {"enable.zookeeper": "true", "zk.connect": "double"}, zookeeper=double.client
@@ -156,7 +156,7 @@ class AwayTests(SynchronousTestCase):
         """Stopped while it connects, it does not go on."""
         memory: Any = MemoryReactorClock()
         clock = Clock()
-        double = ZookeeperDouble(clock, latencyMs=1000)
+        double = FakeZookeeper(clock, latencyMs=1000)
         console = ClusterConsole(memory, "8067", "zk:2181", zookeeper=double.client)
         console.startService()
         console.stopService()

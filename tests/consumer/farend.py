@@ -11,13 +11,13 @@ from twisted.internet.task import Clock
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, encodeNumber
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import EARLIEST
-from pylogbroker.testing.network import PuppetEndpoint, PuppetLine, PuppetNetwork
-from pylogbroker.testing.zookeeper import ZookeeperDouble
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import Fetch, MultiFetch, Offsets, decodeRequest
-from pylogbroker.wire.responses import encodeOffsets, fetchHeader, multiFetchHeader
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.requests import Fetch, MultiFetch, Offsets, decodeRequest
+from pylogbroker.protocol.kafka07.responses import encodeOffsets, fetchHeader, multiFetchHeader
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.testing.network import MemoryNetwork, PuppetEndpoint, PuppetLine
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.types import EARLIEST
 from pylogbroker.zookeeper.ephemeral import claim
 
 
@@ -65,7 +65,7 @@ class FarBroker:
         self.asked: list[Any] = []
         self.isUp = True
         self.isHolding = False
-        self.network = PuppetNetwork(clock)
+        self.network = MemoryNetwork(clock)
         self.lines: list[PuppetLine] = []
         self._decoders: dict[PuppetLine, FrameDecoder] = {}
         self._held: list[tuple[PuppetLine, bytes]] = []
@@ -138,7 +138,7 @@ class FarCluster:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.zookeeper = ZookeeperDouble(clock)
+        self.zookeeper = FakeZookeeper(clock)
         self.brokers: dict[int, FarBroker] = {}
         self.sessions: dict[int, Any] = {}
         self.admin = self.zookeeper.client()

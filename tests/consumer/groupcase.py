@@ -14,17 +14,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 from tests.consumer.farend import FarCluster
 
 START = 1_795_194_789.952
 SESSION_TIMEOUT = 6.0
 
 
-def place(text: str, topic: str = "t") -> Place:
+def place(text: str, topic: str = "t") -> PartitionId:
     """C{"0-1"} of a topic."""
     broker, _, partition = text.partition("-")
-    return Place(topic, BrokerPartition(int(broker), int(partition)))
+    return PartitionId(topic, BrokerPartition(int(broker), int(partition)))
 
 
 def drain(*streams: MessageStream) -> list[Any]:

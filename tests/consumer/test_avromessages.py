@@ -15,20 +15,23 @@ from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.consumer.avromessages import AvroMessages, toTopic
 from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import (
-    BrokenPayloadError,
+    InvalidPayloadError,
     PylogbrokerError,
     RegistryError,
     RemoteUnknownError,
     SchemaError,
     UnknownSchemaError,
 )
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.schemas.avro import AvroEncoder
-from pylogbroker.testing.worker import LeadWorker
-from tests.blocking.registryend import RegistryEnd
+from pylogbroker.testing.worker import ManualWorker
+from pylogbroker.types import BrokerPartition, PartitionId
+from tests.syncclient.registryend import RegistryEnd
 
-PLACE, OTHER = Place("clicks", BrokerPartition(0, 0)), Place("clicks", BrokerPartition(0, 1))
+PLACE, OTHER = (
+    PartitionId("clicks", BrokerPartition(0, 0)),
+    PartitionId("clicks", BrokerPartition(0, 1)),
+)
 LONG = AvroEncoder(1, '"long"')
 TEXT = AvroEncoder(2, '"string"')
 
@@ -51,7 +54,7 @@ class AvroMessagesTests(TestCase):
         self.put(PLACE, *payloads)
         return AvroMessages(self.stream, self.registry, **arguments)
 
-    def put(self, place: Place, *payloads: bytes) -> None:
+    def put(self, place: PartitionId, *payloads: bytes) -> None:
         data = encodeSet(payloads)
         self.stream.put(Chunk(place, MessageSet(data, 0), len(data), len(data)))
 
@@ -76,7 +79,7 @@ class AvroMessagesTests(TestCase):
             {"error_code": 40403, "message": "Schema 9 not found"},
         )
         messages = self.messages(b"rubbish", AvroEncoder(9, '"int"')(1), LONG(5) + b"x", LONG(5))
-        for kind in (BrokenPayloadError, UnknownSchemaError, BrokenPayloadError):
+        for kind in (InvalidPayloadError, UnknownSchemaError, InvalidPayloadError):
             await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), kind)
         self.assertEqual((await messages.__anext__()).value, 5)
 
@@ -108,11 +111,11 @@ class AvroMessagesTests(TestCase):
         messages = self.messages(b"rubbish", LONG(5), onBroken=onBroken)
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), PylogbrokerError)
         self.assertEqual((await messages.__anext__()).value, 5)
-        self.assertEqual(met, [(b"rubbish", "BrokenPayloadError")] * 2)
+        self.assertEqual(met, [(b"rubbish", "InvalidPayloadError")] * 2)
 
     async def test_apart(self) -> None:
         """A schema that is new is looked at elsewhere, and once, whether it can be used or not; the message is held meanwhile, even if nobody waits."""
-        worker, waiting = LeadWorker(), [Deferred[None]()]
+        worker, waiting = ManualWorker(), [Deferred[None]()]
 
         def apart(work: Callable[[], Any]) -> Deferred[Any]:
             given = waiting.pop()
@@ -194,7 +197,7 @@ class AvroMessagesTests(TestCase):
     async def test_positionOfRaised(self) -> None:
         """One that was raised is done with."""
         messages = self.messages(b"rubbish")
-        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), BrokenPayloadError)
+        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), InvalidPayloadError)
         self.assertEqual(self.positions, {PLACE: len(encodeSet([b"rubbish"]))})
 
     async def test_dropped(self) -> None:

@@ -18,9 +18,9 @@ from pylogbroker.errors import (
     PylogbrokerError,
     RemotePartitionError,
 )
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
-from pylogbroker.wire.requests import MultiFetch, Offsets
+from pylogbroker.protocol.kafka07.requests import MultiFetch, Offsets
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import encodeMessage, encodeSet
 from tests.consumer.groupcase import GroupCase, drain
 
 

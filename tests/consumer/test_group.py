@@ -30,7 +30,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
     ZookeeperTimeoutException,
 )
-from pylogbroker.formats.compression import GZIP
+from pylogbroker.records.compression import GZIP
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.consumer.farend import FarCluster
 from tests.consumer.groupcase import GroupCase, drain, place

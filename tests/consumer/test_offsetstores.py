@@ -18,10 +18,10 @@ from pylogbroker.consumer.offsetstores import (
     ZookeeperOffsetStore,
 )
 from pylogbroker.errors import ConnectionLossException, OffsetConflictError
-from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 
-A, B = Place("t", BrokerPartition(0, 0)), Place("u", BrokerPartition(10, 3))
+A, B = PartitionId("t", BrokerPartition(0, 0)), PartitionId("u", BrokerPartition(10, 3))
 
 
 class Promises:
@@ -53,7 +53,7 @@ class ZookeeperTests(Promises, SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.server = ZookeeperDouble(self.clock)
+        self.server = FakeZookeeper(self.clock)
         self.client = self.server.client()
         self.client.connect()
         self.clock.advance(0)
@@ -88,7 +88,7 @@ class ZookeeperTests(Promises, SynchronousTestCase):
 
     def test_oneLineACommit(self) -> None:
         """While ZooKeeper is away a commit of many partitions is one line in the log, with how many there are, the first few, and why."""
-        many = {Place("t", BrokerPartition(0, number)): 10 * number for number in range(90)}
+        many = {PartitionId("t", BrokerPartition(0, number)): 10 * number for number in range(90)}
         for positions, sentence in (
             (many, "90 offsets were not committed (0 of t/0-0, 10 of t/0-1, 20 of t/0-2 …): "),
             ({A: 7}, "1 offsets were not committed (7 of t/0-0): "),
@@ -152,11 +152,15 @@ class SqliteTests(Promises, SynchronousTestCase):
 
     def test_insideASet(self) -> None:
         """Of a position in the midst of a compressed set it is kept how many of its messages are done; a plain one has none."""
-        for offset, doneCount in ((OffsetInSet(30, 2), 2), (OffsetInSet(30, 7), 7), (90, 0)):
+        for offset, doneCount in (
+            (IntraBatchOffset(30, 2), 2),
+            (IntraBatchOffset(30, 7), 7),
+            (90, 0),
+        ):
             self.sqlite.store("t", A.partition, offset)
             self.connection.commit()
             loaded = self.do(SqliteOffsetStore(self.connection, "g").load(A))
-            self.assertEqual((loaded, doneCountOf(loaded)), (int(offset), doneCount))
+            self.assertEqual((loaded, consumedCount(loaded)), (int(offset), doneCount))
 
     def test_oldTable(self) -> None:
         """A table of an earlier version goes on being used, with what is in it."""
@@ -170,9 +174,9 @@ class SqliteTests(Promises, SynchronousTestCase):
         connection.commit()
         store = SqliteOffsetStore(connection, "g")
         self.assertEqual(self.do(store.load(A)), 11)
-        store.store("t", A.partition, OffsetInSet(22, 3))
+        store.store("t", A.partition, IntraBatchOffset(22, 3))
         connection.commit()
-        self.assertEqual(doneCountOf(self.do(SqliteOffsetStore(connection, "g").load(A))), 3)
+        self.assertEqual(consumedCount(self.do(SqliteOffsetStore(connection, "g").load(A))), 3)
 
     def test_openElsewhere(self) -> None:
         """Who comes while another has a transaction open does not wait for it."""
@@ -207,9 +211,9 @@ class SqliteTests(Promises, SynchronousTestCase):
             if start is not None:
                 self.do(second.commit({A: start}))
             self.assertEqual((self.do(first.load(A)), self.do(second.load(A))), (start, start))
-            second.store("t", A.partition, OffsetInSet(11, 1))
+            second.store("t", A.partition, IntraBatchOffset(11, 1))
             self.other.commit()
-            for offset in (OffsetInSet(11, 1), OffsetInSet(11, 2), 22):
+            for offset in (IntraBatchOffset(11, 1), IntraBatchOffset(11, 2), 22):
                 self.assertRaises(OffsetConflictError, first.store, "t", A.partition, offset)
                 self.connection.rollback()
             self.assertEqual(self.do(first.commit({A: 5, B: 7})), {B: 7})
@@ -217,14 +221,14 @@ class SqliteTests(Promises, SynchronousTestCase):
     def test_forward(self) -> None:
         """What is stored already is not stored again, also by the same member: messages that it has in hand from before it lost its session, and had anew."""
         store, _second = self.two()
-        store.store("t", A.partition, OffsetInSet(11, 2))
+        store.store("t", A.partition, IntraBatchOffset(11, 2))
         self.connection.commit()
         self.do(store.load(A))
-        for offset in (5, 11, OffsetInSet(11, 1), OffsetInSet(11, 2)):
+        for offset in (5, 11, IntraBatchOffset(11, 1), IntraBatchOffset(11, 2)):
             self.assertRaises(OffsetConflictError, store.store, "t", A.partition, offset)
-        store.store("t", A.partition, OffsetInSet(11, 3))
+        store.store("t", A.partition, IntraBatchOffset(11, 3))
         self.connection.rollback()
-        store.store("t", A.partition, OffsetInSet(11, 3))
+        store.store("t", A.partition, IntraBatchOffset(11, 3))
         store.store("t", A.partition, 22)
         self.connection.commit()
         self.assertEqual(self.do(store.load(A)), 22)

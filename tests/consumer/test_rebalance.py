@@ -14,35 +14,35 @@ from pylogbroker.consumer.rebalance import (
     BackOff,
     Claim,
     Claimed,
+    DropAll,
     Failed,
     Fetch,
     Finish,
-    Forget,
-    Look,
+    GroupRead,
+    GroupState,
+    ReadGroup,
     Rebalance,
     Release,
     Released,
-    Seen,
     State,
-    View,
-    shareOf,
+    computeAssignment,
 )
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 
 BROKERS = {number: BrokerRegistration("c", f"host{number}", 9092) for number in (200, 300, 400)}
 
 
-def place(text: str, topic: str = "t") -> Place:
+def place(text: str, topic: str = "t") -> PartitionId:
     broker, _, partition = text.partition("-")
-    return Place(topic, BrokerPartition(int(broker), int(partition)))
+    return PartitionId(topic, BrokerPartition(int(broker), int(partition)))
 
 
 def partitions(*texts: str) -> list[BrokerPartition]:
     return [place(text).partition for text in texts]
 
 
-def view(members: Any, *texts: str) -> View:
-    return View(
+def view(members: Any, *texts: str) -> GroupState:
+    return GroupState(
         {member: StaticSubscription({"t": 1}) for member in members},
         {"t": partitions(*texts)},
         BROKERS,
@@ -57,40 +57,40 @@ class ShareTests(SynchronousTestCase):
         both = ("g_consumer1", "g_consumer2")
         seen = view(both, "200-0", "200-1", "300-0", "300-1", "400-0")
         self.assertEqual(
-            shareOf("g_consumer1", seen),
+            computeAssignment("g_consumer1", seen),
             dict.fromkeys(map(place, ("200-0", "200-1", "300-0")), "g_consumer1-0"),
         )
         self.assertEqual(
-            shareOf("g_consumer2", seen),
+            computeAssignment("g_consumer2", seen),
             dict.fromkeys(map(place, ("300-1", "400-0")), "g_consumer2-0"),
         )
         seen = view(both, "200-0", "200-1", "300-0", "300-1")
         self.assertEqual(
-            shareOf("g_consumer1", seen),
+            computeAssignment("g_consumer1", seen),
             dict.fromkeys(map(place, ("200-0", "200-1")), "g_consumer1-0"),
         )
         self.assertEqual(
-            shareOf("g_consumer2", seen),
+            computeAssignment("g_consumer2", seen),
             dict.fromkeys(map(place, ("300-0", "300-1")), "g_consumer2-0"),
         )
 
     def test_moreMembersThanPartitions(self) -> None:
         """A member beyond the number of partitions gets none; it is idle, not missing."""
-        self.assertEqual(shareOf("b", view("ab", "400-0")), {})
+        self.assertEqual(computeAssignment("b", view("ab", "400-0")), {})
 
     def test_notAMember(self) -> None:
         """Who is not registered has no share at all."""
-        self.assertIsNone(shareOf("z", view("ab", "400-0")))
+        self.assertIsNone(computeAssignment("z", view("ab", "400-0")))
 
     def test_kindsMix(self) -> None:
         """A static and a wildcard member share a topic that both want; threads count one by one."""
-        seen = View(
+        seen = GroupState(
             {"a": StaticSubscription({"t": 2}), "b": whitelist("t|u", 1)},
             {"t": partitions("0-0", "0-1", "0-2")},
             {},
         )
-        self.assertEqual(shareOf("a", seen), {place("0-0"): "a-0", place("0-1"): "a-1"})
-        self.assertEqual(shareOf("b", seen), {place("0-2"): "b-0"})
+        self.assertEqual(computeAssignment("a", seen), {place("0-0"): "a-0", place("0-1"): "a-1"})
+        self.assertEqual(computeAssignment("b", seen), {place("0-2"): "b-0"})
 
 
 class RebalanceTests(SynchronousTestCase):
@@ -99,12 +99,12 @@ class RebalanceTests(SynchronousTestCase):
     def owning(self, *texts: str, retryCountMax: int = 4) -> Rebalance:
         """Alone in its group."""
         member = Rebalance("a", retryCountMax)
-        self.assertEqual(member.started(), [Look()])
+        self.assertEqual(member.started(), [ReadGroup()])
         wanted = {place(text): "a-0" for text in texts}
         if not texts:
-            self.assertEqual(member.answered(Seen(view("a"))), [Fetch({}, BROKERS)])
+            self.assertEqual(member.answered(GroupRead(view("a"))), [Fetch({}, BROKERS)])
             return member
-        self.assertEqual(member.answered(Seen(view("a", *texts))), [Release({})])
+        self.assertEqual(member.answered(GroupRead(view("a", *texts))), [Release({})])
         self.assertEqual(member.answered(Released()), [Claim(wanted)])
         self.assertEqual(member.answered(Claimed(frozenset(wanted))), [Fetch(wanted, BROKERS)])
         self.assertIs(member.state, State.OWNING)
@@ -113,9 +113,10 @@ class RebalanceTests(SynchronousTestCase):
     def test_noChange(self) -> None:
         """A change elsewhere costs one look; nothing is let go, and fetching goes on with the brokers of now."""
         member = self.owning("200-0")
-        self.assertEqual(member.changed(), [Look()])
+        self.assertEqual(member.changed(), [ReadGroup()])
         self.assertEqual(
-            member.answered(Seen(view("a", "200-0"))), [Fetch({place("200-0"): "a-0"}, BROKERS)]
+            member.answered(GroupRead(view("a", "200-0"))),
+            [Fetch({place("200-0"): "a-0"}, BROKERS)],
         )
 
     def test_onlyWhatIsAnothers(self) -> None:
@@ -123,7 +124,8 @@ class RebalanceTests(SynchronousTestCase):
         member = self.owning("200-0", "200-1")
         member.changed()
         self.assertEqual(
-            member.answered(Seen(view("ab", "200-0", "200-1"))), [Release({place("200-1"): "a-0"})]
+            member.answered(GroupRead(view("ab", "200-0", "200-1"))),
+            [Release({place("200-1"): "a-0"})],
         )
         self.assertEqual(member.answered(Released()), [Claim({})])
         self.assertEqual(
@@ -137,15 +139,15 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.changed(), [])
         self.assertEqual(member.changed(), [])
         self.assertEqual(
-            member.answered(Seen(view("a", "200-0"))),
-            [Fetch({place("200-0"): "a-0"}, BROKERS), Look()],
+            member.answered(GroupRead(view("a", "200-0"))),
+            [Fetch({place("200-0"): "a-0"}, BROKERS), ReadGroup()],
         )
 
     def test_yields(self) -> None:
         """Who does not get all gives back what it got, keeps what it had, waits, and looks again."""
         member = self.owning("200-0")
         member.changed()
-        member.answered(Seen(view("a", "200-0", "200-1", "300-0")))
+        member.answered(GroupRead(view("a", "200-0", "200-1", "300-0")))
         self.assertEqual(
             member.answered(Released()), [Claim({place("200-1"): "a-0", place("300-0"): "a-0"})]
         )
@@ -157,29 +159,29 @@ class RebalanceTests(SynchronousTestCase):
         assert isinstance(effect, BackOff)
         self.assertEqual((effect.factor, effect.attempt), (1, 1))
         self.assertEqual(member.owned, {place("200-0"): "a-0"})
-        self.assertEqual(member.woken(), [Look()])
+        self.assertEqual(member.woken(), [ReadGroup()])
 
     def test_yieldsAndHasNews(self) -> None:
         """Who does not get all, and hears of a change meanwhile, looks again at once."""
         member = self.owning()
         member.changed()
-        member.answered(Seen(view("a", "200-0")))
+        member.answered(GroupRead(view("a", "200-0")))
         member.answered(Released())
         member.answered(Claimed(frozenset()))
         member.changed()
-        self.assertEqual(member.answered(Released()), [Look()])
+        self.assertEqual(member.answered(Released()), [ReadGroup()])
 
     def test_keepsInTheEnd(self) -> None:
         """What can never be claimed does not stop the rest: after the retries what there is is kept and fetched, and the trying goes on, later and later."""
         member = self.owning(retryCountMax=2)
         member.changed()
         wanted, had = view("a", "200-0", "200-1"), frozenset([place("200-0")])
-        member.answered(Seen(wanted))
+        member.answered(GroupRead(wanted))
         member.answered(Released())
         member.answered(Claimed(had))
         member.answered(Released())
         member.woken()
-        member.answered(Seen(wanted))
+        member.answered(GroupRead(wanted))
         member.answered(Released())
         fetch, backOff = member.answered(Claimed(had))
         self.assertEqual(fetch, Fetch({place("200-0"): "a-0"}, BROKERS))
@@ -187,16 +189,16 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual((backOff.factor, backOff.attempt), (1, 2))
         for attempt in range(3, 20):
             member.woken()
-            member.answered(Seen(wanted))
+            member.answered(GroupRead(wanted))
             self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0"})])
             _fetch, backOff = member.answered(Claimed(frozenset()))
             assert isinstance(backOff, BackOff)
             self.assertEqual((backOff.factor, backOff.attempt), (min(attempt - 1, 10), attempt))
         member.woken()
-        member.answered(Seen(wanted))
+        member.answered(GroupRead(wanted))
         member.answered(Released())
         self.assertEqual(member.changed(), [])
-        self.assertIsInstance(member.answered(Claimed(frozenset()))[1], Look)
+        self.assertIsInstance(member.answered(Claimed(frozenset()))[1], ReadGroup)
 
     def test_newsResetsWaiting(self) -> None:
         """A change, or a connection that is back, ends the waiting, and attempts count from one again."""
@@ -209,7 +211,7 @@ class RebalanceTests(SynchronousTestCase):
                 self.assertEqual(effect.attempt, attempt)
                 member.woken()
             member.answered(Failed("no answer"))
-            self.assertEqual(getattr(member, news)(), [Look()])
+            self.assertEqual(getattr(member, news)(), [ReadGroup()])
             (effect,) = member.answered(Failed("no answer"))
             assert isinstance(effect, BackOff)
             self.assertEqual(effect.attempt, 1)
@@ -229,7 +231,7 @@ class RebalanceTests(SynchronousTestCase):
         """Who is not among the members waits and looks again."""
         member = Rebalance("a", 4)
         member.started()
-        (effect,) = member.answered(Seen(view("b", "200-0")))
+        (effect,) = member.answered(GroupRead(view("b", "200-0")))
         self.assertIsInstance(effect, BackOff)
 
     def test_claimUnanswered(self) -> None:
@@ -239,22 +241,22 @@ class RebalanceTests(SynchronousTestCase):
         for texts, released, claimed in cases:
             member = self.owning()
             member.changed()
-            member.answered(Seen(view("a", "200-0")))
+            member.answered(GroupRead(view("a", "200-0")))
             member.answered(Released())
             member.answered(Failed("connection lost"))
             member.woken()
-            self.assertEqual(member.answered(Seen(view("a", *texts))), [Release(released)])
+            self.assertEqual(member.answered(GroupRead(view("a", *texts))), [Release(released)])
             self.assertEqual(member.answered(Released()), [Claim(claimed)])
 
     def test_releaseUnanswered(self) -> None:
         """A release that was not answered may have worked: what was to be let go is not taken to be ours any more without a new claim."""
         member = self.owning("200-0", "200-1")
         member.changed()
-        member.answered(Seen(view("ab", "200-0", "200-1")))
+        member.answered(GroupRead(view("ab", "200-0", "200-1")))
         member.answered(Failed("connection lost"))
         self.assertEqual(member.owned, {place("200-0"): "a-0"})
         member.woken()
-        self.assertEqual(member.answered(Seen(view("a", "200-0", "200-1"))), [Release({})])
+        self.assertEqual(member.answered(GroupRead(view("a", "200-0", "200-1"))), [Release({})])
         self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0"})])
 
     def test_expiry(self) -> None:
@@ -262,16 +264,18 @@ class RebalanceTests(SynchronousTestCase):
         for steps in range(4):
             member = self.owning("200-0")
             member.changed()
-            for answer in (Seen(view("a", "200-0", "200-1")), Released(), Claimed(frozenset()))[
-                :steps
-            ]:
+            for answer in (
+                GroupRead(view("a", "200-0", "200-1")),
+                Released(),
+                Claimed(frozenset()),
+            )[:steps]:
                 member.answered(answer)
-            self.assertEqual(member.expired(), [Forget()])
+            self.assertEqual(member.expired(), [DropAll()])
             self.assertEqual(member.owned, {})
             self.assertEqual(member.woken(), [])
             self.assertEqual(member.changed(), [])
-            self.assertEqual(member.connected(), [Look()])
-            self.assertEqual(member.answered(Seen(view("a", "200-0"))), [Release({})])
+            self.assertEqual(member.connected(), [ReadGroup()])
+            self.assertEqual(member.answered(GroupRead(view("a", "200-0"))), [Release({})])
 
     def test_stopped(self) -> None:
         """Who stops lets go of all that is its own, or may be, also in the middle of a claim or a release."""
@@ -286,12 +290,12 @@ class RebalanceTests(SynchronousTestCase):
         self.assertIs(member.state, State.STOPPED)
         claiming = self.owning("200-0")
         claiming.changed()
-        claiming.answered(Seen(view("a", "200-0", "200-1")))
+        claiming.answered(GroupRead(view("a", "200-0", "200-1")))
         claiming.answered(Released())
         self.assertEqual(claiming.stopped(), [Release(more)])
         releasing = self.owning("200-0", "200-1")
         releasing.changed()
-        releasing.answered(Seen(view("ab", "200-0", "200-1")))
+        releasing.answered(GroupRead(view("ab", "200-0", "200-1")))
         self.assertEqual(releasing.stopped(), [Release(more)])
 
     def test_nonsense(self) -> None:
@@ -306,9 +310,9 @@ class Group:
 
     def __init__(self, names: list[str], partitionCount: int) -> None:
         self.partitions = [BrokerPartition(200, index) for index in range(partitionCount)]
-        self.owners: dict[Place, str] = {}
+        self.owners: dict[PartitionId, str] = {}
         self.registered: set[str] = set()
-        self.fetching: dict[str, set[Place]] = {name: set() for name in names}
+        self.fetching: dict[str, set[PartitionId]] = {name: set() for name in names}
         self.members = {name: Rebalance(name, 3) for name in names}
         self.pending: dict[str, list[Any]] = {name: [] for name in names}
         self.waiting: set[str] = set()
@@ -363,7 +367,7 @@ class Group:
                     assert self.owners.get(each) == effect.share[each], (
                         f"{name} fetches {each}, which is {self.owners.get(each)}'s"
                     )
-            elif isinstance(effect, Forget):
+            elif isinstance(effect, DropAll):
                 self.fetching[name] = set()
             elif isinstance(effect, BackOff):
                 self.waiting.add(name)
@@ -386,14 +390,14 @@ class Group:
             return False
         effect = self.pending[name].pop(0)
         answer: Any = Failed("lost")
-        if isinstance(effect, Look):
-            seen = View(
+        if isinstance(effect, ReadGroup):
+            seen = GroupState(
                 {member: StaticSubscription({"t": 1}) for member in self.registered},
                 {"t": list(self.partitions)},
                 {200: BROKERS[200]},
             )
             if not isFailing:
-                answer = Seen(seen)
+                answer = GroupRead(seen)
         else:
             share = list(effect.share.items())
             done = share if not isFailing else share[: len(share) // 2] if isHalf else []
@@ -478,14 +482,14 @@ class ConvergenceTests(SynchronousTestCase):
                 break
         else:
             self.fail("the group does not come to rest")
-        wanted = View(
+        wanted = GroupState(
             {member: StaticSubscription({"t": 1}) for member in group.registered},
             {"t": group.partitions},
             {},
         )
         for name in NAMES:
-            self.assertEqual(group.fetching[name], set(shareOf(name, wanted) or ()), name)
+            self.assertEqual(group.fetching[name], set(computeAssignment(name, wanted) or ()), name)
         self.assertEqual(
             set(group.owners),
-            {Place("t", each) for each in group.partitions} if group.registered else set(),
+            {PartitionId("t", each) for each in group.partitions} if group.registered else set(),
         )

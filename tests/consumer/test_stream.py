@@ -21,14 +21,14 @@ from pylogbroker.errors import (
     InvalidChecksumError,
     RemoteUnknownError,
 )
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.model import BrokerPartition, OffsetInSet, Place, doneCountOf
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
+from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 
-A, B = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
+A, B = PartitionId("t", BrokerPartition(0, 0)), PartitionId("t", BrokerPartition(0, 1))
 
 
-def chunk(place: Place, offset: int, *payloads: bytes, codec: int = 0) -> Chunk:
+def chunk(place: PartitionId, offset: int, *payloads: bytes, codec: int = 0) -> Chunk:
     data = encodeSet(payloads, codec)
     return Chunk(place, MessageSet(data, offset), len(data), offset + len(data))
 
@@ -38,9 +38,9 @@ class StreamCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.positions: dict[Place, int] = {A: 0, B: 0}
+        self.positions: dict[PartitionId, int] = {A: 0, B: 0}
         self.wakeCount = 0
-        self.unreadable: list[tuple[Place, int]] = []
+        self.unreadable: list[tuple[PartitionId, int]] = []
 
     def gotRoom(self) -> None:
         self.wakeCount += 1
@@ -87,7 +87,7 @@ class TakingTests(StreamCase):
             self.positions[A] = 0
             stream.put(Chunk(A, MessageSet(data, 0), len(data), len(data)))
             if isAhead:
-                ahead = stream.takeAhead(10)
+                ahead = stream.poll(10)
                 self.assertEqual(self.positions[A], 0)
                 stream.done(ahead)
             else:
@@ -96,7 +96,7 @@ class TakingTests(StreamCase):
         stream = self.stream()
         self.positions[A] = 100
         stream.put(Chunk(A, MessageSet(empty, 100), len(empty), 100 + len(empty)))
-        self.assertEqual(stream.takeAhead(10).messages, [])
+        self.assertEqual(stream.poll(10).messages, [])
         self.assertEqual(self.positions[A], 100 + len(empty))
 
     def test_counting(self) -> None:
@@ -111,7 +111,7 @@ class TakingTests(StreamCase):
         stream = self.stream(isCounting=True)
         stream.put(Chunk(A, MessageSet(data, 0), end, end))
         found = {
-            message.value: (message.nextOffset, doneCountOf(message.nextOffset))
+            message.value: (message.nextOffset, consumedCount(message.nextOffset))
             for message in iter(stream.take, None)
         }
         wanted = {
@@ -134,7 +134,7 @@ class TakingTests(StreamCase):
             (end - 11, 1, b"f"),
         ):
             stream = self.stream(isCounting=True)
-            self.positions[A] = OffsetInSet(begin, doneCount) if doneCount else begin
+            self.positions[A] = IntraBatchOffset(begin, doneCount) if doneCount else begin
             stream.put(Chunk(A, MessageSet(data[begin:], begin), end - begin, end))
             self.assertEqual(b"".join(self.values(stream)), values)
             self.assertEqual(self.positions[A], end)
@@ -147,7 +147,7 @@ class TakingTests(StreamCase):
         stream = self.stream()
         stream.put(chunk(A, 100, b"a", b"b"))
         stream.put(chunk(B, 0, b"c"))
-        ahead = stream.takeAhead(2)
+        ahead = stream.poll(2)
         self.assertEqual(
             ([each.value for each in ahead.messages], ahead.error, self.positions),
             ([b"a", b"b"], None, {A: 0, B: 0}),
@@ -158,7 +158,7 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions, {A: 122, B: 11})
         stream.put(chunk(A, 122, b"d"))
         stream.put(chunk(B, 11, b"e"))
-        ahead = stream.takeAhead(10)
+        ahead = stream.poll(10)
         stream.drop((A,))
         self.positions[A] = 122
         stream.done(ahead)
@@ -166,20 +166,20 @@ class TakingTests(StreamCase):
             (self.positions, [each.value for each in ahead.messages]),
             ({A: 122, B: 22}, [b"d", b"e"]),
         )
-        self.assertEqual(stream.takeAhead(10).messages, [])
+        self.assertEqual(stream.poll(10).messages, [])
 
     def test_aheadOfJump(self) -> None:
         """A partition that goes on elsewhere while what was taken ahead of it is worked on stays there when that is done; the others move."""
         stream = self.stream()
         stream.put(chunk(A, 100, b"a"))
         stream.put(chunk(B, 0, b"b"))
-        ahead = stream.takeAhead(10)
-        self.assertEqual(stream.takeAhead(10).messages, [])
+        ahead = stream.poll(10)
+        self.assertEqual(stream.poll(10).messages, [])
         stream.jump(A, 7)
         stream.done(ahead)
         self.assertEqual(self.positions, {A: 7, B: 11})
         stream.put(chunk(A, 7, b"c"))
-        stream.done(stream.takeAhead(10))
+        stream.done(stream.poll(10))
         self.assertEqual(self.positions, {A: 18, B: 11})
 
     def test_aheadOverJump(self) -> None:
@@ -188,7 +188,7 @@ class TakingTests(StreamCase):
         stream.put(chunk(A, 100, b"a"))
         stream.jump(A, 7)
         stream.put(chunk(A, 7, b"b"))
-        stream.done(stream.takeAhead(10))
+        stream.done(stream.poll(10))
         self.assertEqual(self.positions[A], 18)
 
     def test_aheadWithErrors(self) -> None:
@@ -197,12 +197,12 @@ class TakingTests(StreamCase):
         stream.put(chunk(A, 0, b"a"))
         stream.fail(A, RemoteUnknownError("t-0"))
         stream.put(chunk(B, 0, b"b"))
-        ahead = stream.takeAhead(10)
+        ahead = stream.poll(10)
         self.assertEqual([each.value for each in ahead.messages], [b"a"])
         self.assertIsInstance(ahead.error, RemoteUnknownError)
         self.assertEqual(self.positions, {A: 0, B: 0})
         stream.done(ahead)
-        stream.done(stream.takeAhead(10))
+        stream.done(stream.poll(10))
         self.assertEqual(self.positions, {A: 11, B: 11})
 
     def test_room(self) -> None:
@@ -434,13 +434,13 @@ class IteratingTests(StreamCase):
         stream = self.stream()
         first = Deferred.fromCoroutine(stream.__anext__())
         self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
-        self.failureResultOf(stream.deliverTo(Receiver()), ConsumerStateError)
+        self.failureResultOf(stream.pipeTo(Receiver()), ConsumerStateError)
         stream.put(chunk(A, 0, b"a"))
         self.assertEqual(self.successResultOf(first).value, b"a")
         receiver = Receiver()
-        done = stream.deliverTo(receiver)
+        done = stream.pipeTo(receiver)
         self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
-        self.failureResultOf(stream.deliverTo(Receiver()), ConsumerStateError)
+        self.failureResultOf(stream.pipeTo(Receiver()), ConsumerStateError)
         stream.put(chunk(A, 11, b"b"))
         self.clock.advance(0)
         self.assertEqual(receiver.got, [b"b"])
@@ -509,7 +509,7 @@ class DeliveryTests(StreamCase):
         """A receiver that pauses gets nothing, and the stream stays full, until it wants more."""
         stream, receiver = self.stream(), Receiver()
         receiver.room = 2
-        done = stream.deliverTo(receiver)
+        done = stream.pipeTo(receiver)
         stream.put(chunk(A, 0, b"a", b"b", b"c"))
         stream.put(chunk(A, 33, b"d"))
         self.clock.advance(0)
@@ -530,7 +530,7 @@ class DeliveryTests(StreamCase):
         """The end comes to a receiver that wants nothing now, too."""
         stream, receiver = self.stream(), Receiver()
         receiver.room = 1
-        done = stream.deliverTo(receiver)
+        done = stream.pipeTo(receiver)
         stream.put(chunk(A, 0, b"a", b"b"))
         self.clock.advance(0)
         stream.end()
@@ -542,7 +542,7 @@ class DeliveryTests(StreamCase):
         """A long queue is delivered in turns, so that others get theirs."""
         stream, receiver = self.stream(), Receiver()
         stream.put(chunk(A, 0, *[b"x"] * 2_500))
-        stream.deliverTo(receiver)
+        stream.pipeTo(receiver)
         counts: list[int] = []
         self.clock.callLater(0, lambda: counts.append(len(receiver.got)))
         self.clock.advance(0)
@@ -552,11 +552,11 @@ class DeliveryTests(StreamCase):
         """What the receiver raises, and a partition's error, end the delivery; a new one goes on."""
         stream, receiver = self.stream(), Receiver()
         stream.put(chunk(A, 0, b"poison", b"b"))
-        done = stream.deliverTo(receiver)
+        done = stream.pipeTo(receiver)
         self.clock.advance(0)
         self.failureResultOf(done, RuntimeError)
         stream.fail(A, RemoteUnknownError())
-        again = stream.deliverTo(receiver)
+        again = stream.pipeTo(receiver)
         self.clock.advance(0)
         self.assertEqual(receiver.got, [b"b"])
         self.failureResultOf(again, RemoteUnknownError)
@@ -574,10 +574,10 @@ class DeliveryTests(StreamCase):
 
         stream, occupied, receiver = self.stream(), Occupied(), Receiver()
         stream.put(chunk(A, 0, b"a"))
-        self.failureResultOf(stream.deliverTo(occupied), RuntimeError)
+        self.failureResultOf(stream.pipeTo(occupied), RuntimeError)
         self.clock.advance(0)
         self.assertEqual((occupied.got, self.positions[A]), ([], 0))
-        self.assertNoResult(stream.deliverTo(receiver))
+        self.assertNoResult(stream.pipeTo(receiver))
         self.clock.advance(0)
         self.assertEqual(receiver.got, [b"a"])
 
@@ -585,10 +585,10 @@ class DeliveryTests(StreamCase):
         """A receiver that wants no more, and an application that cancels, end the delivery; what is left stays in the stream."""
         stream, receiver = self.stream(), Receiver()
         stream.put(chunk(A, 0, b"a"))
-        done = stream.deliverTo(receiver)
+        done = stream.pipeTo(receiver)
         receiver.producer.stopProducing()
         self.successResultOf(done)
-        cancelled = stream.deliverTo(receiver)
+        cancelled = stream.pipeTo(receiver)
         producer = receiver.producer
         cancelled.cancel()
         self.failureResultOf(cancelled)
@@ -601,7 +601,7 @@ class DeliveryTests(StreamCase):
         """A receiver that stops for good while it is written to gets no more."""
         stream, receiver = self.stream(), Receiver()
         stream.put(chunk(A, 0, b"a", b"b"))
-        done = stream.deliverTo(receiver)
+        done = stream.pipeTo(receiver)
         receiver.room = 1
         receiver.producer.pauseProducing = receiver.producer.stopProducing
         self.clock.advance(0)
@@ -613,7 +613,7 @@ class BlockingTests(TestCase):
     """An iterator for a plain thread."""
 
     def setUp(self) -> None:
-        self.positions: dict[Place, int] = {A: 0, B: 0}
+        self.positions: dict[PartitionId, int] = {A: 0, B: 0}
 
     def stream(self, **arguments: Any) -> MessageStream:
         return MessageStream("s", reactor, self.positions, lambda: None, **arguments)

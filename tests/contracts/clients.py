@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from pylogbroker import blocking
+from pylogbroker import syncclient
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
@@ -90,11 +90,11 @@ class BlockingClients:
 
     def consumer(self, host: str, port: int, **arguments: Any) -> Awaited:
         """A simple consumer."""
-        return self._awaited(blocking.SimpleConsumer(host, port, **arguments))
+        return self._awaited(syncclient.SimpleConsumer(host, port, **arguments))
 
     def producer(self, host: str, port: int, **arguments: Any) -> Awaited:
         """A sync producer."""
-        return self._awaited(blocking.SyncProducer(host, port, **arguments))
+        return self._awaited(syncclient.SyncProducer(host, port, **arguments))
 
 
 async def failure(awaited: Awaitable[object], kind: type[BaseException]) -> BaseException:

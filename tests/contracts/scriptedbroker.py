@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from pylogbroker.wire.framing import FrameDecoder
+from pylogbroker.protocol.framing import FrameDecoder
 
 
 class ScriptedConnection(Protocol):

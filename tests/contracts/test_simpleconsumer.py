@@ -10,16 +10,16 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.errors import (
-    ConnectionError,  # noqa: A004
+    BrokerConnectionError,
     RemoteOffsetOutOfRangeError,
     RemotePartitionError,
     TimedOutError,
     WireError,
 )
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeOffsets
-from pylogbroker.wire.responses import encodeOffsets as offsetsAnswer
-from pylogbroker.wire.responses import fetchHeader, multiFetchHeader
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeMultiFetch, encodeOffsets
+from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
+from pylogbroker.protocol.kafka07.responses import fetchHeader, multiFetchHeader
+from pylogbroker.records.messageset import encodeSet
 from tests.contracts.clients import BlockingClients, Clients, TwistedClients, failure
 from tests.contracts.scriptedbroker import ScriptedBroker, ScriptedConnection
 
@@ -151,14 +151,16 @@ class SimpleConsumerPromises:
     async def test_lostTwice(self) -> None:
         """When that is lost, too, it fails; the text says that a refusal may look like that."""
         self.broker.onRequest = ScriptedConnection.end
-        error = await failure(self.consumer.getOffsetsBefore("no/topic", 0, -1, 1), ConnectionError)
+        error = await failure(
+            self.consumer.getOffsetsBefore("no/topic", 0, -1, 1), BrokerConnectionError
+        )
         self.assertEqual(len(self.broker.connections), 2)
         self.assertIn("refuses a request", str(error))
 
     async def test_usableAfterFailure(self) -> None:
         """After that, the next call connects anew."""
         self.broker.onRequest = ScriptedConnection.end
-        await failure(self.consumer.fetch("topic", 2, 40, 1000), ConnectionError)
+        await failure(self.consumer.fetch("topic", 2, 40, 1000), BrokerConnectionError)
         self.broker.onRequest = lambda connection: connection.write(ANSWER)
         self.assertEqual(
             list((await self.consumer.fetch("topic", 2, 40, 1000)).payloads()), MESSAGES
@@ -182,7 +184,8 @@ class SimpleConsumerPromises:
         await self.broker.stopListening()
         consumer = self.build(connectTimeoutMs=50)
         self.assertIn(
-            "refused", str(await failure(consumer.fetch("topic", 2, 40, 1000), ConnectionError))
+            "refused",
+            str(await failure(consumer.fetch("topic", 2, 40, 1000), BrokerConnectionError)),
         )
 
     async def test_timeout(self) -> None:
@@ -245,6 +248,6 @@ class TwistedSimpleConsumerTests(SimpleConsumerPromises, TestCase):
 
 
 class BlockingSimpleConsumerTests(SimpleConsumerPromises, TestCase):
-    """L{pylogbroker.blocking.SimpleConsumer} keeps the promises."""
+    """L{pylogbroker.syncclient.SimpleConsumer} keeps the promises."""
 
     kind = BlockingClients

@@ -18,8 +18,8 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.errors import ClosedError, ConnectionError  # noqa: A004
-from pylogbroker.formats.messageset import MessageSet, encodeMessage
+from pylogbroker.errors import BrokerConnectionError, ClosedError
+from pylogbroker.records.messageset import MessageSet, encodeMessage
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.contracts.clients import BlockingClients, Clients, TwistedClients, failure
 
@@ -91,7 +91,7 @@ class SyncProducerPromises:
         broker = await self.serve({"max.message.size": "100"})
         producer = self.clients.producer(broker.host, broker.port)
         await producer.send("test", 0, [b"x" * 101])
-        await failure(producer.confirm("test", 0), ConnectionError)
+        await failure(producer.confirm("test", 0), BrokerConnectionError)
         await producer.send("test", 0, [b"good"])
         self.assertEqual(await producer.confirm("test", 0), 14)
 
@@ -105,7 +105,7 @@ class SyncProducerPromises:
             ("test", 0, encodeMessage(b"x")[:-1] + b"y"),
         ):
             await producer.send(topic, partition, messages)
-            await failure(producer.confirm("test", 0), ConnectionError)
+            await failure(producer.confirm("test", 0), BrokerConnectionError)
         await producer.send("test", 0, [b"good"])
         self.assertEqual(await producer.confirm("test", 0), 14)
 
@@ -127,7 +127,9 @@ class SyncProducerPromises:
         await self.serve(again, directory)
         self.assertIn(b"before", payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)))
         await producer.send("test", 0, [b"after"])
-        self.assertIn("unknown", str(await failure(producer.confirm("test", 0), ConnectionError)))
+        self.assertIn(
+            "unknown", str(await failure(producer.confirm("test", 0), BrokerConnectionError))
+        )
         await producer.confirm("test", 0)
         self.assertIn(b"after", payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)))
 
@@ -186,7 +188,7 @@ class TwistedSyncProducerTests(SyncProducerPromises, TestCase):
 
 
 class BlockingSyncProducerTests(SyncProducerPromises, TestCase):
-    """L{pylogbroker.blocking.SyncProducer} keeps the promises."""
+    """L{pylogbroker.syncclient.SyncProducer} keeps the promises."""
 
     kind = BlockingClients
 

@@ -8,9 +8,9 @@ import socket
 import ssl
 import time
 
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import encodeOffsets
-from pylogbroker.wire.responses import decodeOffsets
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.requests import encodeOffsets
+from pylogbroker.protocol.kafka07.responses import decodeOffsets
 from tests.fuzz.livebroker import ANSWER_SECONDS_MAX
 
 RECEIVE_SIZE = 1 << 16

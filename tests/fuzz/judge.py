@@ -1,5 +1,5 @@
 """
-An independent reading of message sets, from spec-0.7 wire-protocol §5 to §7 and log-storage §8, to hold C{pylogbroker.formats} against.
+An independent reading of message sets, from spec-0.7 wire-protocol §5 to §7 and log-storage §8, to hold C{pylogbroker.records} against.
 
 It shares no code with what it judges: CRCs by crcmod, raw snappy blocks in plain Python, sizes by C{int.from_bytes}. It is slow, it copies, and it has no
 limits but those that it is told, which is what makes it easy to believe.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 from zlib import crc32
 
-from pylogbroker.formats.compression import GZIP, SNAPPY, compress, decompress
+from pylogbroker.records.compression import GZIP, SNAPPY, compress, decompress
 from tests.fuzz import golden, judge
 
 ODD_NUMBERS = (

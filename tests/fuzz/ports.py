@@ -26,15 +26,15 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from pylogbroker.formats.messageset import encodeMessage
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import (
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
     encodeMultiProduce,
     encodeOffsets,
     encodeProduce,
 )
+from pylogbroker.records.messageset import encodeMessage
 from tests.fuzz import golden
 from tests.fuzz.asking import RECEIVE_SIZE, Caller, connect
 from tests.fuzz.figures import Figures

@@ -23,19 +23,9 @@ from pylogbroker.errors import (
     UnknownRequestError,
     WireError,
 )
-from pylogbroker.formats import format2011
-from pylogbroker.formats.compression import GZIP, SNAPPY, compress, decompress
-from pylogbroker.formats.messageset import (
-    MessageSet,
-    checkPlain,
-    checkSet,
-    encodeMessage,
-    encodeSet,
-    wrap,
-)
 from pylogbroker.interfaces import Checked, CheckLimits
-from pylogbroker.wire.framing import FrameDecoder
-from pylogbroker.wire.requests import (
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka07.requests import (
     Fetch,
     MultiFetch,
     MultiProduce,
@@ -49,14 +39,24 @@ from pylogbroker.wire.requests import (
     encodeOffsets,
     encodeProduce,
 )
-from pylogbroker.wire.responses import (
+from pylogbroker.protocol.kafka07.responses import (
     decodeFetch,
     decodeMultiFetch,
     decodeOffsets,
     fetchHeader,
     multiFetchHeader,
 )
-from pylogbroker.wire.responses import encodeOffsets as encodeOffsetsResponse
+from pylogbroker.protocol.kafka07.responses import encodeOffsets as encodeOffsetsResponse
+from pylogbroker.records import kafka07format
+from pylogbroker.records.compression import GZIP, SNAPPY, compress, decompress
+from pylogbroker.records.messageset import (
+    MessageSet,
+    checkPlain,
+    checkSet,
+    encodeMessage,
+    encodeSet,
+    wrapCompressed,
+)
 from tests.fuzz import judge
 
 FRAME_SIZE_MAX = 1 << 16
@@ -349,7 +349,7 @@ def repaired(data: bytes) -> bytes:
         elif flags < 192 or attributes % 4 == 3:
             out.append(encodeMessage(payload, codec=attributes))
         elif attributes % 4 in (GZIP, SNAPPY):
-            out.append(wrap(attributes % 4, repaired(payload)))
+            out.append(wrapCompressed(attributes % 4, repaired(payload)))
         else:
             out.append(encodeMessage(payload))
     return b"".join(out)
@@ -361,7 +361,7 @@ def nested(data: bytes) -> None:
         return
     inner = repaired(data[1:])
     for level in range(data[0] % 6):
-        inner = wrap((GZIP, SNAPPY)[data[0] >> level & 1], inner)
+        inner = wrapCompressed((GZIP, SNAPPY)[data[0] >> level & 1], inner)
     messageSet(inner)
 
 
@@ -409,11 +409,11 @@ def scan(data: bytes) -> None:
     )
     data = data[1:] if data and data[0] < 128 else repaired(data[1:])
     kept = judge.recoverable(data)
-    before, format2011.SCAN_WINDOW_SIZE = format2011.SCAN_WINDOW_SIZE, windowSize
+    before, kafka07format.SCAN_WINDOW_SIZE = kafka07format.SCAN_WINDOW_SIZE, windowSize
     try:
         for end in (len(data), len(data) + 5):  # the second: a file that has become shorter
             scans = [
-                format2011.Format2011().scan(
+                kafka07format.Kafka07Format().scan(
                     lambda position, size: data[position : position + size], 5000, start, end
                 )
                 for _ in range(2)
@@ -435,7 +435,7 @@ def scan(data: bytes) -> None:
                 scans[0].reason,
             )
     finally:
-        format2011.SCAN_WINDOW_SIZE = before
+        kafka07format.SCAN_WINDOW_SIZE = before
 
 
 def plainSet(data: bytes) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pylogbroker.formats.checksum import CRC32_NAME
+from pylogbroker.records.zlibbackend import CRC32_NAME
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("twisted", "cramjam", "crcmod", "zlib-ng")

@@ -68,7 +68,7 @@ class ITarget(Protocol):
         ...
 
 
-class Lane:
+class BatchAccumulator:
     """
     One connection after the other, with a batch of mutations each.
 
@@ -198,7 +198,7 @@ class Sender:
         @param progress: called about once a second; says whether to go on.
         @raise AssertionError: the other side does not do what it must.
         """
-        lanes = [Lane(self) for _ in range(self.target.laneCount)]
+        lanes = [BatchAccumulator(self) for _ in range(self.target.laneCount)]
         look = report = time.monotonic()
         with self.selector:
             while self.openCount:

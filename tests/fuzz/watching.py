@@ -11,9 +11,14 @@ import threading
 import time
 
 from pylogbroker.console.routes import PAGE
-from pylogbroker.formats.messageset import MessageSet, encodeMessage
-from pylogbroker.wire.requests import encodeFetch, encodeMultiFetch, encodeOffsets, encodeProduce
-from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.protocol.kafka07.requests import (
+    encodeFetch,
+    encodeMultiFetch,
+    encodeOffsets,
+    encodeProduce,
+)
+from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.records.messageset import MessageSet, encodeMessage
 from tests.fuzz.asking import Caller
 from tests.fuzz.figures import Figures
 from tests.fuzz.livebroker import ANSWER_SECONDS_MAX, LiveBroker

@@ -34,15 +34,15 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from pylogbroker.cluster.assignment import assign
-from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.types import BrokerPartition
 from tests.integration.brokerprocess import ROOT, BrokerProcess
 from tests.integration.chaosjudge import (
     ZOOKEEPER,
     Bounds,
-    Delivery,
     Entry,
     Fault,
+    Sender,
     Sent,
     judgeGroup,
     judgeLogs,
@@ -726,9 +726,9 @@ class ChaosTrial:
             start = outer.nextOffset
         return found
 
-    def _deliveries(self, group: str) -> list[Delivery]:
+    def _deliveries(self, group: str) -> list[Sender]:
         return [
-            Delivery(int(ns) / 1e9, member.name, place, int(nextOffset), value)
+            Sender(int(ns) / 1e9, member.name, place, int(nextOffset), value)
             for member in self._members if member.group == group
             for _word, ns, place, nextOffset, value in member.lines("got")
         ]  # fmt: skip

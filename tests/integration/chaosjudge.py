@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     wrapperEnd: int = 0
 
 
-class Delivery(NamedTuple):
+class Sender(NamedTuple):
     """A message that a member got; C{seconds} of the machine's clock."""
 
     seconds: float
@@ -204,7 +204,7 @@ def _disordered(name: str, confirmed: Collection[str], logs: Logs) -> Iterable[s
 
 
 def judgeGroup(
-    logs: Logs, deliveries: Sequence[Delivery], faults: Sequence[Fault], bounds: Bounds
+    logs: Logs, deliveries: Sequence[Sender], faults: Sequence[Fault], bounds: Bounds
 ) -> Group:
     """Everything was delivered, in order; twice only with an excuse."""
     indices = {
@@ -212,7 +212,7 @@ def judgeGroup(
         for place, entries in logs.items()
         for index, entry in enumerate(entries)
     }
-    got: dict[str, dict[int, list[Delivery]]] = {place: {} for place in logs}
+    got: dict[str, dict[int, list[Sender]]] = {place: {} for place in logs}
     strangers = []
     for delivery in sorted(deliveries):
         index = indices.get((delivery.place, delivery.nextOffset, delivery.value))
@@ -259,7 +259,7 @@ def judgeGroup(
 
 
 def excuseOf(
-    before: Sequence[Delivery], again: Delivery, faults: Iterable[Fault], bounds: Bounds
+    before: Sequence[Sender], again: Sender, faults: Iterable[Fault], bounds: Bounds
 ) -> str | None:
     """The kind of fault by which a message came again, if there is one."""
     for first in before:

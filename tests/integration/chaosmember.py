@@ -28,9 +28,9 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import LoopingCall, deferLater, react
 from twisted.logger import globalLogBeginner, textFileLogObserver
 
+from pylogbroker.client.brokerclient import BrokerClient
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connections import Connections
-from pylogbroker.client.link import BrokerLink
+from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
@@ -60,7 +60,7 @@ class Record:
         )
 
 
-class ProxiedConnections(Connections):
+class ProxiedConnections(ConnectionPool):
     """Reaches brokers by way of the test's proxies."""
 
     def __init__(self, reactor: Any, ports: dict[int, int]) -> None:
@@ -77,7 +77,7 @@ class ProxiedConnections(Connections):
         host, _colon, port = endpoint.rpartition(":")
         return f"{host}:{self._ports[int(port)]}"
 
-    def to(self, endpoint: str) -> BrokerLink:
+    def to(self, endpoint: str) -> BrokerClient:
         return super().to(self._proxied(endpoint))
 
     def forget(self, endpoint: str) -> Deferred[None]:

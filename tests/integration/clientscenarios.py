@@ -12,15 +12,15 @@ from random import Random
 from typing import Any
 
 from pylogbroker.errors import (
-    ConnectionError,  # noqa: A004
+    BrokerConnectionError,
     InvalidMessageSizeError,
     MessageTooLargeError,
     RemoteOffsetOutOfRangeError,
     RemotePartitionError,
 )
-from pylogbroker.formats.compression import GZIP, NONE, SNAPPY
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import EARLIEST, LATEST
+from pylogbroker.records.compression import GZIP, NONE, SNAPPY
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.types import EARLIEST, LATEST
 from tests.integration.threaded import BrokerCase, inThread
 
 SIZE_MAX = 1 << 20
@@ -160,7 +160,7 @@ class ClientScenarios(BrokerCase):
         consumer = self.consumer(timeoutMs=300)
         consumer.fetch("t", 0, 0, SIZE_MAX)
         self.inReactor(self.broker.stop)
-        self.assertRaises(ConnectionError, consumer.fetch, "t", 0, 0, SIZE_MAX)
+        self.assertRaises(BrokerConnectionError, consumer.fetch, "t", 0, 0, SIZE_MAX)
 
     @inThread
     def test_externalOffset(self) -> None:

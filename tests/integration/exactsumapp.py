@@ -24,7 +24,7 @@ from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.offsetstores import SqliteOffsetStore
 from pylogbroker.consumer.stream import ConsumedMessage
 from pylogbroker.errors import ConsumerTimeoutError, OffsetConflictError
-from pylogbroker.model import Place
+from pylogbroker.types import PartitionId
 
 TOPIC, GROUP = "numbers", "adders"
 TRANSACTION_COUNT_MAX = 20
@@ -66,7 +66,9 @@ def tell(word: str) -> None:
 async def hold(reactor: Any, consumer: ConsumerConnector, messages: list[ConsumedMessage]) -> None:
     """Do nothing with messages for a while, and for another if one's partition has gone meanwhile: who has that now begins then."""
     await deferLater(reactor, HOLD_SECONDS)
-    if any(Place(message.topic, message.partition) not in consumer.owned for message in messages):
+    if any(
+        PartitionId(message.topic, message.partition) not in consumer.owned for message in messages
+    ):
         await deferLater(reactor, HOLD_SECONDS)
 
 

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from random import Random
 
-from pylogbroker.formats.compression import GZIP, NONE, SNAPPY
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import doneCountOf
-from pylogbroker.wire.requests import encodeProduce
+from pylogbroker.protocol.kafka07.requests import encodeProduce
+from pylogbroker.records.compression import GZIP, NONE, SNAPPY
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.types import consumedCount
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.exactsumapp import GROUP, TOPIC, openDatabase, totalCount
 
@@ -106,7 +106,7 @@ class ExactSumTrial:
                 MessageSet(data, start).counted(), numbers, strict=True
             ):
                 total, count = total + number, count + 1
-                self._prefixes[partition][int(offset), doneCountOf(offset)] = total, count
+                self._prefixes[partition][int(offset), consumedCount(offset)] = total, count
             self._ends[partition] = start + len(data)
             client.send(encodeProduce(TOPIC, partition, data))
             self.numberCount += SET_COUNT

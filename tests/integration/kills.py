@@ -13,9 +13,9 @@ import threading
 from random import Random
 from typing import NamedTuple
 
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import TopicPartition
-from pylogbroker.wire.requests import encodeMultiProduce, encodeProduce
+from pylogbroker.protocol.kafka07.requests import encodeMultiProduce, encodeProduce
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.types import TopicPartition
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.rawclient import ClosedByBrokerError, RawClient
 

@@ -43,7 +43,7 @@ def flaky(rows: Any) -> Any:
 def main(folder: str, zookeeper: str) -> None:
     """See the module."""
     spark = startSession(folder)
-    from pylogbroker.spark.loading import load
+    from pylogbroker.spark.loader import load
 
     sys.stdout.write("ready\n")
     sys.stdout.flush()

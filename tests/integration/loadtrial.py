@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as parquet
 
 from pylogbroker.audit.envelope import encodeEnvelope
-from pylogbroker.blocking import SimpleConsumer
-from pylogbroker.commitlog.files import RealFileSystem
-from pylogbroker.model import BrokerPartition, Place
-from pylogbroker.warehouse.manifest import Manifest
-from pylogbroker.warehouse.table import STAGING, Table
+from pylogbroker.lake.manifest import Manifest
+from pylogbroker.lake.table import STAGING, Table
+from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.syncclient import SimpleConsumer
+from pylogbroker.types import BrokerPartition, PartitionId
 from tests.integration.loaderapp import FAILED, TOPIC
 from tests.integration.sparksession import SparkCluster
 
@@ -256,17 +256,17 @@ class LoadTrial:
 
     # -- looking
 
-    def _published(self) -> dict[Place, int]:
+    def _published(self) -> dict[PartitionId, int]:
         """Where the brokers end."""
         ends = {}
         for place in PLACES:
             with SimpleConsumer("127.0.0.1", self._cluster.brokers[place.broker].port) as consumer:
-                [ends[Place(TOPIC, place)]] = consumer.getOffsetsBefore(
+                [ends[PartitionId(TOPIC, place)]] = consumer.getOffsetsBefore(
                     TOPIC, place.partition, -1, 1
                 )
         return ends
 
-    def _compare(self, ends: dict[Place, int]) -> None:
+    def _compare(self, ends: dict[PartitionId, int]) -> None:
         """The table has exactly what the topic has up to there."""
         if dict(self._last().positions) != ends:
             raise LoadTrialError(
@@ -280,7 +280,7 @@ class LoadTrial:
                 f"{(wanted - found).total()} rows are missing, such as {missing}; {(found - wanted).total()} are too many, such as {more}"
             )
 
-    def _stored(self, ends: dict[Place, int]) -> Counter[tuple[BrokerPartition, int, bytes]]:
+    def _stored(self, ends: dict[PartitionId, int]) -> Counter[tuple[BrokerPartition, int, bytes]]:
         """What the brokers have, up to there: partition, next offset and payload."""
         found: Counter[tuple[BrokerPartition, int, bytes]] = Counter()
         for place, end in ends.items():

@@ -17,10 +17,10 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import StorageError
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
-from pylogbroker.testing.worker import LeadWorker
+from pylogbroker.testing.worker import ManualWorker
 
 DIRECTORY = "/data/logs"
 ROUND_COUNT_MAX = 10_000
@@ -58,7 +58,7 @@ class MemoryBroker:
         self.reactor: Any = MemoryReactorClock()
         self.reactor.rightNow = seconds
         fileSystem.clock = lambda: int(self.reactor.seconds() * 1000)
-        self.workers: list[LeadWorker] = []
+        self.workers: list[ManualWorker] = []
         settings = BrokerSettings.fromProperties({**BASE, **properties}, lambda _warning: None)
         self.service = BrokerService(
             self.reactor, settings, fileSystem=fileSystem, random=random, worker=self._worker
@@ -66,8 +66,8 @@ class MemoryBroker:
         self.service.privilegedStartService()
         self.service.startService()
 
-    def _worker(self, _reactor: Any, _name: str, _threadCount: int) -> LeadWorker:
-        self.workers.append(LeadWorker())
+    def _worker(self, _reactor: Any, _name: str, _threadCount: int) -> ManualWorker:
+        self.workers.append(ManualWorker())
         return self.workers[-1]
 
     @property

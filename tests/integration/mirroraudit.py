@@ -17,8 +17,8 @@ from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
 
-from pylogbroker.audit.envelope import timeIn
-from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.audit.envelope import envelopeTime
+from pylogbroker.records.messageset import MessageSet
 from tests.integration.brokerprocess import ROOT, until
 from tests.integration.mirrortrial import TOPIC, WINDOW_MS, MirrorTrial
 
@@ -69,7 +69,7 @@ class AuditFigures(NamedTuple):
 
 def windowOf(stored: bytes) -> int:
     """Where the window of a message in an envelope begins."""
-    timeMs = timeIn(stored)
+    timeMs = envelopeTime(stored)
     if timeMs is None:
         raise AuditError(f"{stored[:40]!r} is in no envelope")
     return timeMs - timeMs % WINDOW_MS

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.records.messageset import MessageSet
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.mirrorprocess import MirrorProcess
 from tests.integration.numberproducer import NumberProducer, numberIn

@@ -22,7 +22,7 @@ from twisted.internet.task import react
 from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.protocols.basic import LineOnlyReceiver
 
-from pylogbroker.audit.envelope import HEAD_SIZE, openEnvelope
+from pylogbroker.audit.envelope import HEAD_SIZE, unwrapEnvelope
 from pylogbroker.producer.auditing import AuditedProducer
 from tests.integration.brokerprocess import ROOT
 
@@ -31,7 +31,7 @@ HOST = "web1"
 
 def numberIn(stored: bytes) -> int:
     """Of a message as it is in the log."""
-    return int(openEnvelope(stored).split()[0])
+    return int(unwrapEnvelope(stored).split()[0])
 
 
 class Leash(LineOnlyReceiver):

@@ -16,17 +16,17 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import EARLIEST, LATEST, TopicPartition
-from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
-from pylogbroker.wire.requests import (
+from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
     encodeMultiProduce,
     encodeOffsets,
     encodeProduce,
 )
-from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
+from pylogbroker.types import EARLIEST, LATEST, TopicPartition
 from tests.integration.memorybroker import MemoryBroker, MemoryClient
 
 START_SECONDS = 1_700_000_000.0

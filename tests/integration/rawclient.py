@@ -8,16 +8,16 @@ import socket
 import struct
 from typing import Self
 
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import LATEST
-from pylogbroker.wire.requests import (
+from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
     encodeMultiProduce,
     encodeOffsets,
     encodeProduce,
 )
-from pylogbroker.wire.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.types import LATEST
 
 PROBE_TOPIC = "probe-that-nobody-produces"
 

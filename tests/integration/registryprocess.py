@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pylogbroker.blocking.registryclient import RegistryClient
+from pylogbroker.syncclient.registryclient import RegistryClient
 from tests.integration.brokerprocess import START_SECONDS_MAX, BrokerProcess
 from tests.integration.mirrorprocess import writeProperties
 

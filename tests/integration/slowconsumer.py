@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kazoo.client import KazooClient
 
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.messageset import encodeSet
 from tests.integration.brokerprocess import ROOT, BrokerProcess
 from tests.integration.zookeeperprocess import ZookeeperProcess
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.types import BrokerPartition
 
 MESSAGE_SIZE = 200
 EMBEDDED = encodeSet([b"embedded %d" % number for number in range(3)])

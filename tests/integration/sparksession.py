@@ -16,9 +16,9 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from pylogbroker.blocking import SyncProducer
-from pylogbroker.blocking.clusterview import ZookeeperView
-from pylogbroker.model import BrokerPartition
+from pylogbroker.syncclient import SyncProducer
+from pylogbroker.syncclient.clustermetadata import ZookeeperMetadata
+from pylogbroker.types import BrokerPartition
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.zookeeperprocess import sharedZookeeper
 
@@ -165,7 +165,7 @@ class SparkCluster:
         """Have a topic on all brokers, with a message in partition 0 of each: a producer stays with the brokers that have it."""
         for number in range(len(self.brokers)):
             self.write(topic, BrokerPartition(number, 0), [b"first"])
-        with ZookeeperView(self.zookeeper) as view:
+        with ZookeeperMetadata(self.zookeeper) as view:
             while len({partition.broker for partition in view.partitions(topic)}) < len(
                 self.brokers
             ):

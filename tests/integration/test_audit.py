@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.audit.comparison import Comparison
-from pylogbroker.audit.envelope import timeIn
+from pylogbroker.audit.envelope import envelopeTime
 from pylogbroker.audit.reporting import asJson
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -85,7 +85,7 @@ class TwoClustersTests(TestCase):
         truth: dict[tuple[str, int], int] = {}
         for topic in topics:
             for payload in await self.stored("source", topic):
-                time = timeIn(payload)
+                time = envelopeTime(payload)
                 assert time is not None
                 place = topic, time // WINDOW_MS * WINDOW_MS
                 truth[place] = truth.get(place, 0) + 1
@@ -173,7 +173,7 @@ class TwoClustersTests(TestCase):
 
         def skip(payload: bytes) -> bool:
             nonlocal left
-            time = timeIn(payload)
+            time = envelopeTime(payload)
             assert time is not None
             if not left or time // WINDOW_MS * WINDOW_MS != place[1]:
                 return False
@@ -200,7 +200,7 @@ class TwoClustersTests(TestCase):
         lost, doubled, *_others = [
             payload
             for payload in stored
-            if (timeIn(payload) or 0) // WINDOW_MS * WINDOW_MS == place[1]
+            if (envelopeTime(payload) or 0) // WINDOW_MS * WINDOW_MS == place[1]
         ]
         await self.copy("clicks", lambda payload: payload == lost, doubled)
         comparison = await self.audit()

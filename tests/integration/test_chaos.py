@@ -18,9 +18,9 @@ from tests.integration.chaos import ChaosTrial
 from tests.integration.chaosjudge import (
     ZOOKEEPER,
     Bounds,
-    Delivery,
     Entry,
     Fault,
+    Sender,
     Sent,
     judgeGroup,
     judgeLogs,
@@ -80,7 +80,7 @@ LOGS = {
 }
 SENT = Sent(range(6), {0: "ok", 1: "ok", 2: "unknown", 3: "ok", 4: "ok", 5: "failed"})
 DELIVERIES = [
-    Delivery(100 + index, "c0", place, each.nextOffset, each.value)
+    Sender(100 + index, "c0", place, each.nextOffset, each.value)
     for place, entries in LOGS.items()
     for index, each in enumerate(entries)
 ]
@@ -89,7 +89,7 @@ DELIVERIES = [
 class JudgeTests(SynchronousTestCase):
     """What the books would show if something were broken."""
 
-    def judged(self, deliveries: list[Delivery], *faults: Fault) -> str:
+    def judged(self, deliveries: list[Sender], *faults: Fault) -> str:
         return "\n".join(judgeGroup(LOGS, deliveries, faults, BOUNDS).faults)
 
     def test_balanced(self) -> None:
@@ -156,7 +156,7 @@ class JudgeTests(SynchronousTestCase):
         )
         self.assertIn(
             "delivered, and in no log: 1",
-            self.judged([*DELIVERIES, Delivery(200, "c0", "t/0-0", 40, "p0.9.9")]),
+            self.judged([*DELIVERIES, Sender(200, "c0", "t/0-0", 40, "p0.9.9")]),
         )
 
     def test_notInOrder(self) -> None:

@@ -11,10 +11,10 @@ from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker import blocking
+from pylogbroker import syncclient
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
+from pylogbroker.records.messageset import encodeMessage, encodeSet
 from tests.integration import clientscenarios
 
 
@@ -45,15 +45,15 @@ class TwistedClientTests(clientscenarios.ClientScenarios):
 
 
 class BlockingClientTests(clientscenarios.ClientScenarios):
-    """The clients of L{pylogbroker.blocking}."""
+    """The clients of L{pylogbroker.syncclient}."""
 
     def consumer(self, timeoutMs: float = 20_000) -> Any:
-        client = blocking.SimpleConsumer(self.broker.host, self.broker.port, timeoutMs=timeoutMs)
+        client = syncclient.SimpleConsumer(self.broker.host, self.broker.port, timeoutMs=timeoutMs)
         self.addCleanup(deferToThread, client.close)
         return client
 
     def producer(self, **options: Any) -> Any:
-        client = blocking.SyncProducer(self.broker.host, self.broker.port, **options)
+        client = syncclient.SyncProducer(self.broker.host, self.broker.port, **options)
         self.addCleanup(deferToThread, client.close)
         return client
 

@@ -14,9 +14,9 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.threads import blockingCallFromThread
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.syncclient.syncproducer import SyncProducer
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chromium import Chromium
 from tests.integration.chroots import freshChroot, registered

@@ -23,10 +23,10 @@ from pylogbroker.consumer.decoders import decodeText
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import ConsumerTimeoutError, InvalidMessageSizeError
-from pylogbroker.formats.compression import GZIP, NONE
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.compression import GZIP, NONE
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.zookeeper.ephemeral import claim
 
 TOPIC = "topic1"
@@ -39,7 +39,7 @@ class ConsumerConnectorTests(TestCase):
     timeout = 60
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.zookeeper = ZookeeperDouble(reactor)
+        self.zookeeper = FakeZookeeper(reactor)
         self.admin = self.zookeeper.client()
         await self.admin.connect()
         self.addCleanup(self.admin.close)

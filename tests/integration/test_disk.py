@@ -18,11 +18,11 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import LATEST, TopicPartition
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets, encodeProduce
+from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeOffsets
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from pylogbroker.wire.requests import encodeFetch, encodeOffsets, encodeProduce
-from pylogbroker.wire.responses import decodeFetch, decodeOffsets
+from pylogbroker.types import LATEST, TopicPartition
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.memorybroker import DIRECTORY, MemoryBroker, MemoryClient
 from tests.integration.rawclient import ClosedByBrokerError, RawClient
@@ -169,7 +169,7 @@ class FullDiskTests(SynchronousTestCase):
             for client in producers.values():
                 client.pump()
             return all(
-                log.visibleOffset == len(sent[log.topicPartition.topic])
+                log.highWatermark == len(sent[log.topicPartition.topic])
                 for log in broker.service.directory.logs.values()
             )
 
@@ -243,7 +243,7 @@ class BadDiskTests(SynchronousTestCase):
             broker.settle(lambda broker=broker: bool(broker.failures))  # type: ignore[misc]
             self.assertEqual([error.errno for error in broker.failures], [errno.EIO])
             self.assertEqual(
-                broker.service.directory.logs[TopicPartition("bad", 0)].visibleOffset, len(entry)
+                broker.service.directory.logs[TopicPartition("bad", 0)].highWatermark, len(entry)
             )
             other = MemoryClient(broker)
             self.assertEqual(decodeFetch(other.ask(encodeFetch("bad", 0, 0, 1000)))[0], -1)

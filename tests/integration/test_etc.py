@@ -30,11 +30,11 @@ from pylogbroker.config.auditsettings import (
     AuditorSettings,
 )
 from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
+from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.registrysettings import REGISTRY_ROWS, RegistrySettings
-from pylogbroker.config.table import Row
-from pylogbroker.loglevels import readLevels
+from pylogbroker.programs.loglevels import readLevels
 from tests.integration.brokerprocess import twistd
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
@@ -42,9 +42,9 @@ UNITS = ETC / "systemd"
 
 
 class PropertyTests(SynchronousTestCase):
-    """C{etc/*.properties}, beside C{broker.properties}, which L{tests.config.test_settings} has."""
+    """C{etc/*.properties}, beside C{broker.properties}, which L{tests.config.test_brokersettings} has."""
 
-    def check(self, name: str, rows: Sequence[Row]) -> dict[str, str]:
+    def check(self, name: str, rows: Sequence[ConfigKey]) -> dict[str, str]:
         """
         It has every key that has an effect, commented out or not, in the order of the table and no other; each with the sentence of its row; and what is
         commented out shows the default, or an example that is valid. Returns what is not commented out.
@@ -56,7 +56,7 @@ class PropertyTests(SynchronousTestCase):
         for row, (comment, mark, _key, value) in zip(used, found, strict=True):
             self.assertEqual(
                 " ".join(line[2:] for line in comment.splitlines()),
-                row.sentence + ("" if row.kafkas else " (ours)"),
+                row.sentence + ("" if row.isKafkaKey else " (ours)"),
             )
             if mark and row.default:
                 self.assertEqual(value, row.default)

@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.arguments import LONG_MAX
 from pylogbroker.cli.main import commands, parse
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 from tests.cli.commands import ROOT, CommandCase, Outcome, Process, reactor
 from tests.integration.toolcluster import ToolCluster, sharedCluster
 

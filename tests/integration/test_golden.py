@@ -14,7 +14,7 @@ from pathlib import Path
 from crcmod.predefined import mkPredefinedCrcFun
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.messageset import encodeSet
 from tests.integration.brokerprocess import BrokerProcess
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

@@ -18,7 +18,7 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
+from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.consumer.model07 import Consumer07

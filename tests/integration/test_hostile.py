@@ -1,7 +1,7 @@
 """
 Clients that mean ill, or know no better: the memory of C{twistd pylogbroker} stays within its limits, and others are served meanwhile.
 
-Memory is what the system counts for the process (C{VmRSS}, and its peak). The limits are those that L{pylogbroker.broker.admission} and the
+Memory is what the system counts for the process (C{VmRSS}, and its peak). The limits are those that L{pylogbroker.broker.requestmemory} and the
 settings state; a test that comes close to one is a reason to look, and one far below it, too.
 """
 
@@ -17,10 +17,10 @@ import tempfile
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.admission import HELD_SIZE_TOTAL, ORDINARY_SIZE_TOTAL
-from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import encodeFetch, encodeOffsets, encodeProduce
+from pylogbroker.broker.requestmemory import HELD_SIZE_TOTAL, ORDINARY_SIZE_TOTAL
+from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets, encodeProduce
+from pylogbroker.records.messageset import encodeSet
 from tests.integration.brokerprocess import DEFAULTS, BrokerProcess, until
 from tests.integration.rawclient import PROBE_TOPIC, RawClient
 

@@ -18,12 +18,12 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pylogbroker.blocking.simpleconsumer import SimpleConsumer
-from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.client.simpleconsumer import SimpleConsumer as TwistedSimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer as TwistedSyncProducer
-from pylogbroker.formats.compression import CODEC_NAMES, GZIP, NONE, SNAPPY
-from pylogbroker.formats.messageset import MessageSet, encodeSet
+from pylogbroker.records.compression import CODEC_NAMES, GZIP, NONE, SNAPPY
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
+from pylogbroker.syncclient.syncproducer import SyncProducer
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.logfiles import LogFile, generatedFile, logFiles, loghubFiles, machineFiles

@@ -23,7 +23,8 @@ class LevelTests(SynchronousTestCase):
         self.addCleanup(shutil.rmtree, folder)
         self.file = Path(folder, "log-levels.properties")
         self.file.write_text(
-            "root=warn\npylogbroker.tap=info\npylogbroker.requests=error\n", encoding="ascii"
+            "root=warn\npylogbroker.programs.brokertap=info\npylogbroker.requests=error\n",
+            encoding="ascii",
         )
         self.broker = BrokerProcess(
             folder + "/logs", {"log.requests": "true"}, options=("--log-levels", str(self.file))
@@ -46,7 +47,8 @@ class LevelTests(SynchronousTestCase):
     def test_changedAndBack(self) -> None:
         """Every request is logged from the moment on that its level allows it, and no longer than that; the broker serves on."""
         self.assertIn(
-            "Log levels: root=warn pylogbroker.requests=error pylogbroker.tap=info", self.broker.log
+            "Log levels: root=warn pylogbroker.requests=error pylogbroker.programs.brokertap=info",
+            self.broker.log,
         )
         self.asked(b"before")
         self.change(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pylogbroker.errors import InvalidChecksumError
-from pylogbroker.formats.compression import GZIP, NONE, SNAPPY
-from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.model import Message
+from pylogbroker.records.compression import GZIP, NONE, SNAPPY
+from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
+from pylogbroker.types import Message
 from tests.integration.threaded import BrokerCase, inThread
 
 ABCD = [b"abcd", b"efgh", b"ijkl"]

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.messageset import encodeSet
 from tests.console.asking import figures
 from tests.integration.brokerprocess import until
 from tests.integration.mirroraudit import CUT_COUNT, MirrorAudit

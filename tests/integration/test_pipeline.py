@@ -21,10 +21,10 @@ from urllib.request import urlopen
 import pyarrow.dataset
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking.clusterview import ZookeeperView
-from pylogbroker.blocking.simpleconsumer import SimpleConsumer
-from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.schemas.avro import AvroDecoder
+from pylogbroker.syncclient.clustermetadata import ZookeeperMetadata
+from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
+from pylogbroker.syncclient.syncproducer import SyncProducer
 from tests.integration import pipelinetruth as truth
 from tests.integration.brokerprocess import ROOT, until
 from tests.integration.registryprocess import RegistryProcess
@@ -279,7 +279,7 @@ class PipelineTests(SynchronousTestCase):
 
     def areThere(self, *topics: str) -> bool:
         """Whether somebody has topics."""
-        with ZookeeperView(self.cluster.zookeeper) as view:
+        with ZookeeperMetadata(self.cluster.zookeeper) as view:
             return set(topics) <= set(view.topics())
 
     def test_clickThrough(self) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from crcmod.predefined import mkPredefinedCrcFun
 
 from pylogbroker.errors import FormatError
-from pylogbroker.formats.compression import CODEC_NAMES, GZIP, SNAPPY, compress
-from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet, wrap
-from pylogbroker.model import EARLIEST, LATEST
-from pylogbroker.wire.requests import encodeFetch, encodeOffsets, encodeProduce
-from pylogbroker.wire.responses import decodeFetch
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets, encodeProduce
+from pylogbroker.protocol.kafka07.responses import decodeFetch
+from pylogbroker.records.compression import CODEC_NAMES, GZIP, SNAPPY, compress
+from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
+from pylogbroker.types import EARLIEST, LATEST
 from tests.integration.rawclient import RawClient
 from tests.integration.threaded import BrokerCase, inThread
 
@@ -275,10 +275,10 @@ class MessageTests(BrokerCase):
         """A wrapper within a wrapper, plain messages beside it, is taken, and flattens in order."""
         self.serve()
         client = self.client()
-        nested = wrap(
+        nested = wrapCompressed(
             GZIP,
             encodeMessage(b"a")
-            + wrap(SNAPPY, encodeSet([b"b", b"c"]))
+            + wrapCompressed(SNAPPY, encodeSet([b"b", b"c"]))
             + encodeMessage(b"d", magic=0),
         )
         client.produce("t", 0, nested)

@@ -161,7 +161,7 @@ class ExampleTests(TestCase):
     async def test_blockingClient(self) -> None:
         """The example for threads sends two messages and gets both back, again when there are older ones."""
         broker = await self.broker()
-        text = block("python", "pylogbroker.blocking").replace(
+        text = block("python", "pylogbroker.syncclient").replace(
             HOST_AND_PORT, f"{broker.host!r}, {broker.port}"
         )
         for _ in range(2):

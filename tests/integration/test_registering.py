@@ -18,17 +18,17 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.config.settings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.interfaces import SessionEvent
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
+from pylogbroker.testing.zookeeper import FakeZookeeper, ZookeeperDoubleClient
 
 reactor: Any = _reactor
 
@@ -44,7 +44,7 @@ class RegisteringCase(TestCase):
     timeout = 60
 
     def setUp(self) -> None:
-        self.server = ZookeeperDouble(reactor, latencyMs=2)
+        self.server = FakeZookeeper(reactor, latencyMs=2)
         self.clients: list[ZookeeperDoubleClient] = []
 
     def client(self) -> ZookeeperDoubleClient:
@@ -324,7 +324,7 @@ class TwistdTests(RegisteringCase):
 class TurnedReactor:
     """The test's reactor, which runs already, as one that does not: its C{iterate} lets the ZooKeeper's calls and those of threads come."""
 
-    def __init__(self, server: ZookeeperDouble) -> None:
+    def __init__(self, server: FakeZookeeper) -> None:
         self._server = server
 
     def __getattr__(self, name: str) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 from kazoo.client import KazooClient
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.wire.requests import encodeProduce
+from pylogbroker.protocol.kafka07.requests import encodeProduce
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.zookeeper.server import freePort
 from tests.goldenfiles import GOLDEN
 from tests.integration.brokerprocess import BrokerProcess, until

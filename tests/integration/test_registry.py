@@ -29,12 +29,12 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking.registryclient import RegistryClient
-from pylogbroker.blocking.simpleconsumer import SimpleConsumer
-from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.errors import RegistryError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
 from pylogbroker.schemas.framing import schemaIdOf
+from pylogbroker.syncclient.registryclient import RegistryClient
+from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
+from pylogbroker.syncclient.syncproducer import SyncProducer
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.registryprocess import RegistryProcess
 

@@ -17,10 +17,10 @@ from twisted.internet.threads import deferToThread
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.blocking.registryclient import RegistryClient
-from pylogbroker.blocking.simpleconsumer import SimpleConsumer
-from pylogbroker.blocking.syncproducer import SyncProducer
 from pylogbroker.schemas.avro import AvroEncoder
+from pylogbroker.syncclient.registryclient import RegistryClient
+from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
+from pylogbroker.syncclient.syncproducer import SyncProducer
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.brokerprocess import ROOT, until
 from tests.integration.chroots import freshChroot, registered
@@ -114,7 +114,7 @@ class ExampleTests(TestCase):
     async def test_threads(self) -> None:
         """The program for threads reads what was sent."""
         await deferToThread(self.sendClicks)
-        self.assertEqual(await self.run_("pylogbroker.blocking"), ["anna", "bob"])
+        self.assertEqual(await self.run_("pylogbroker.syncclient"), ["anna", "bob"])
 
     async def test_spark(self) -> None:
         """The program for Spark shows what was sent. (It gets the session of these tests, which is small.)"""

@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.load import load
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
-from pylogbroker.errors import ConnectionError, PylogbrokerError  # noqa: A004
-from pylogbroker.spark.loading import table
+from pylogbroker.errors import BrokerConnectionError, PylogbrokerError
+from pylogbroker.spark.loader import table
 from tests.integration.certificates import Authority
 from tests.integration.sparksession import SparkCluster, sharedSession
 
@@ -167,7 +167,7 @@ class SecureSparkTests(SynchronousTestCase):
                 self.read("t", config=self.keyless, timeoutMs="2000", retryCount="0").collect,
             )
         )
-        self.assertIn(ConnectionError.__name__, text)
+        self.assertIn(BrokerConnectionError.__name__, text)
         error = self.assertRaises(PylogbrokerError, self.load, "--topic", "t")
         self.assertIn("NoAuth", str(error))
         self.assertNotIn("secret", str(error))

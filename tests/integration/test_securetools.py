@@ -16,7 +16,7 @@ from pylogbroker.cli.main import commands
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.mirror.translation import OffsetTable
+from pylogbroker.mirror.translation import OffsetSyncTable
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
@@ -176,7 +176,7 @@ class SecureToolTests(CommandCase):
     async def translate(self, end: int) -> None:
         """C{groups translate}, to where a mirror has written down that nothing is known."""
         await write(
-            self.admin, "/consumers/m/mirror/t/0-0", OffsetTable(entries=[(0, {})]).encode()
+            self.admin, "/consumers/m/mirror/t/0-0", OffsetSyncTable(entries=[(0, {})]).encode()
         )
         clusters = (
             "--from",

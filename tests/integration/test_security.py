@@ -17,23 +17,23 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from pylogbroker import blocking
+from pylogbroker import syncclient
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.errors import (
-    ConnectionError,  # noqa: A004
+    BrokerConnectionError,
     NoAuthException,
     PylogbrokerError,
     RemoteUnknownError,
     ZookeeperError,
 )
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import EARLIEST
 from pylogbroker.producer.producer import Producer
+from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
+from pylogbroker.protocol.kafka07.responses import decodeOffsets
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.wire.requests import encodeOffsets, encodeProduce
-from pylogbroker.wire.responses import decodeOffsets
+from pylogbroker.types import EARLIEST
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.integration.certificates import Authority
 from tests.integration.chroots import freshChroot
@@ -136,7 +136,7 @@ class SecurityCase(TestCase):
     async def stored(self, topic: str) -> int:
         """Bytes that the broker has of a topic."""
         logs = self.broker.broker.service.directory.logs
-        return sum(log.endOffset for place, log in logs.items() if place.topic == topic)
+        return sum(log.logEndOffset for place, log in logs.items() if place.topic == topic)
 
 
 class CertificateTests(SecurityCase):
@@ -154,7 +154,9 @@ class CertificateTests(SecurityCase):
         await self.serve()
         for _attempt in range(3):
             await self.refused(self.produce(None, "clicks"), PylogbrokerError)
-            await self.refused(self.consumer(None).fetch("clicks", 0, 0, 100), ConnectionError)
+            await self.refused(
+                self.consumer(None).fetch("clicks", 0, 0, 100), BrokerConnectionError
+            )
         self.assertEqual(await self.stored("clicks"), 0)
         self.assertEqual(len(self.lines("did not get past TLS")), 1, self.lines(""))
         self.assertIn("certificate", self.lines("did not get past TLS")[0])
@@ -195,7 +197,7 @@ class CertificateTests(SecurityCase):
         endpoint = f"tls:127.0.0.1:{self.broker.port}:trustRoots={stranger.trustFolder()}"
         consumer = SimpleConsumer(reactor, endpoint, timeoutMs=2000, connectTimeoutMs=2000)
         self.addCleanup(consumer.close)
-        await self.refused(consumer.fetch("clicks", 0, 0, 100), ConnectionError)
+        await self.refused(consumer.fetch("clicks", 0, 0, 100), BrokerConnectionError)
 
     async def test_endlessHandshake(self) -> None:
         """Who begins a handshake and does not go on is cut off; who is through, and idle, is not."""
@@ -335,11 +337,11 @@ class ThreadTests(SecurityCase):
         loader, reader = self.endpoint("loader"), self.endpoint("reader")
 
         def run() -> list[bytes]:
-            with blocking.SyncProducer(*blocking.endpoint(loader)) as producer:
+            with syncclient.SyncProducer(*syncclient.endpoint(loader)) as producer:
                 producer.send("clicks", 0, [b"one"])
                 producer.confirm("clicks", 0)
                 producer.send("clicks", 0, [b"two" * 100_000])
-            with blocking.SimpleConsumer(*blocking.endpoint(reader)) as consumer:
+            with syncclient.SimpleConsumer(*syncclient.endpoint(reader)) as consumer:
                 found = list(consumer.fetch("clicks", 0, 0, 1 << 20).payloads())
                 assert consumer.getOffsetsBefore("clicks", 0, EARLIEST, 1) == [0]
             return [payload for payload, _nextOffset in found]
@@ -353,10 +355,10 @@ class ThreadTests(SecurityCase):
         other = Authority(self.mktemp(), "somebody else")
 
         def refused(description: str) -> None:
-            with blocking.SimpleConsumer(
-                *blocking.endpoint(description), timeoutMs=5_000, connectTimeoutMs=1_000
+            with syncclient.SimpleConsumer(
+                *syncclient.endpoint(description), timeoutMs=5_000, connectTimeoutMs=1_000
             ) as consumer:
-                self.assertRaises(ConnectionError, consumer.fetch, "t", 0, 0, 100)
+                self.assertRaises(BrokerConnectionError, consumer.fetch, "t", 0, 0, 100)
 
         def run() -> None:
             for description in descriptions:
@@ -424,7 +426,9 @@ class AllowListTests(SecurityCase):
         )
         self.assertIsInstance(refused.error, RemoteUnknownError)
         self.assertEqual([payload for payload, _ in allowed.payloads()], [b"seen"])
-        await self.refused(consumer.getOffsetsBefore("status", 0, EARLIEST, 1), ConnectionError)
+        await self.refused(
+            consumer.getOffsetsBefore("status", 0, EARLIEST, 1), BrokerConnectionError
+        )
         self.assertEqual(
             await consumer.getOffsetsBefore("clicks", 0, EARLIEST, 1), [0]
         )  # who may produce there may ask

@@ -15,9 +15,9 @@ from typing import Any
 from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking import SimpleConsumer
-from pylogbroker.cluster.partitioning import defaultPartitioner
-from pylogbroker.model import BrokerPartition
+from pylogbroker.cluster.partitioner import defaultPartitioner
+from pylogbroker.syncclient import SimpleConsumer
+from pylogbroker.types import BrokerPartition
 from tests.integration.cuttingproxy import ANSWER, CuttingProxy
 from tests.integration.sparkchecks import STRETCHES, faults, judge, payload
 from tests.integration.sparksession import SparkCluster, sharedSession

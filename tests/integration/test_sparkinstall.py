@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking import SimpleConsumer, SyncProducer
+from pylogbroker.syncclient import SimpleConsumer, SyncProducer
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.test_readme import ADDRESS, block
 from tests.integration.wheels import buildWheel, copyTree

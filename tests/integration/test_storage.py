@@ -13,8 +13,8 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from pylogbroker.formats.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.model import EARLIEST, LATEST, TopicPartition
+from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
+from pylogbroker.types import EARLIEST, LATEST, TopicPartition
 from tests.integration.rawclient import ClosedByBrokerError, RawClient
 from tests.integration.threaded import BrokerCase, inThread
 

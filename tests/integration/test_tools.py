@@ -14,8 +14,8 @@ from typing import Any
 from pylogbroker.cli.perfrows import MEGABYTE
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.types import BrokerPartition
 from tests.cli.commands import CommandCase, Outcome, reactor
 from tests.integration.toolcluster import PARTITION_COUNT, ToolCluster, sharedCluster
 

@@ -19,9 +19,9 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.mirror.translation import OffsetTable
-from pylogbroker.model import BrokerPartition
+from pylogbroker.mirror.translation import OffsetSyncTable
 from pylogbroker.producer.producer import Producer
+from pylogbroker.types import BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
 from tests.integration.brokerprocess import BrokerProcess
@@ -157,7 +157,7 @@ class ToolCluster:
         ):
             await self.node(
                 f"/consumers/{group}/mirror/{topic}/{broker}-{partition}",
-                OffsetTable(entries=[(0, {})]).encode(),
+                OffsetSyncTable(entries=[(0, {})]).encode(),
             )
 
     async def positions(self, group: str, topic: str) -> dict[BrokerPartition, int]:

@@ -22,7 +22,7 @@ from random import SystemRandom
 from time import monotonic
 
 from pylogbroker import __version__
-from pylogbroker.formats.checksum import CRC32_NAME
+from pylogbroker.records.zlibbackend import CRC32_NAME
 from tests.integration.brokerprocess import ROOT
 from tests.integration.chaos import (
     BACKOFF_MS,

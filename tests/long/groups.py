@@ -24,9 +24,9 @@ from twisted.internet.task import deferLater, react
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
 from pylogbroker.consumer.stream import MessageStream
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import Place
-from pylogbroker.wire.requests import encodeProduce
+from pylogbroker.protocol.kafka07.requests import encodeProduce
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.benchmarks.clients import turnNs
 from tests.integration.brokerprocess import BrokerProcess
@@ -144,7 +144,7 @@ class CountingStore(ZookeeperOffsetStore):
 
     writtenCount = 0
 
-    def commit(self, positions: Mapping[Place, int]) -> Deferred[dict[Place, int]]:
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         self.writtenCount += len(positions)
         return super().commit(positions)
 

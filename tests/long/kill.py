@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from time import monotonic
 
-from pylogbroker.formats.checksum import CRC32_NAME
+from pylogbroker.records.zlibbackend import CRC32_NAME
 from tests.integration.kills import PROPERTIES, KillTrial, LostError
 from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 

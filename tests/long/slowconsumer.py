@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from pylogbroker import __version__
-from pylogbroker.formats.checksum import CRC32_NAME
+from pylogbroker.records.zlibbackend import CRC32_NAME
 from tests.integration.brokerprocess import ROOT
 from tests.integration.slowconsumer import (
     FETCH_SIZE,

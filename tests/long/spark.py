@@ -17,7 +17,7 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any
 
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 from tests.integration.sparkchecks import STRETCHES, faults, judge, payload
 from tests.integration.sparksession import SparkCluster, sharedSession
 

@@ -16,12 +16,12 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import WildcardSubscription, whitelist
 from pylogbroker.errors import ZookeeperTimeoutException
-from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.model import BrokerPartition
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.types import BrokerPartition
 
 reactor: Any = _reactor
 
@@ -40,7 +40,7 @@ class Nowhere:
 
 class Cluster:
     """
-    @ivar zookeeper: a L{ZookeeperDouble}.
+    @ivar zookeeper: a L{FakeZookeeper}.
     @ivar properties: more of them, for brokers that are started from now on.
     @ivar away: how often it is not there when a mirror looks for it.
     @ivar brokers: by number; L{None} while one is down.
@@ -50,7 +50,7 @@ class Cluster:
         self, name: str, brokerCount: int = 1, partitionCount: int = 2, directory: str = ""
     ) -> None:
         self.name = name
-        self.zookeeper = ZookeeperDouble(reactor)
+        self.zookeeper = FakeZookeeper(reactor)
         self.partitionCount = partitionCount
         self._directory = directory
         self.brokers: dict[int, LocalBroker | None] = dict.fromkeys(range(brokerCount))

@@ -13,16 +13,16 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.stream import Chunk, MessageStream
 from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError, NoBrokersError
-from pylogbroker.formats.messageset import MessageSet, encodeSet
 from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror import forwarding
 from pylogbroker.mirror.forwarding import Forwarder
-from pylogbroker.mirror.ledger import Ledger
-from pylogbroker.mirror.waiting import RETRY_MAX_MS
-from pylogbroker.model import BrokerPartition, Place
-from pylogbroker.producer.queue import Queue
+from pylogbroker.mirror.offsettracker import OffsetTracker
+from pylogbroker.mirror.retry import RETRY_MAX_MS
+from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.types import BrokerPartition, PartitionId
 
-ONE, TWO = Place("t", BrokerPartition(0, 0)), Place("t", BrokerPartition(0, 1))
+ONE, TWO = PartitionId("t", BrokerPartition(0, 0)), PartitionId("t", BrokerPartition(0, 1))
 
 
 class FarTarget:
@@ -34,7 +34,7 @@ class FarTarget:
     batchSizeMax = 100
 
     def __init__(self, clock: Clock) -> None:
-        self.room = Queue(clock, 30, 1 << 20, -1)
+        self.room = InFlightLimiter(clock, 30, 1 << 20, -1)
         self.sent: list[tuple[str, list[bytes], BrokerPartition | None, Deferred[None]]] = []
 
     def send(
@@ -57,9 +57,9 @@ class ForwarderTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.positions: dict[Place, int] = {}
-        self.ends: dict[Place, int] = {}
-        self.unreadable: list[Place] = []
+        self.positions: dict[PartitionId, int] = {}
+        self.ends: dict[PartitionId, int] = {}
+        self.unreadable: list[PartitionId] = []
         self.stream = MessageStream(
             "s",
             self.clock,
@@ -68,10 +68,10 @@ class ForwarderTests(SynchronousTestCase):
             unreadable=lambda place, offset, _error: self.unreadable.append(place),
         )
         self.target = FarTarget(self.clock)
-        self.ledger = Ledger()
+        self.ledger = OffsetTracker()
         self.counters = MirrorCounters()
-        self.again: list[tuple[Place, int]] = []
-        self.homes: dict[Place, BrokerPartition] = {}
+        self.again: list[tuple[PartitionId, int]] = []
+        self.homes: dict[PartitionId, BrokerPartition] = {}
         target: Any = self.target
         self.forwarder = Forwarder(
             self.clock,
@@ -86,11 +86,11 @@ class ForwarderTests(SynchronousTestCase):
         )
         self.running = Deferred.fromCoroutine(self.forwarder.run())
 
-    def readAgain(self, place: Place, offset: int) -> None:
+    def readAgain(self, place: PartitionId, offset: int) -> None:
         self.again.append((place, offset))
         self.stream.drop((place,))
 
-    def put(self, place: Place, *payloads: bytes, codec: int = 0, spoil: bool = False) -> int:
+    def put(self, place: PartitionId, *payloads: bytes, codec: int = 0, spoil: bool = False) -> int:
         """What a fetch brought. Returns its end."""
         data = encodeSet(payloads, codec)
         if spoil:
@@ -219,7 +219,7 @@ class ForwarderTests(SynchronousTestCase):
         edges: list[int | None] = []
         handed = self.ledger.hand
 
-        def hand(place: Place, nextOffset: int, isWhole: bool) -> Any:
+        def hand(place: PartitionId, nextOffset: int, isWhole: bool) -> Any:
             entry = handed(place, nextOffset, isWhole)
             edges.append(self.ledger.edge(place, None))
             return entry
@@ -276,7 +276,7 @@ class ForwarderTests(SynchronousTestCase):
         """What has a home that is not known now is not sent anywhere; it is sent, in order, when the home is known."""
         homes: list[BrokerPartition] = []
 
-        def home(place: Place) -> BrokerPartition:
+        def home(place: PartitionId) -> BrokerPartition:
             if not homes:
                 raise NoBrokersError(f"where {place} goes is not known")
             return homes[0]
@@ -359,7 +359,7 @@ class ForwarderTests(SynchronousTestCase):
         """Routes that nobody needs do not pile up."""
         self.patch(forwarding, "ROUTE_COUNT_MAX", 2)
         for number in range(10):
-            self.put(Place("t", BrokerPartition(0, number)), b"a")
+            self.put(PartitionId("t", BrokerPartition(0, number)), b"a")
             self.target.confirm()
         self.assertLessEqual(len(self.forwarder._routes), 3)
 

@@ -11,12 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.errors import NoBrokersError
-from pylogbroker.mirror.ledger import Ledger
 from pylogbroker.mirror.offsets import PATIENCE_MS, ConfirmedOffsetStore
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.mirror.offsettracker import OffsetTracker
+from pylogbroker.types import BrokerPartition, PartitionId
 
-ONE = Place("t", BrokerPartition(0, 0))
-TWO = Place("t", BrokerPartition(0, 1))
+ONE = PartitionId("t", BrokerPartition(0, 0))
+TWO = PartitionId("t", BrokerPartition(0, 1))
 
 
 class ConfirmedOffsetStoreTests(SynchronousTestCase):
@@ -25,15 +25,15 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.inner = MemoryOffsetStore({ONE: 100})
-        self.ledger = Ledger()
-        self.taken: list[Place] = []
+        self.ledger = OffsetTracker()
+        self.taken: list[PartitionId] = []
         self.isRefusing = False
-        self.committed: list[Mapping[Place, int]] = []
+        self.committed: list[Mapping[PartitionId, int]] = []
         self.store = ConfirmedOffsetStore(
             self.clock, self.inner, self.ledger, self.take, self.committed.append
         )
 
-    async def take(self, place: Place) -> None:
+    async def take(self, place: PartitionId) -> None:
         if self.isRefusing:
             raise NoBrokersError("not now")
         self.taken.append(place)

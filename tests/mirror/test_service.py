@@ -14,11 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.subscription import blacklist
+from pylogbroker.mirror.offsetsyncs import readTables
 from pylogbroker.mirror.service import TELL_SECONDS, MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.mirror.tables import readTables
 from pylogbroker.mirror.translation import translate
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.types import BrokerPartition, PartitionId
 from tests.mirror.clusters import SESSION_MS, Cluster, MirrorCase, reactor
 
 OFFSETS = "/consumers/mirrors/offsets"
@@ -133,7 +133,7 @@ class MirrorServiceTests(MirrorCase):
         await first.stopService()
         self.assertEqual(max(Counter(await target.messages("t")).values()), 1)
 
-    def owned(self, mirror: MirrorService) -> list[Place]:
+    def owned(self, mirror: MirrorService) -> list[PartitionId]:
         consumer = mirror.sources[0]._consumer
         return list(consumer.owned) if consumer is not None else []
 
@@ -298,7 +298,7 @@ class MirrorServiceTests(MirrorCase):
         mirror = self.mirror([source], target, isKeeping=isKeeping, producer={"batch.size": "10"})
         mirror.startService()
         place = {
-            name: Place("t", BrokerPartition(*map(int, name.split("-"))))
+            name: PartitionId("t", BrokerPartition(*map(int, name.split("-"))))
             for name in ("0-0", "0-1", "1-0", "1-1")
         }
         count = 0

@@ -9,7 +9,7 @@ from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.mirror import target as module
 from pylogbroker.mirror.target import Target
-from pylogbroker.model import BrokerPartition
+from pylogbroker.types import BrokerPartition
 from pylogbroker.zookeeper.ephemeral import write
 from tests.mirror.clusters import Cluster, MirrorCase, reactor
 

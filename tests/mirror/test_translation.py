@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ZnodeError
-from pylogbroker.mirror.translation import COUNT_MAX, SIZE_MAX, OffsetTable, decodeTable, translate
-from pylogbroker.model import BrokerPartition, Place
+from pylogbroker.mirror.translation import (
+    COUNT_MAX,
+    SIZE_MAX,
+    OffsetSyncTable,
+    decodeTable,
+    translate,
+)
+from pylogbroker.types import BrokerPartition, PartitionId
 
 A = BrokerPartition(0, 0)
 B = BrokerPartition(1, 0)
-ONE = Place("t", BrokerPartition(0, 0))
-TWO = Place("t", BrokerPartition(0, 1))
+ONE = PartitionId("t", BrokerPartition(0, 0))
+TWO = PartitionId("t", BrokerPartition(0, 1))
 
 
 class OffsetTableTests(SynchronousTestCase):
@@ -26,7 +32,7 @@ class OffsetTableTests(SynchronousTestCase):
 
     def test_lookUp(self) -> None:
         """The last entry at or before a position counts; before the first nothing is known."""
-        table = OffsetTable()
+        table = OffsetSyncTable()
         for offset, end in ((100, 1000), (200, 2500)):
             self.assertTrue(table.record(offset, {A: end}))
         self.assertEqual(
@@ -36,7 +42,7 @@ class OffsetTableTests(SynchronousTestCase):
 
     def test_noNews(self) -> None:
         """What says nothing new is said to; a later end at the same offset is news."""
-        table = OffsetTable(entries=[(100, {A: 1000})])
+        table = OffsetSyncTable(entries=[(100, {A: 1000})])
         self.assertFalse(table.record(100, {A: 1000}))
         self.assertFalse(table.record(100, {A: 900}))
         self.assertTrue(table.record(100, {A: 1100, B: 5}))
@@ -44,13 +50,13 @@ class OffsetTableTests(SynchronousTestCase):
 
     def test_backwards(self) -> None:
         """A mirror that began again further back makes what it says hold for all that is behind, too."""
-        table = OffsetTable(entries=[(100, {A: 1000}), (300, {A: 3000})])
+        table = OffsetSyncTable(entries=[(100, {A: 1000}), (300, {A: 3000})])
         table.record(200, {A: 5000})
         self.assertEqual(table.entries, [(100, {A: 1000}), (200, {A: 5000}), (300, {A: 5000})])
 
     def test_bounded(self) -> None:
         """However long it goes on, the table does not grow; the first entry and the last stay."""
-        table = OffsetTable()
+        table = OffsetSyncTable()
         for step in range(5000):
             table.record(step * 1000, {A: step * 1100})
         self.assertEqual(len(table.entries), COUNT_MAX)
@@ -60,7 +66,7 @@ class OffsetTableTests(SynchronousTestCase):
 
     def test_precision(self) -> None:
         """Whoever is B bytes behind lands at most a third of B further back than they need to, and a step."""
-        table = OffsetTable()
+        table = OffsetSyncTable()
         step = 1000
         for count in range(20_000):
             table.record(count * step, {A: count * step})
@@ -76,7 +82,7 @@ class OffsetTableTests(SynchronousTestCase):
         many = [
             BrokerPartition(broker, partition) for broker in range(20) for partition in range(10)
         ]
-        table = OffsetTable()
+        table = OffsetSyncTable()
         for step in range(COUNT_MAX):
             table.record(step, dict.fromkeys(many, 10**14 + step))
         self.assertLessEqual(len(table.encode()), SIZE_MAX)
@@ -84,10 +90,10 @@ class OffsetTableTests(SynchronousTestCase):
 
     def test_encoded(self) -> None:
         """What was written is read; a partition that was not known then counts from 0."""
-        table = OffsetTable(B, [(5, {A: 7}), (9, {A: 8, B: 3})])
+        table = OffsetSyncTable(B, [(5, {A: 7}), (9, {A: 8, B: 3})])
         again = decodeTable("/x", table.encode())
         self.assertEqual((again.home, again.entries), (B, [(5, {A: 7, B: 0}), (9, {A: 8, B: 3})]))
-        self.assertEqual(repr(again), "<OffsetTable to 1-0, 2 entries>")
+        self.assertEqual(repr(again), "<OffsetSyncTable to 1-0, 2 entries>")
         empty = decodeTable("/x", b"")
         self.assertEqual((empty.home, empty.entries), (None, []))
 
@@ -107,32 +113,36 @@ class TranslateTests(SynchronousTestCase):
     def test_least(self) -> None:
         """In each target partition the least counts that any source partition asks for."""
         tables = {
-            ONE: OffsetTable(entries=[(0, {A: 0, B: 0}), (100, {A: 50, B: 70})]),
-            TWO: OffsetTable(entries=[(0, {A: 40, B: 10}), (100, {A: 60, B: 80})]),
+            ONE: OffsetSyncTable(entries=[(0, {A: 0, B: 0}), (100, {A: 50, B: 70})]),
+            TWO: OffsetSyncTable(entries=[(0, {A: 40, B: 10}), (100, {A: 60, B: 80})]),
         }
         found = translate({ONE: 150, TWO: 99}, tables, {"t": [A, B]})
-        self.assertEqual(found, {Place("t", A): 40, Place("t", B): 10})
+        self.assertEqual(found, {PartitionId("t", A): 40, PartitionId("t", B): 10})
 
     def test_unknown(self) -> None:
         """A partition that no mirror knows, or a group that was not there yet, begins at the beginning; so does what came to the target later."""
-        tables = {ONE: OffsetTable(entries=[(100, {A: 50})])}
+        tables = {ONE: OffsetSyncTable(entries=[(100, {A: 50})])}
         self.assertEqual(
-            translate({ONE: 100}, tables, {"t": [A, B]}), {Place("t", A): 50, Place("t", B): 0}
+            translate({ONE: 100}, tables, {"t": [A, B]}),
+            {PartitionId("t", A): 50, PartitionId("t", B): 0},
         )
-        self.assertEqual(translate({ONE: 99}, tables, {"t": [A]}), {Place("t", A): 0})
-        self.assertEqual(translate({ONE: 100, TWO: 5}, tables, {"t": [A]}), {Place("t", A): 0})
-        self.assertEqual(translate({TWO: 100}, tables, {"t": [A]}), {Place("t", A): 0})
+        self.assertEqual(translate({ONE: 99}, tables, {"t": [A]}), {PartitionId("t", A): 0})
+        self.assertEqual(
+            translate({ONE: 100, TWO: 5}, tables, {"t": [A]}), {PartitionId("t", A): 0}
+        )
+        self.assertEqual(translate({TWO: 100}, tables, {"t": [A]}), {PartitionId("t", A): 0})
         self.assertEqual(translate({}, tables, {"t": [A]}), {})
 
     def test_home(self) -> None:
         """With partitions kept, each source partition has its say about its own target partition only."""
-        tables = {ONE: OffsetTable(A, [(0, {A: 7})]), TWO: OffsetTable(B, [(0, {B: 9})])}
+        tables = {ONE: OffsetSyncTable(A, [(0, {A: 7})]), TWO: OffsetSyncTable(B, [(0, {B: 9})])}
         self.assertEqual(
-            translate({ONE: 5, TWO: 5}, tables, {"t": [A, B]}), {Place("t", A): 7, Place("t", B): 9}
+            translate({ONE: 5, TWO: 5}, tables, {"t": [A, B]}),
+            {PartitionId("t", A): 7, PartitionId("t", B): 9},
         )
         self.assertEqual(
-            translate({ONE: 5, TWO: 5}, {ONE: tables[ONE], TWO: OffsetTable(B)}, {"t": [A, B]}),
-            {Place("t", A): 0, Place("t", B): 0},
+            translate({ONE: 5, TWO: 5}, {ONE: tables[ONE], TWO: OffsetSyncTable(B)}, {"t": [A, B]}),
+            {PartitionId("t", A): 0, PartitionId("t", B): 0},
         )
 
     @settings(deadline=None)
@@ -142,9 +152,14 @@ class TranslateTests(SynchronousTestCase):
         Whatever is mirrored in which order, with the mirror dying and beginning again further back: from the translated offsets on, a group finds all that it
         has not read.
         """
-        target: dict[BrokerPartition, list[tuple[Place, int]]] = {A: [], B: []}  # what stands there
+        target: dict[BrokerPartition, list[tuple[PartitionId, int]]] = {
+            A: [],
+            B: [],
+        }  # what stands there
         homes = {ONE: A, TWO: random.choice((A, B))}
-        tables = {place: OffsetTable(homes[place] if isKeeping else None) for place in (ONE, TWO)}
+        tables = {
+            place: OffsetSyncTable(homes[place] if isKeeping else None) for place in (ONE, TWO)
+        }
         handed = dict.fromkeys(tables, 0)
         committed = dict.fromkeys(tables, 0)
         for _step in range(random.randrange(200)):
@@ -179,7 +194,7 @@ class TranslateTests(SynchronousTestCase):
         seen = {
             each
             for partition, there in target.items()
-            for each in there[found.get(Place("t", partition), 0) :]
+            for each in there[found.get(PartitionId("t", partition), 0) :]
         }
         for place, position in group.items():
             self.assertEqual(
@@ -194,7 +209,7 @@ class ThinTests(SynchronousTestCase):
     def test_order(self) -> None:
         """They stay in order, and none is invented."""
         random = Random(5)
-        table, given = OffsetTable(), set()
+        table, given = OffsetSyncTable(), set()
         offset = 0
         for _step in range(1000):
             offset += random.randrange(1, 10**6)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.producer.producer import Producer
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.producer.puppets import PuppetBroker, PuppetCluster, PuppetConnections
 
 
@@ -81,7 +81,7 @@ class ClusterCase(ProducerCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = ZookeeperDouble(self.clock)
+        self.server = FakeZookeeper(self.clock)
         self.registrar = self.server.client()
         self.registrar.connect()
         self.zookeeper = self.server.client()

@@ -9,23 +9,29 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
+from pylogbroker.client.brokerclient import BrokerClient
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connections import Connections
-from pylogbroker.client.link import BrokerLink
-from pylogbroker.formats.messageset import MessageSet
-from pylogbroker.testing.network import PuppetLine, PuppetNetwork
-from pylogbroker.wire.requests import MultiProduce, Offsets, Produce, Request, RequestDecoder
-from pylogbroker.wire.responses import encodeOffsets
+from pylogbroker.client.connectionpool import ConnectionPool
+from pylogbroker.protocol.kafka07.requests import (
+    MultiProduce,
+    Offsets,
+    Produce,
+    Request,
+    RequestDecoder,
+)
+from pylogbroker.protocol.kafka07.responses import encodeOffsets
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.testing.network import MemoryNetwork, PuppetLine
 
 
-class PuppetConnections(Connections):
+class PuppetConnections(ConnectionPool):
     """Ways over the puppet network, by the names of the endpoints."""
 
     def __init__(
-        self, network: PuppetNetwork, random: Callable[[], float], connectTimeoutMs: float = 5000
+        self, network: MemoryNetwork, random: Callable[[], float], connectTimeoutMs: float = 5000
     ) -> None:
         super().__init__(network.clock, random=random)
-        self._make: Any = lambda endpoint: BrokerLink(
+        self._make: Any = lambda endpoint: BrokerClient(
             network.clock,
             network.endpoint(endpoint),
             connectTimeoutMs=connectTimeoutMs,
@@ -118,7 +124,7 @@ class PuppetCluster:
         @param names: endpoints, C{host:port}.
         """
         self.clock = Clock()
-        self.network = PuppetNetwork(self.clock)
+        self.network = MemoryNetwork(self.clock)
         self.brokers = {name: PuppetBroker() for name in names}
 
     def turn(self) -> None:

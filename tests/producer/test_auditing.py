@@ -13,9 +13,9 @@ from twisted.internet.interfaces import IConsumer
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyClass
 
+from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.audit.counts import FUTURE_MS_MAX, SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
-from pylogbroker.audit.ledger import Ledger
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
@@ -74,7 +74,7 @@ class AuditingCase(ProducerCase):
 
     def counted(self) -> dict[tuple[str, int], tuple[int, int]]:
         """What an auditor makes of the reports."""
-        ledger = Ledger(2000)
+        ledger = AuditAggregator(2000)
         for report in self.reports():
             ledger.enter(report)
         return {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.producer.batches import PartitionBatch, QueueItem, collate, itemsOf
+from pylogbroker.producer.batches import PartitionBatch, QueueItem, groupByPartition, itemsOf
 
 
 class CollateTests(SynchronousTestCase):
@@ -19,7 +19,7 @@ class CollateTests(SynchronousTestCase):
             QueueItem(topic, index, None, partition)
             for index, (topic, partition) in enumerate([("b", 1), ("a", 0), ("b", 0), ("b", 1)])
         ]
-        batches = collate(items)
+        batches = groupByPartition(items)
         found = [(batch.topic, batch.partition, batch.values) for batch in batches]
         self.assertEqual(found, [("b", 1, [0, 3]), ("a", 0, [1]), ("b", 0, [2])])
         self.assertEqual(itemsOf(batches), [items[0], items[3], items[1], items[2]])

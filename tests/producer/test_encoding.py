@@ -10,9 +10,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import EncodingError, MessageTooLargeError, PylogbrokerError
-from pylogbroker.formats.messageset import MessageSet, encodeSet
-from pylogbroker.model import Message
 from pylogbroker.producer.encoding import Encoding, defaultEncoder, stringEncoder
+from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.types import Message
 
 
 class EncoderTests(SynchronousTestCase):

@@ -16,9 +16,9 @@ from pylogbroker.errors import (
     TimedOutError,
     UnknownOutcomeError,
 )
-from pylogbroker.formats.messageset import encodeSet
 from pylogbroker.producer.batches import QueueItem
 from pylogbroker.producer.hooks import Hooks
+from pylogbroker.records.messageset import encodeSet
 from tests.producer.producercase import ClusterCase, ProducerCase
 
 

@@ -19,7 +19,7 @@ from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
 from pylogbroker.errors import ConfigurationError, TimedOutError
-from pylogbroker.producer.logpublisher import LogPublisher, PublishingLog
+from pylogbroker.producer.logpublisher import KafkaLogHandler, LogPublisher
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.rawclient import RawClient
@@ -43,7 +43,7 @@ class PublisherCase(ProducerCase):
 
     def standard(self, publisher: LogPublisher, name: str = "application") -> logging.Logger:
         logger = logging.Logger(name)
-        logger.addHandler(PublishingLog(publisher))
+        logger.addHandler(KafkaLogHandler(publisher))
         return logger
 
     def arrived(self) -> list[bytes]:
@@ -122,7 +122,7 @@ class LoggingTests(PublisherCase):
         """What is below the level is not for it."""
         publisher = self.publisher()
         logger = logging.Logger("application")
-        logger.addHandler(PublishingLog(publisher, logging.ERROR))
+        logger.addHandler(KafkaLogHandler(publisher, logging.ERROR))
         logger.warning("no")
         logger.error("yes")
         self.assertEqual(self.arrived(), [b"yes"])
@@ -132,7 +132,7 @@ class LoggingTests(PublisherCase):
         publisher = self.publisher()
         out: Any = STDLibLogObserver(name="twisted")
         out.logger = self.standard(publisher, "twisted")
-        for namespace in ("application", "pylogbroker.client.link"):
+        for namespace in ("application", "pylogbroker.client.brokerclient"):
             Logger(namespace, observer=out).error("from {log_namespace}")
         self.assertEqual(self.arrived(), [b"from application"])
 
@@ -143,7 +143,7 @@ class QuietTests(PublisherCase):
     def test_ours(self) -> None:
         """Records of our own loggers are left alone, those of others that are named alike are not."""
         publisher = self.publisher()
-        for name in ("pylogbroker", "pylogbroker.producer.outcomes", "kazoo.client"):
+        for name in ("pylogbroker", "pylogbroker.producer.completion", "kazoo.client"):
             self.logger(publisher, name).error("one of ours")
             self.standard(publisher, name).error("one of ours")
         self.standard(publisher, "pylogbrokers").error("not ours")
@@ -282,7 +282,7 @@ class RealTests(TestCase):
         )
         publisher = LogPublisher(reactor, producer, "app-log")
         logger = logging.Logger("application")
-        logger.addHandler(PublishingLog(publisher))
+        logger.addHandler(KafkaLogHandler(publisher))
 
         def work(name: int) -> None:
             for number in range(300):

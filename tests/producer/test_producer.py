@@ -24,9 +24,9 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.producersettings import STRING_ENCODER
 from pylogbroker.errors import (
+    BrokerConnectionError,
     ClosedError,
     ConfigurationError,
-    ConnectionError,  # noqa: A004
     EncodingError,
     InvalidNameError,
     InvalidTopicError,
@@ -34,7 +34,6 @@ from pylogbroker.errors import (
     QueueFullError,
     UnknownOutcomeError,
 )
-from pylogbroker.formats.messageset import MessageSet
 from pylogbroker.producer.producer import (
     PAUSE_COUNT_MAX,
     PAUSE_FROM_COUNT,
@@ -43,8 +42,9 @@ from pylogbroker.producer.producer import (
     Producer,
     ProducerData,
 )
+from pylogbroker.protocol.kafka07.requests import RequestDecoder
+from pylogbroker.records.messageset import MessageSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.wire.requests import RequestDecoder
 from tests.producer.producercase import ClusterCase, ProducerCase
 from tests.producer.puppets import PuppetBroker, PuppetCluster, PuppetConnections
 
@@ -142,7 +142,7 @@ class SyncTests(ProducerCase):
         self.b.isUp = False
         sending = producer.sendMany([ProducerData("t", [b"1"]), ProducerData("u", [b"2"])])
         self.cluster.pass_(6)
-        failure = self.failureResultOf(sending, ConnectionError)
+        failure = self.failureResultOf(sending, BrokerConnectionError)
         self.assertFalse(failure.check(UnknownOutcomeError))
         self.assertEqual(
             (self.a.payloads(), producer.counters.failedCount, producer.counters.writtenCount),

@@ -9,14 +9,14 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import StaticDiscovery
-from pylogbroker.cluster.partitioning import (
+from pylogbroker.cluster.partitioner import (
     REMEMBERED_COUNT_MAX,
     REMEMBERED_LENGTH_MAX,
     defaultPartitioner,
 )
 from pylogbroker.errors import InvalidKeyError, InvalidPartitionError
-from pylogbroker.model import BrokerPartition
-from pylogbroker.producer.routing import Route, Router
+from pylogbroker.producer.routing import Router, TopicRoute
+from pylogbroker.types import BrokerPartition
 
 
 class Known(StaticDiscovery):
@@ -62,17 +62,17 @@ class RouterTests(SynchronousTestCase):
         """A topic's route remembers where a key goes, but only what would be said again: text, by the default partitioner."""
         for partitioner, isSteady in ((defaultPartitioner, True), (lambda key, count: 1, False)):
             router = self.router(partitioner)
-            route = Route(router.partitions("t"), router)
+            route = TopicRoute(router.partitions("t"), router)
             for key in ("k", b"k", 7, None, "long" * REMEMBERED_LENGTH_MAX):
                 self.assertEqual(route.choose("t", key), router.index("t", key, 4))
             self.assertEqual(route.indexes, {"k": route.choose("t", "k")} if isSteady else {})
         router = self.router(defaultPartitioner, 0.0, (3, 0))
-        self.assertEqual(Route(router.partitions("t"), router).indexes, {None: 0})
+        self.assertEqual(TopicRoute(router.partitions("t"), router).indexes, {None: 0})
 
     def test_rememberedIsBounded(self) -> None:
         """All routes together remember so many, the latest; a key that comes again counts once."""
         router = self.router()
-        routes = [Route(router.partitions("t"), router) for _topic in range(2)]
+        routes = [TopicRoute(router.partitions("t"), router) for _topic in range(2)]
         for number in range(REMEMBERED_COUNT_MAX + 10):
             route = routes[number % 2]
             self.assertEqual(route.choose("t", f"{number}"), router.index("t", f"{number}", 4))

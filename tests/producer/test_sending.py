@@ -20,7 +20,7 @@ from twisted.internet.defer import (
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.producer.sending import Done, Sending, sendings
+from pylogbroker.producer.sending import Done, SendDeferred, sendings
 
 Told = list[tuple[str, Any]]
 
@@ -116,7 +116,7 @@ class SendingTests(SynchronousTestCase):
 
     def test_kind(self) -> None:
         """With this Twisted it is the quick one."""
-        self.assertIsInstance(sendings()(), Sending)
+        self.assertIsInstance(sendings()(), SendDeferred)
 
     def test_shared(self) -> None:
         """Of an errback that comes again, also as a method asked for anew, one entry is kept; of two that take turns each hears its own."""

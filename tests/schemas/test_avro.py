@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import (
-    BrokenPayloadError,
     EncodingError,
     IncompatibleSchemaError,
+    InvalidPayloadError,
     InvalidSchemaError,
     SchemaError,
     UnknownSchemaError,
@@ -102,7 +102,7 @@ class RefusalTests(SynchronousTestCase):
             (frame(1, b"\x02\xff\0\0"), "schema 1"),
             (b"{}", "too few"),
         ):
-            self.assertIn(text, str(self.assertRaises(BrokenPayloadError, decoder.decode, wrong)))
+            self.assertIn(text, str(self.assertRaises(InvalidPayloadError, decoder.decode, wrong)))
         self.assertIn(
             "nobody has looked",
             str(self.assertRaises(UnknownSchemaError, AvroDecoder().decode, frame(77, b""))),
@@ -133,7 +133,7 @@ class RefusalTests(SynchronousTestCase):
                 "recursion",
                 str(
                     self.assertRaises(
-                        BrokenPayloadError, decoder.decode, frame(1, b"\x02" * depth + b"\0")
+                        InvalidPayloadError, decoder.decode, frame(1, b"\x02" * depth + b"\0")
                     )
                 ),
             )
@@ -149,12 +149,12 @@ class RefusalTests(SynchronousTestCase):
         """Sizes that the payload does not have are broken, at once and without memory for them."""
         decoder = AvroDecoder(find=lambda schemaId: '{"type":"array","items":"bytes"}')
         self.assertRaises(
-            BrokenPayloadError,
+            InvalidPayloadError,
             decoder.decode,
             frame(1, b"\x02" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"abc"),
         )
         self.assertRaises(
-            BrokenPayloadError, decoder.decode, frame(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f")
+            InvalidPayloadError, decoder.decode, frame(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f")
         )
 
 

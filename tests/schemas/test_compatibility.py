@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import InvalidSchemaError
 from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
+from pylogbroker.schemas.canonical import TEXT_SIZE_MAX
 from pylogbroker.schemas.compatibility import (
     COMPARED_SIZE_MAX,
     PROBLEM_COUNT_MAX,
@@ -25,7 +26,6 @@ from pylogbroker.schemas.compatibility import (
 )
 from pylogbroker.schemas.levels import LEVELS
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, Parsed, isKept, parseSchema
-from pylogbroker.schemas.texts import TEXT_SIZE_MAX
 from tests.schemas.schematexts import LIST, field, record, records
 
 X = record("A", field("x", "int"))

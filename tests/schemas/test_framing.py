@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import BrokenPayloadError
+from pylogbroker.errors import InvalidPayloadError
 from pylogbroker.schemas.framing import HEADER_SIZE, ID_MAX, frame, schemaIdOf
 
 
@@ -25,7 +25,7 @@ class FramingTests(SynchronousTestCase):
         payload = frame(schemaId, body)
         self.assertEqual((schemaIdOf(payload), payload[HEADER_SIZE:]), (schemaId, body))
         for size in range(HEADER_SIZE):
-            self.assertRaises(BrokenPayloadError, schemaIdOf, payload[:size])
+            self.assertRaises(InvalidPayloadError, schemaIdOf, payload[:size])
 
     def test_refused(self) -> None:
         """Another magic byte, an id that none can have, and too little are told apart."""
@@ -34,6 +34,6 @@ class FramingTests(SynchronousTestCase):
             (b"\0\x80\0\0\0", "no schema id"),
             (b"", "too few"),
         ):
-            self.assertIn(text, str(self.assertRaises(BrokenPayloadError, schemaIdOf, payload)))
+            self.assertIn(text, str(self.assertRaises(InvalidPayloadError, schemaIdOf, payload)))
         for schemaId in (-1, ID_MAX + 1):
             self.assertRaises(ValueError, frame, schemaId, b"")

@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import BrokenPayloadError, IncompatibleSchemaError, InvalidSchemaError
+from pylogbroker.errors import IncompatibleSchemaError, InvalidPayloadError, InvalidSchemaError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
 from pylogbroker.schemas.logical import logicalType
 from pylogbroker.schemas.parsing import parseSchema
@@ -175,7 +175,7 @@ class OneOrBothTests(ReadingCase):
             (logical("long", "timestamp-micros"), 2**62),
         ):
             for writer in (schema, plain(schema)):
-                self.assertRaises(BrokenPayloadError, self.read, writer, value, ["null", schema])
+                self.assertRaises(InvalidPayloadError, self.read, writer, value, ["null", schema])
 
 
 class DifferentTests(ReadingCase):
@@ -266,13 +266,13 @@ class DifferentTests(ReadingCase):
         for raw in (b"\x0f\x42\x40", b"\x80" + bytes(20), b"\x7f" * 1_000_000):
             self.assertIn(
                 "6 digits",
-                str(self.assertRaises(BrokenPayloadError, self.read, written, raw, None)),
+                str(self.assertRaises(InvalidPayloadError, self.read, written, raw, None)),
             )
         self.assertReads(written, bytes(1_000_000) + b"\x04\xd2", None, Decimal("12.34"))
         wide = logical("bytes", "decimal", precision=10**9, scale=10**8)
         for reader in (None, ["null", wide]):
             error = self.assertRaises(
-                (BrokenPayloadError, IncompatibleSchemaError),
+                (InvalidPayloadError, IncompatibleSchemaError),
                 self.read,
                 written if reader else wide,
                 b"\x7f" * 9,

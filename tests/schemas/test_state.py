@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import RegistryError
-from pylogbroker.schemas.entries import (
-    Begin,
+from pylogbroker.schemas.logrecords import (
     Change,
     DeleteSubject,
     DeleteVersion,
     Entry,
+    Initialize,
     Register,
     SetLevel,
 )
@@ -97,8 +97,8 @@ class RegisterTests(StateCase):
     def test_begin(self) -> None:
         """The first entry is known to have been there; another changes nothing."""
         self.assertFalse(self.state.hasBegun)
-        self.assertIsNone(self.apply(Begin()))
-        self.assertIsNone(self.apply(Begin()))
+        self.assertIsNone(self.apply(Initialize()))
+        self.assertIsNone(self.apply(Initialize()))
         self.assertTrue(self.state.hasBegun)
 
 
@@ -222,7 +222,7 @@ class MachineTests(StateCase):
         """So many requests are remembered, and no more."""
         self.state.apply(Entry("first", SetLevel("", "NONE")))
         for number in range(REQUEST_COUNT):
-            self.state.apply(Entry(str(number), Begin()))
+            self.state.apply(Entry(str(number), Initialize()))
         self.assertEqual(self.state.apply(Entry("first", SetLevel("", "FULL"))), "FULL")
 
     @given(st.lists(CHANGES, max_size=30))

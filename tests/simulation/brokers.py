@@ -11,11 +11,11 @@ from typing import Any
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.config.settings import BrokerSettings
-from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.model import TopicPartition
+from pylogbroker.records.messageset import MessageSet
 from pylogbroker.testing.powercut import PowerCutFileSystem
+from pylogbroker.types import TopicPartition
 from tests.simulation.world import DelayedWorker, Process, World
 
 FIRST_PORT = 9092

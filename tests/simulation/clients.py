@@ -17,10 +17,10 @@ from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
-from pylogbroker.model import Place
 from pylogbroker.producer.producer import Producer
+from pylogbroker.types import PartitionId
 from tests.producer.puppets import PuppetConnections
-from tests.simulation.ledger import FAILED, SENT, UNKNOWN, Delivery, Ledger, Sending
+from tests.simulation.ledger import FAILED, SENT, UNKNOWN, Ledger, Sender, Sending
 from tests.simulation.world import Process, World
 
 Connect = Callable[..., ConsumerConnector]
@@ -93,9 +93,9 @@ class SimulatedMember:
         async for message in stream:
             if self.process.isDead:
                 return
-            place = Place(message.topic, message.partition)
+            place = PartitionId(message.topic, message.partition)
             self._ledger.deliveries.append(
-                Delivery(self.world.now, self.name, place, message.value, message.nextOffset)
+                Sender(self.world.now, self.name, place, message.value, message.nextOffset)
             )
             if self._pauseMax and self._random.random() < 0.3:
                 await deferLater(self.process, self._random.random() * self._pauseMax)  # type: ignore[arg-type] # it needs what a reactor has

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pylogbroker.model import Place
+from pylogbroker.types import PartitionId
 
 FAULT_COUNT_MAX = 5
 """Of each kind that are told."""
@@ -32,7 +32,7 @@ class Sending(NamedTuple):
     view: int
 
 
-class Delivery(NamedTuple):
+class Sender(NamedTuple):
     """
     A message that an application got.
 
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
 
     seconds: float
     member: str
-    place: Place
+    place: PartitionId
     payload: bytes
     nextOffset: int
 
@@ -63,7 +63,7 @@ class Ledger:
         self.sendings: dict[bytes, Sending] = {}
         self.outcomes: dict[bytes, str] = {}
         self.repeats: dict[str, tuple[int, int]] = {}
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[Sender] = []
         self.troubles: dict[str, list[Trouble]] = {}
 
     def sent(self, payload: bytes, sending: Sending) -> None:
@@ -75,7 +75,7 @@ class Ledger:
         """How often each outcome."""
         return Counter(self.outcomes.values())
 
-    def faults(self, logs: Mapping[Place, Log]) -> list[str]:
+    def faults(self, logs: Mapping[PartitionId, Log]) -> list[str]:
         """
         What does not fit together.
 
@@ -87,25 +87,25 @@ class Ledger:
             for fault in list(rule(logs))[:FAULT_COUNT_MAX]
         ]
 
-    def duplicateCount(self, logs: Mapping[Place, Log]) -> int:
+    def duplicateCount(self, logs: Mapping[PartitionId, Log]) -> int:
         """Messages in the logs that are there already."""
         copies = Counter(payload for log in logs.values() for payload, _ in log)
         return sum(count - 1 for count in copies.values())
 
-    def undelivered(self, logs: Mapping[Place, Log]) -> Iterable[bytes]:
+    def undelivered(self, logs: Mapping[PartitionId, Log]) -> Iterable[bytes]:
         """What nobody in the group has got yet."""
         got = {delivery[2:] for delivery in self.deliveries}
         return (
             entry[0] for place, log in logs.items() for entry in log if (place, *entry) not in got
         )
 
-    def insideCount(self, logs: Mapping[Place, Log]) -> int:
+    def insideCount(self, logs: Mapping[PartitionId, Log]) -> int:
         """Messages inside wrappers, each wrapper's last one not counted."""
         return sum(1 for log in logs.values() for _ in _inside(log))
 
     # -- the rules
 
-    def _inLogs(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+    def _inLogs(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
         """Sent = in the logs + reported failed or unknown; and in the logs twice only by a reported retry."""
         copies = Counter(payload for log in logs.values() for payload, _ in log)
         extra: Counter[str] = Counter()
@@ -125,7 +125,7 @@ class Ledger:
             if count > repeatedCount:
                 yield f"{count} messages of {producer} are in the logs once more, and it reported {repeatedCount} as sent again"
 
-    def _inOrder(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+    def _inOrder(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
         """
         Messages of one producer and key are in a partition in the order of sending, as long as none is sent again and no broker comes or goes. One that was
         reported as unknown may come late: a broker carries out what it has received of a connection that was cut, when it comes to that.
@@ -140,9 +140,9 @@ class Ledger:
                     yield f"{place}: {payload!r} is behind number {last[producer, key, view]} of the same key"
                 last[producer, key, view] = number
 
-    def _delivered(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+    def _delivered(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
         """Nothing in the logs is missing in the group; who goes on in a partition skips nothing; what was handed out is in the logs."""
-        frontier: dict[Place, int] = dict.fromkeys(logs, 0)
+        frontier: dict[PartitionId, int] = dict.fromkeys(logs, 0)
         for delivery, found in self._found(logs):
             if found is None:
                 yield f"{delivery} is not in the log"
@@ -155,19 +155,19 @@ class Ledger:
             if frontier[place] < len(log):
                 yield f"{place}: the group got {frontier[place]} of {len(log)} messages"
 
-    def _found(self, logs: Mapping[Place, Log]) -> Iterable[tuple[Delivery, int | None]]:
+    def _found(self, logs: Mapping[PartitionId, Log]) -> Iterable[tuple[Sender, int | None]]:
         """
         Which message of its log each delivery was.
 
         A wrapper's last message and one inside the next wrapper have the same next offset, and by a retry they can be the same message: then it is the one
         that the member, or else the group, had to get next.
         """
-        indices: dict[tuple[Place, bytes, int], list[int]] = {}
+        indices: dict[tuple[PartitionId, bytes, int], list[int]] = {}
         for place, log in logs.items():
             for i, entry in enumerate(log):
                 indices.setdefault((place, *entry), []).append(i)
-        last: dict[tuple[str, Place], int] = {}
-        frontier: dict[Place, int] = {}
+        last: dict[tuple[str, PartitionId], int] = {}
+        frontier: dict[PartitionId, int] = {}
         for delivery in self.deliveries:
             found = indices.get((delivery.place, delivery.payload, delivery.nextOffset))
             if found is None:
@@ -182,11 +182,11 @@ class Ledger:
             frontier[delivery.place] = max(frontier.get(delivery.place, 0), index + 1)
             yield delivery, index
 
-    def _again(self, logs: Mapping[Place, Log]) -> Iterable[str]:
+    def _again(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
         """A message is delivered again only after trouble with who had it, or in one compressed set."""
         inside = {place: set(_inside(log)) for place, log in logs.items()}
-        before: dict[tuple[Place, int], Delivery] = {}
-        last: dict[tuple[str, Place], tuple[Delivery, int]] = {}
+        before: dict[tuple[PartitionId, int], Sender] = {}
+        last: dict[tuple[str, PartitionId], tuple[Sender, int]] = {}
         for delivery, index in self._found(logs):
             if index is None:
                 continue
@@ -199,7 +199,7 @@ class Ledger:
             before[place, index] = delivery
             last[delivery.member, place] = delivery, index
 
-    def _isTroubled(self, earlier: Delivery, again: Delivery) -> bool:
+    def _isTroubled(self, earlier: Sender, again: Sender) -> bool:
         troubles = [*self.troubles.get(earlier.member, ()), *self.troubles.get(again.member, ())]
         return any(begin <= again.seconds and end >= earlier.seconds for begin, end in troubles)
 

@@ -10,9 +10,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.rebalance import Effect, Rebalance, State, View, shareOf
+from pylogbroker.consumer.rebalance import Effect, GroupState, Rebalance, State, computeAssignment
 from pylogbroker.consumer.stream import Chunk, MessageStream
-from pylogbroker.model import Place
+from pylogbroker.types import PartitionId
 from tests.simulation.simulation import Plants
 
 
@@ -78,18 +78,18 @@ class _Eager(ConsumerConnector):
 class UnsortedRebalance(Rebalance):
     """A list is not sorted: this member shares the partitions out as they happen to be listed, and it lists them from the end."""
 
-    def _seen(self, view: View) -> list[Effect]:
+    def _seen(self, view: GroupState) -> list[Effect]:
         order = {topic: sorted(places, key=str) for topic, places in view.topics.items()}
         mirrors = {
             topic: dict(zip(places, reversed(places), strict=True))
             for topic, places in order.items()
         }
-        share = shareOf(self._consumerId, view)
+        share = computeAssignment(self._consumerId, view)
         if share is None:
             return super()._seen(view)
         self._brokers = view.brokers
         self._wanted = {
-            Place(place.topic, mirrors[place.topic][place.partition]): thread
+            PartitionId(place.topic, mirrors[place.topic][place.partition]): thread
             for place, thread in share.items()
         }
         if self._wanted == self.owned and not self._doubtful:

@@ -22,8 +22,8 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from pylogbroker.cluster import paths
 from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.model import BrokerPartition, Place
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.types import BrokerPartition, PartitionId
 from tests.simulation.brokers import SimulatedBroker
 from tests.simulation.clients import Connect, SimulatedMember, SimulatedProducer
 from tests.simulation.ledger import Ledger, Log
@@ -107,7 +107,7 @@ class Simulation:
         self.figures: Counter[str] = Counter()
         self.ledger = Ledger()
         self.world = World(random.choice((0.0005, 0.002, 0.02)))
-        self.zookeeper = ZookeeperDouble(self.world.clock, random.choice((0.0, 2.0, 20.0)))
+        self.zookeeper = FakeZookeeper(self.world.clock, random.choice((0.0, 2.0, 20.0)))
         self.sessions: list[Any] = []
         self.members: list[SimulatedMember] = []
         self.memberCount = 0
@@ -443,7 +443,7 @@ class Simulation:
         if not present:
             found.append("there is no member")
         places = [
-            Place(TOPIC, BrokerPartition(int(path.rpartition("/")[2]), number))
+            PartitionId(TOPIC, BrokerPartition(int(path.rpartition("/")[2]), number))
             for path, (data, _session) in tree.items()
             if path.startswith(f"{paths.topic(TOPIC)}/")
             for number in range(int(data))
@@ -487,10 +487,10 @@ class Simulation:
             f"{broker.name} does not serve" for broker in self.brokers if not broker.isServing
         ]
 
-    def logs(self) -> dict[Place, Log]:
+    def logs(self) -> dict[PartitionId, Log]:
         """What is in the brokers' files."""
         return {
-            Place(which.topic, BrokerPartition(broker.number, which.partition)): log
+            PartitionId(which.topic, BrokerPartition(broker.number, which.partition)): log
             for broker in self.brokers
             if broker.service is not None
             for which, log in broker.logs().items()

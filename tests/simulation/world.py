@@ -19,8 +19,8 @@ from twisted.internet.testing import MemoryReactor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.testing.network import PuppetAttempt, PuppetLine, PuppetNetwork
-from pylogbroker.testing.worker import LeadWorker
+from pylogbroker.testing.network import MemoryNetwork, PuppetAttempt, PuppetLine
+from pylogbroker.testing.worker import ManualWorker
 
 START = 1_795_194_789.0
 CLIENT = IPv4Address("TCP", "192.0.2.9", 50_000)
@@ -47,7 +47,7 @@ class World:
         self.latency = latency
         self.servers: dict[str, tuple[Process, Callable[[IPv4Address], Any]]] = {}
         self.wires: list[Wire] = []
-        self.networks: list[PuppetNetwork] = []
+        self.networks: list[MemoryNetwork] = []
         self.callCount = 0
 
     @property
@@ -92,7 +92,7 @@ class World:
         for wire in self.wires:
             wire.carry()
 
-    def _connect(self, network: PuppetNetwork, attempt: PuppetAttempt) -> None:
+    def _connect(self, network: MemoryNetwork, attempt: PuppetAttempt) -> None:
         if attempt.state != "waiting":
             return
         client: Any = network.clock
@@ -117,7 +117,7 @@ class Process(MemoryReactor):
         self.name = name
         self.world = world
         self.isDead = False
-        self.network = PuppetNetwork(self)  # type: ignore[arg-type] # it needs of a clock what a reactor has
+        self.network = MemoryNetwork(self)  # type: ignore[arg-type] # it needs of a clock what a reactor has
         world.networks.append(self.network)
 
     def seconds(self) -> float:
@@ -148,7 +148,7 @@ class Process(MemoryReactor):
                 wire.cut()
 
 
-class DelayedWorker(LeadWorker):
+class DelayedWorker(ManualWorker):
     """
     A worker whose jobs are done a moment later.
     """

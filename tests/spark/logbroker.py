@@ -12,9 +12,16 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.model import EARLIEST, LATEST
-from pylogbroker.wire.requests import Fetch, MultiProduce, Offsets, Produce, Request, RequestDecoder
-from pylogbroker.wire.responses import encodeOffsets, fetchHeader
+from pylogbroker.protocol.kafka07.requests import (
+    Fetch,
+    MultiProduce,
+    Offsets,
+    Produce,
+    Request,
+    RequestDecoder,
+)
+from pylogbroker.protocol.kafka07.responses import encodeOffsets, fetchHeader
+from pylogbroker.types import EARLIEST, LATEST
 
 
 class Log:

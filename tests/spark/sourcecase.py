@@ -8,10 +8,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.model import BrokerPartition
-from pylogbroker.spark.asking import Brokers, Patience
+from pylogbroker.spark.brokerclients import BrokerClients, RetryPolicy
 from pylogbroker.spark.options import SourceOptions, sourceOptions
-from pylogbroker.spark.plan import Range
+from pylogbroker.spark.splits import OffsetRange
+from pylogbroker.types import BrokerPartition
 from tests.spark.logbroker import LogBroker
 
 HERE = BrokerPartition(0, 0)
@@ -43,13 +43,13 @@ class SourceCase(SynchronousTestCase):
         }
         return sourceOptions({key: str(value) for key, value in given.items() if value is not None})
 
-    def patience(self, retryCount: int = 2) -> Patience:
+    def patience(self, retryCount: int = 2) -> RetryPolicy:
         """It notes down how long it should wait."""
-        return Patience(retryCount, self.pauses.append, lambda: 0.0)
+        return RetryPolicy(retryCount, self.pauses.append, lambda: 0.0)
 
-    def brokers(self, *brokers: LogBroker, retryCount: int = 2) -> Brokers:
+    def brokers(self, *brokers: LogBroker, retryCount: int = 2) -> BrokerClients:
         """Clients of brokers; by default of C{broker}."""
-        found = Brokers(
+        found = BrokerClients(
             {each.number: each.address for each in brokers or (self.broker,)},
             self.options().cluster,
             self.patience(retryCount),
@@ -57,6 +57,6 @@ class SourceCase(SynchronousTestCase):
         self.addCleanup(found.close)
         return found
 
-    def range(self, start: int, end: int, topic: str = "clicks") -> Range:
+    def range(self, start: int, end: int, topic: str = "clicks") -> OffsetRange:
         """Of the one partition."""
-        return Range(topic, HERE, start, end)
+        return OffsetRange(topic, HERE, start, end)

@@ -16,16 +16,16 @@ from pyspark.sql import types
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import (
-    BrokenPayloadError,
+    BrokerConnectionError,
     ConfigurationError,
-    ConnectionError,  # noqa: A004
+    InvalidPayloadError,
     InvalidSchemaError,
 )
 from pylogbroker.schemas.avro import AvroEncoder
 from pylogbroker.schemas.framing import frame
 from pylogbroker.spark.avro import _decoder, decoding, fromAvro, sparkType
-from tests.blocking.registryend import RegistryEnd
 from tests.schemas.schematexts import LIST, field, record
+from tests.syncclient.registryend import RegistryEnd
 
 EVERYTHING = record(
     "E",
@@ -233,9 +233,9 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual([row["value"] for row in rows], [2, None, None, None, None])
         self.assertEqual(
             [(row["error"] or "").partition(":")[0] for row in rows],
-            ["", "BrokenPayloadError", "UnknownSchemaError", "BrokenPayloadError", ""],
+            ["", "InvalidPayloadError", "UnknownSchemaError", "InvalidPayloadError", ""],
         )
-        self.assertRaises(BrokenPayloadError, self.decode, '"long"', payloads, True)
+        self.assertRaises(InvalidPayloadError, self.decode, '"long"', payloads, True)
 
     def test_unknownOnce(self) -> None:
         """A schema that the registry does not have is asked for once a batch, since it may have it later; one that cannot be used never again."""
@@ -253,7 +253,7 @@ class DecodingTests(SynchronousTestCase):
         ] * 50
         rows = self.decode('"long"', payloads, withErrors=True)
         self.assertEqual([row["value"] for row in rows], [None, 2, None, None] * 50)
-        kinds = ["UnknownSchemaError", "", "InvalidSchemaError", "BrokenPayloadError"]
+        kinds = ["UnknownSchemaError", "", "InvalidSchemaError", "InvalidPayloadError"]
         self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], kinds * 50)
         self.assertEqual(
             [path for _method, path, _body in self.registry.asked],
@@ -273,12 +273,12 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual(self.decode(schema, [good, wide, good]), [Decimal(7), None, Decimal(7)])
         [_, row, _] = self.decode(schema, [good, wide, good], withErrors=True)
         self.assertIn("no room", row["error"])
-        self.assertRaises(BrokenPayloadError, self.decode, schema, [good, wide], True)
+        self.assertRaises(InvalidPayloadError, self.decode, schema, [good, wide], True)
 
     def test_away(self) -> None:
         """A registry that cannot be reached is no broken payload: the task fails, in every mode, and Spark tries it again."""
         self.registry.close()
         self.registry = RegistryEnd()
         url, self.registry.url = self.registry.url, "http://127.0.0.1:9"
-        self.assertRaises(ConnectionError, self.decode, '"long"', [frame(5, b"\x04")])
+        self.assertRaises(BrokerConnectionError, self.decode, '"long"', [frame(5, b"\x04")])
         self.registry.url = url

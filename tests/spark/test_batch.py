@@ -7,7 +7,7 @@ import pickle
 from pyspark.sql.datasource import InputPartition
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.batch import BatchReader
 from tests.spark.sourcecase import SourceCase
 

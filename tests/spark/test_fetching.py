@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogbroker.errors import ConnectionError, DataLossError, UnreadableError  # noqa: A004
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
+from pylogbroker.errors import BrokerConnectionError, DataLossError, UnreadableRangeError
+from pylogbroker.protocol.kafka07.requests import Fetch
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.spark.fetching import RangeReader
-from pylogbroker.wire.requests import Fetch
 from tests.spark.sourcecase import SourceCase
 
 EMBEDDED = encodeSet([encodeSet([b"deep", b"in"]), b"side"])
@@ -57,7 +57,7 @@ class ReadingTests(RangeReaderCase):
         first, end = len(encodeMessage(b"one")), self.broker.log().end
         inner = first + 10 + len(encodeMessage(encodeSet([b"deep", b"in"])))
         for cut in (first + 2, first + 10, inner, end - 1):
-            text = self.failure(UnreadableError, 0, cut)
+            text = self.failure(UnreadableRangeError, 0, cut)
             self.assertIn(f"offset {first}: ", text)
             self.assertIn(f"crosses {cut}", text)
 
@@ -76,7 +76,7 @@ class ReadingTests(RangeReaderCase):
             [64, 64, 5_010],
         )
         text = self.failure(
-            UnreadableError, 0, self.broker.log().end, fetchSize=64, fetchSizeMax=5_000
+            UnreadableRangeError, 0, self.broker.log().end, fetchSize=64, fetchSizeMax=5_000
         )
         self.assertEqual(
             text,
@@ -94,7 +94,7 @@ class ReadingTests(RangeReaderCase):
         ):
             self.broker.logs.clear()
             self.broker.log().append(good + bad + good)
-            text = self.failure(UnreadableError, 0, self.broker.log().end)
+            text = self.failure(UnreadableRangeError, 0, self.broker.log().end)
             self.assertIn(f"topic clicks, partition 0-0, offset {len(good)}: {reason}", text)
 
     def test_errorCode(self) -> None:
@@ -102,7 +102,7 @@ class ReadingTests(RangeReaderCase):
         self.broker.partitionCount = 0
         self.assertIn(
             "topic clicks, partition 0-0, offset 3: The partition number",
-            self.failure(UnreadableError, 3, 9),
+            self.failure(UnreadableRangeError, 3, 9),
         )
 
 
@@ -169,7 +169,8 @@ class ChangingTests(RangeReaderCase):
         self.assertEqual(self.read(0, 13), [b"one"])
         self.broker.log().fetch = lambda offset, sizeMax: b""  # type: ignore[method-assign]
         self.assertIn(
-            "the broker gives nothing, though it has 0 to 13", self.failure(ConnectionError, 0, 13)
+            "the broker gives nothing, though it has 0 to 13",
+            self.failure(BrokerConnectionError, 0, 13),
         )
 
     def test_halfAnEntry(self) -> None:
@@ -178,5 +179,5 @@ class ChangingTests(RangeReaderCase):
         self.broker.log().fetch = lambda offset, sizeMax: encodeMessage(b"one")[:7]  # type: ignore[method-assign]
         self.assertIn(
             "the entry there has 13 bytes, of which the broker gives 7",
-            self.failure(ConnectionError, 0, 13),
+            self.failure(BrokerConnectionError, 0, 13),
         )

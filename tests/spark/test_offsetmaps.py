@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.model import BrokerPartition
 from pylogbroker.spark.offsetmaps import parseAssignment, parseOffsets
+from pylogbroker.types import BrokerPartition
 
 
 class OffsetMapTests(SynchronousTestCase):

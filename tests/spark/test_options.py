@@ -9,14 +9,14 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.blocking.clusterview import StaticView, ZookeeperView
-from pylogbroker.blocking.endpoints import Endpoint
-from pylogbroker.config.accesssettings import AccessSettings
+from pylogbroker.config.connectionsettings import AccessSettings
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.formats.compression import SNAPPY
-from pylogbroker.model import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.net.endpoints import Endpoint
+from pylogbroker.records.compression import SNAPPY
 from pylogbroker.spark.options import Selection, sinkOptions, sourceOptions
+from pylogbroker.syncclient.clustermetadata import StaticMetadata, ZookeeperMetadata
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
 LEAST = {"brokers": "h:1", "subscribe": "t"}
 
@@ -58,9 +58,10 @@ class SourceOptionsTests(SynchronousTestCase):
     def test_views(self) -> None:
         """ZooKeeper or a list says who is there."""
         self.assertIsInstance(
-            sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(), ZookeeperView
+            sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(),
+            ZookeeperMetadata,
         )
-        self.assertIsInstance(sourceOptions(LEAST).cluster.view(), StaticView)
+        self.assertIsInstance(sourceOptions(LEAST).cluster.view(), StaticMetadata)
 
     def test_secret(self) -> None:
         """A password is for ZooKeeper, and not shown."""

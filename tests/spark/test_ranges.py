@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pylogbroker.errors import ConfigurationError, DataLossError
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import BrokerPartition, Place
-from pylogbroker.spark.plan import Bounds
+from pylogbroker.protocol.kafka07.requests import Offsets, Request
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.ranges import batchRanges, checkNamed, expectedPlaces, inBounds
-from pylogbroker.wire.requests import Offsets, Request
+from pylogbroker.spark.splits import SegmentBounds
+from pylogbroker.types import BrokerPartition, PartitionId
 from tests.spark.sourcecase import HERE, SourceCase
 
 SET = encodeSet([b"12345678901"])
@@ -28,7 +28,9 @@ class RangesTests(SourceCase):
 
     def ends(self, **options: Any) -> tuple[int, int]:
         """Start and end of the one range, in sets."""
-        [found] = batchRanges(self.options(**options), self.brokers(), [Place("clicks", HERE)])
+        [found] = batchRanges(
+            self.options(**options), self.brokers(), [PartitionId("clicks", HERE)]
+        )
         return found.start // SIZE, found.end // SIZE
 
     def at(self, count: int) -> str:
@@ -66,7 +68,9 @@ class RangesTests(SourceCase):
 
     def test_allLost(self) -> None:
         """A range all of which was deleted is empty."""
-        found = inBounds(self.options(failOnDataLoss="false"), self.range(0, 10), Bounds((50,), 90))
+        found = inBounds(
+            self.options(failOnDataLoss="false"), self.range(0, 10), SegmentBounds((50,), 90)
+        )
         self.assertEqual(found.size, 0)
 
     def test_backwards(self) -> None:
@@ -79,8 +83,8 @@ class RangesTests(SourceCase):
         """A map of offsets names every partition that is read and no other, and what it names is expected."""
         options = self.options(startingOffsets='{"clicks": {"0-0": 5}}')
         self.assertEqual(expectedPlaces(options), {("clicks", HERE)})
-        checkNamed("startingOffsets", options.starting, [Place("clicks", HERE)])
-        checkNamed("startingOffsets", None, [Place("clicks", HERE)])
+        checkNamed("startingOffsets", options.starting, [PartitionId("clicks", HERE)])
+        checkNamed("startingOffsets", None, [PartitionId("clicks", HERE)])
         other = BrokerPartition(1, 0)
         text = str(
             self.assertRaises(
@@ -88,7 +92,7 @@ class RangesTests(SourceCase):
                 checkNamed,
                 "startingOffsets",
                 options.starting,
-                [Place("clicks", HERE), Place("clicks", other)],
+                [PartitionId("clicks", HERE), PartitionId("clicks", other)],
             )
         )
         self.assertIn("startingOffsets says nothing of topic clicks, partition 1-0", text)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylogbroker.formats.compression import GZIP
-from pylogbroker.formats.messageset import encodeMessage, encodeSet
-from pylogbroker.formats.stretches import Stretch
+from pylogbroker.records.columns import ColumnBatch
+from pylogbroker.records.compression import GZIP
+from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.spark import reading
-from pylogbroker.spark.plan import Split
-from pylogbroker.spark.reading import ARROW_SCHEMA, Batches, readSplit
+from pylogbroker.spark.reading import ARROW_SCHEMA, ArrowBatchBuilder, readSplit
+from pylogbroker.spark.splits import InputSplit
 from tests.spark.sourcecase import SourceCase
 
 
@@ -23,7 +23,7 @@ class ReadSplitTests(SourceCase):
         self.broker.log().append(*sets)
         return list(
             readSplit(
-                Split(self.range(0, self.broker.log().end), self.broker.address),
+                InputSplit(self.range(0, self.broker.log().end), self.broker.address),
                 self.options(**options),
             )
         )
@@ -82,8 +82,8 @@ class ReadSplitTests(SourceCase):
                 return super().__len__()
 
         self.patch(reading, "ROW_COUNT", 10)
-        batches, count = Batches(self.range(0, 1_000)), 1_000
-        found = list(batches.add(Stretch([Payload(b"x")] * count, [0] * count, [1] * count, 1)))
+        batches, count = ArrowBatchBuilder(self.range(0, 1_000)), 1_000
+        found = list(batches.add(ColumnBatch([Payload(b"x")] * count, [0] * count, [1] * count, 1)))
         self.assertEqual((len(found), measured), (100, 2 * count))
 
     def test_nothing(self) -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from kazoo.client import KazooClient
 from pyspark.sql.types import StructType
 
-from pylogbroker.errors import ConfigurationError, ConnectionError  # noqa: A004
-from pylogbroker.formats.messageset import MessageSet
+from pylogbroker.errors import BrokerConnectionError, ConfigurationError
+from pylogbroker.records.messageset import MessageSet
 from pylogbroker.spark.options import SinkOptions, sinkOptions
 from pylogbroker.spark.sink import (
     BatchWriter,
@@ -103,7 +103,10 @@ class WritingTests(SinkCase):
         """What cannot be sent is an error, not a result."""
         self.broker.before = lambda request: False
         self.assertRaises(
-            ConnectionError, sendAll, self.sink(timeoutMs="60000"), self.batches({"value": ["a"]})
+            BrokerConnectionError,
+            sendAll,
+            self.sink(timeoutMs="60000"),
+            self.batches({"value": ["a"]}),
         )
 
 

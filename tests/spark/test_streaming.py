@@ -8,13 +8,13 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from pylogbroker.blocking.clusterview import StaticView
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError, DataLossError, ZookeeperTimeoutException
-from pylogbroker.formats.messageset import encodeSet
-from pylogbroker.model import BrokerPartition
-from pylogbroker.spark.cluster import Cluster
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.spark.partitiondiscovery import Cluster
 from pylogbroker.spark.streaming import StreamReader
+from pylogbroker.syncclient.clustermetadata import StaticMetadata
+from pylogbroker.types import BrokerPartition
 from tests.spark.sourcecase import SourceCase
 
 Progress = dict[str, Any]
@@ -25,7 +25,7 @@ def sets(*payloads: bytes) -> list[bytes]:
     return [encodeSet([payload] * 10) for payload in payloads]
 
 
-class GoingView(StaticView):
+class GoingView(StaticMetadata):
     """
     A look at a cluster that can go away, as one through ZooKeeper does.
     """

@@ -15,10 +15,10 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.formats.messageset import encodeSet
+from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeProduce
+from pylogbroker.protocol.kafka07.responses import decodeFetch
+from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.wire.requests import encodeFetch, encodeProduce
-from pylogbroker.wire.responses import decodeFetch
 from tests.broker.client import connect
 
 SET = encodeSet([b"hello"])

@@ -30,7 +30,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from pylogbroker.testing.network import PuppetLine, PuppetNetwork
+from pylogbroker.testing.network import MemoryNetwork, PuppetLine
 
 MUCH = b"x" * (16 << 20)
 """More than the kernel keeps for a far end that does not read."""
@@ -225,7 +225,7 @@ class PuppetPromisesTests(NetworkPromises, TestCase):
     """The puppet network keeps the promises."""
 
     def setUp(self) -> None:
-        self.network = PuppetNetwork(Clock())
+        self.network = MemoryNetwork(Clock())
         self.endpoint = self.network.endpoint
 
     async def accept(self) -> PuppetLine:
@@ -236,7 +236,7 @@ class PuppetPromisesTests(NetworkPromises, TestCase):
         assert condition()
 
     async def refusingEndpoint(self) -> IStreamClientEndpoint:
-        network = PuppetNetwork(Clock())
+        network = MemoryNetwork(Clock())
 
         @implementer(IStreamClientEndpoint)
         class Refusing:
@@ -350,7 +350,7 @@ class PuppetNetworkTests(SynchronousTestCase):
     """What only a puppet can do."""
 
     def setUp(self) -> None:
-        self.network = PuppetNetwork(Clock())
+        self.network = MemoryNetwork(Clock())
 
     def connected(self) -> tuple[Near, PuppetLine]:
         connecting = self.network.endpoint().connect(Factory.forProtocol(Near))

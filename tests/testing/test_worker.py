@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.testing.worker import LeadWorker
+from pylogbroker.testing.worker import ManualWorker
 
 
 class LeadWorkerTests(SynchronousTestCase):
     """It works when it is told to."""
 
     def setUp(self) -> None:
-        self.worker = LeadWorker()
+        self.worker = ManualWorker()
         self.done: list[int] = []
 
     def test_perform(self) -> None:

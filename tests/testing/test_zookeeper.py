@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet import reactor
 
-from pylogbroker.testing.zookeeper import ZookeeperDouble
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.contracts import zookeeper
 
 
@@ -18,7 +18,7 @@ class DoubleBench:
     sessionTimeoutMsMin = 500
 
     def __init__(self) -> None:
-        self.server = ZookeeperDouble(
+        self.server = FakeZookeeper(
             reactor, latencyMs=1, sessionTimeoutMsMin=self.sessionTimeoutMsMin
         )
 

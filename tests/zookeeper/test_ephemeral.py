@@ -13,11 +13,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConnectionLossException, NodeExistsException, ZookeeperError
 from pylogbroker.interfaces import EPHEMERAL
-from pylogbroker.testing.zookeeper import ZookeeperDouble, ZookeeperDoubleClient
+from pylogbroker.testing.zookeeper import FakeZookeeper, ZookeeperDoubleClient
 from pylogbroker.zookeeper.ephemeral import (
     ConflictError,
     claim,
-    claimPatiently,
+    claimWithin,
     createParents,
     createPersistent,
     write,
@@ -31,7 +31,7 @@ class EphemeralCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.server = ZookeeperDouble(self.clock, latencyMs=2)
+        self.server = FakeZookeeper(self.clock, latencyMs=2)
         self.client, self.other = self.connected(), self.connected()
 
     def connected(self) -> ZookeeperDoubleClient:
@@ -180,7 +180,7 @@ class PatienceTests(EphemeralCase):
     def patiently(self, patienceMs: int = 12_000) -> tuple[Deferred[Any], list[ConflictError]]:
         told: list[ConflictError] = []
         return self.begin(
-            claimPatiently(self.clock, self.client, "/a", b"y", patienceMs, told.append)
+            claimWithin(self.clock, self.client, "/a", b"y", patienceMs, told.append)
         ), told
 
     def test_goes(self) -> None:

@@ -17,7 +17,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import WatchEvent
-from pylogbroker.zookeeper.watch import NOT_THERE, Sight, Watch
+from pylogbroker.zookeeper.watch import NOT_THERE, Watch, _WatchCallback
 
 
 class WatchTests(SynchronousTestCase):
@@ -28,11 +28,11 @@ class WatchTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.readings: list[tuple[Deferred[Any], Sight]] = []
+        self.readings: list[tuple[Deferred[Any], _WatchCallback]] = []
         self.forgotten: list[Watch] = []
         self.watch = Watch("/a", "changed", self.read, self.forgotten.append)
 
-    def read(self, seen: Sight) -> Deferred[Any]:
+    def read(self, seen: _WatchCallback) -> Deferred[Any]:
         answer: Deferred[Any] = Deferred()
         self.readings.append((answer, seen))
         return answer

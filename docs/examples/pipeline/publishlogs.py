@@ -25,7 +25,7 @@ from pylogbroker.schemas.avro import AvroEncoder
 TOLD_COUNT_MAX = 5
 
 
-class Complaints:
+class ZnodeWarnings:
     """
     What is wrong with lines: counted, and the first ones shown.
 
@@ -51,11 +51,11 @@ class LogPublisher:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self.failed = Complaints("a line was not published")
+        self.failed = ZnodeWarnings("a line was not published")
 
     async def publish(self, topic: str, path: str, read: Callable[[str], Record | None]) -> None:
         """One file. Lines of one client, or of none, stay in their order."""
-        strange, count = Complaints("this is no log line"), 0
+        strange, count = ZnodeWarnings("this is no log line"), 0
         with open(path, "rb") as file:
             for record in records(file, read, strange):
                 await self._producer.whenReady()

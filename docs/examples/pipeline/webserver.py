@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import date_format
 
 from pylogbroker.spark.avro import fromAvro
-from pylogbroker.spark.loading import load, table
+from pylogbroker.spark.loader import load, table
 
 HOURS = """
     SELECT topic, date_trunc('HOUR', time) AS hour, count(*) AS lines,

@@ -1,0 +1,118 @@
+"""
+The ways to many brokers, one to each.
+
+A broker that is forgotten may be met again before it has seen the end of its connection: one whose session in ZooKeeper expired registers again a moment
+later, where it was. So the connection of the new way is made when the old one is gone, or what is sent over it would overtake what was sent before. That waits
+for as long as closing may take, at most, even if the broker is a new one by then; no shorter wait is certain to be long enough. (Not to close the connection
+in the first place was rejected: how long a broker may be away would be a guess, and one that has moved or died would have to be told from it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+
+from pylogbroker.client.brokerclient import CONNECT_TIMEOUT_MS, BrokerClient
+from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
+from pylogbroker.errors import BackpressureError, ClosedError, copyForReraise
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.net.endpoints import brokerEndpoint
+
+BROKER_COUNT_MAX = 10_000
+
+
+class ConnectionPool:
+    """
+    The ways to many brokers, one to each.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        *,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        random: Callable[[], float] | None = None,
+        template: str = "",
+    ) -> None:
+        """
+        @param reactor: as of L{BrokerClient}, and so are the others.
+        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.net.endpoints.brokerEndpoint}.
+        """
+        self._make = partial(
+            BrokerClient, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
+        )
+        self._template = template
+        self._links: dict[str, BrokerClient] = {}
+        self._leaving: dict[
+            str, BrokerClient
+        ] = {}  # forgotten, and not gone yet; others to the same broker have no connection meanwhile
+        self._refusal: ClosedError | None = None
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def to(self, endpoint: str) -> BrokerClient:
+        """
+        The way to a broker, which is not connected before somebody asks it for something, and the connection of one that was forgotten is gone.
+
+        @param endpoint: see L{clientEndpoint}; the same string gives the same link.
+        @raise ConfigurationError: the endpoint is none.
+        @raise BackpressureError: there are as many brokers as can be.
+        @raise ClosedError: after C{close}.
+        """
+        if self._refusal is not None:
+            raise copyForReraise(self._refusal)
+        link = self._links.get(endpoint)
+        if link is None:
+            if len(self._links) >= BROKER_COUNT_MAX:
+                raise BackpressureError(f"there are ways to {len(self._links)} brokers already")
+            link = self._links[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
+            before = self._leaving.get(endpoint)
+            if before is not None:
+                link.follow(before.close())
+        return link
+
+    def forget(self, endpoint: str) -> Deferred[None]:
+        """
+        A broker is gone, or is to be met anew: close its connection and keep nothing of it.
+
+        @return: as L{BrokerClient.close}.
+        """
+        link = self._links.pop(endpoint, None)
+        if link is None:
+            return succeed(None)
+        closing = link.close()
+        if not closing.called:
+            self._leaving[endpoint] = link
+            closing.addBoth(self._left, endpoint)
+        return closing
+
+    def _left(self, result: Any, endpoint: str) -> Any:
+        del self._leaving[endpoint]
+        return result
+
+    def abort(self) -> None:
+        """There is no time to close in order: cut all, those of the forgotten, too, as L{BrokerClient.abort}. C{close} waits until they are gone: a moment."""
+        self._refuse()
+        for link in (*self._leaving.values(), *self._links.values()):
+            link.abort()
+
+    def _refuse(self) -> None:
+        self._refusal = ClosedError("the connections were closed")
+
+    def close(self) -> Deferred[None]:
+        """
+        Close all.
+
+        @return: fires when all connections are gone, those of the forgotten, too; fails as L{BrokerClient.close}.
+        """
+        self._refuse()
+        return Deferred.fromCoroutine(self._closeAll())
+
+    async def _closeAll(self) -> None:
+        leaving = [link.close() for link in self._leaving.values()]
+        await gatherAll(leaving + [self.forget(endpoint) for endpoint in list(self._links)])

@@ -1,0 +1,257 @@
+"""
+Where the logs of a cluster begin and end, and how long ago something stood at an offset: asked of the brokers.
+
+Messages of 0.7 carry no time, and a broker knows only when each segment file was last written to, and tells even that in a roundabout way: asked for
+the offsets before a time, it answers where the segments start that were last written to before then (spec-0.7 wire-protocol §10). So a time is found by
+asking again and again, and it bounds what it is the time of: a message was written no later than its own segment was last, and no earlier than the segment
+before it was. A partition that has no earlier segment gives no upper bound for the age of its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
+
+from pylogbroker.client.clusterreader import PartitionId
+from pylogbroker.client.consumerpool import ConsumerPool
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.errors import ConnectionLostError, PylogbrokerError, RemoteError
+from pylogbroker.net.deferreds import AT_ONCE_COUNT_MAX, batched, gatherAll
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, OffsetBounds
+
+OFFSET_COUNT_MAX = 100_000
+"""Of segments that a partition is asked for."""
+
+REFUSED_COUNT_MAX = 10
+"""Of partitions that a broker refuses when each is asked for alone: as many waits for a new connection, each longer than the one before. Then no more are."""
+
+PRECISION_MS = 1_000
+PRECISION_PARTS = 16
+"""A time is looked for until it is known to a second, or to a sixteenth of its age."""
+
+AGE_MS_MAX = 40 * 365 * 86_400_000
+
+OffsetsBefore = Callable[[int, int], Awaitable[list[int]]]
+"""Called with a time and a count, as L{SimpleConsumer.getOffsetsBefore} of one partition."""
+
+
+class MessageAge(NamedTuple):
+    """
+    How long ago the message at an offset was written, milliseconds.
+
+    @ivar least: at least; L{None} when nobody can tell.
+    @ivar most: at most.
+    """
+
+    least: int | None = None
+    most: int | None = None
+
+
+UNKNOWN = MessageAge()
+
+
+Find = Callable[[int], Awaitable[BrokerRegistration]]
+"""Where a broker is; fails with a L{PylogbrokerError} when nobody knows."""
+
+
+class OffsetLookup:
+    """
+    Asks the brokers of a cluster, each over a connection of its own, which is made when it is first asked.
+
+    All coroutines fail with a L{PylogbrokerError} when the broker is not known, or cannot be asked.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        find: Find,
+        timeoutMs: float,
+        connectTimeoutMs: float | None = None,
+        template: str = "",
+    ) -> None:
+        """
+        @param find: called each time that something is asked, so that a broker may move.
+        @param timeoutMs: for each answer, and so are the others, as of L{ConsumerPool}.
+        """
+        self._reactor = reactor
+        self._find = find
+        self._consumers = ConsumerPool(reactor, timeoutMs, connectTimeoutMs, template)
+
+    async def consumer(self, broker: int) -> SimpleConsumer:
+        """The connection to a broker."""
+        return self._consumers.to((await self._find(broker)).address)
+
+    async def before(
+        self, topic: str, partition: BrokerPartition, time: int, countMax: int
+    ) -> list[int]:
+        """As L{SimpleConsumer.getOffsetsBefore}."""
+        consumer = await self.consumer(partition.broker)
+        return await consumer.getOffsetsBefore(topic, partition.partition, time, countMax)
+
+    async def end(self, topic: str, partition: BrokerPartition) -> int:
+        """Behind the last message that consumers see."""
+        return singleOffset(await self.before(topic, partition, LATEST, 1))
+
+    async def start(self, topic: str, partition: BrokerPartition) -> int:
+        """The oldest message that there is."""
+        return singleOffset(await self.before(topic, partition, EARLIEST, 1))
+
+    async def bounds(
+        self, places: Iterable[PartitionId]
+    ) -> dict[PartitionId, OffsetBounds | PylogbrokerError]:
+        """
+        Where partitions begin and end: all brokers are asked at the same time, and each for so many partitions. One that answers nothing is asked no more.
+
+        A broker of 0.7 that does not have a partition closes the connection, and with that leaves unanswered what was asked behind it. So those whose
+        connection was lost are asked for once more, one at a time; L{REFUSED_COUNT_MAX} may be refused then.
+
+        @return: for each, in the order in which they were given, the bounds, or why they are not known. Does not fail.
+        """
+        found: dict[PartitionId, OffsetBounds | PylogbrokerError] = dict.fromkeys(places, _UNASKED)
+        byBroker: dict[int, list[PartitionId]] = {}
+        for place in found:
+            byBroker.setdefault(place[1].broker, []).append(place)
+        for answers in await gatherAll(
+            [self._boundsAt(number, wanted) for number, wanted in byBroker.items()]
+        ):
+            found.update(answers)
+        return found
+
+    async def _boundsAt(
+        self, number: int, wanted: list[PartitionId]
+    ) -> dict[PartitionId, OffsetBounds | PylogbrokerError]:
+        found: dict[PartitionId, OffsetBounds | PylogbrokerError] = {}
+        try:
+            consumer = await self.consumer(number)
+        except PylogbrokerError as error:
+            return dict.fromkeys(wanted, error)
+        refusedCount = 0
+        for some in batched(wanted, AT_ONCE_COUNT_MAX):
+            answers = dict(
+                zip(
+                    some,
+                    await gatherAll([_boundsOrError(consumer, place) for place in some]),
+                    strict=True,
+                )
+            )
+            refusedCount += await _askAlone(consumer, answers, REFUSED_COUNT_MAX - refusedCount)
+            found.update(answers)
+            last = answers[some[-1]]
+            isAlive = (
+                isinstance(last, ConnectionLostError | RemoteError)
+                and refusedCount < REFUSED_COUNT_MAX
+            )
+            if (
+                isinstance(last, PylogbrokerError)
+                and not isAlive
+                and not any(isinstance(answer, OffsetBounds) for answer in answers.values())
+            ):
+                return {**dict.fromkeys(wanted, last), **found}
+        return found
+
+    async def ages(self, topic: str, partition: BrokerPartition, offset: int) -> MessageAge:
+        """How long ago the message at an offset was written."""
+        return await ages(
+            lambda time, countMax: self.before(topic, partition, time, countMax),
+            offset,
+            int(self._reactor.seconds() * 1000),
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections. Does not fail."""
+        await self._consumers.close()
+
+
+async def bounds(consumer: SimpleConsumer, topic: str, partition: int) -> OffsetBounds:
+    """
+    Where a partition begins and ends. A broker that has the partition, and nothing in it, may know of no offsets: that is 0 for both.
+
+    @raise PylogbrokerError: it cannot be asked.
+    """
+    starts, ends = await gatherAll(
+        [consumer.getOffsetsBefore(topic, partition, time, 1) for time in (EARLIEST, LATEST)]
+    )
+    return OffsetBounds(singleOffset(starts), singleOffset(ends))
+
+
+def singleOffset(offsets: list[int]) -> int:
+    """The one that was asked for; 0 of a partition of which its broker knows no offset yet."""
+    return offsets[0] if offsets else 0
+
+
+async def _boundsOrError(
+    consumer: SimpleConsumer, place: PartitionId
+) -> OffsetBounds | PylogbrokerError:
+    topic, partition = place
+    try:
+        return await bounds(consumer, topic, partition.partition)
+    except PylogbrokerError as error:
+        return error
+
+
+async def _askAlone(
+    consumer: SimpleConsumer,
+    answers: dict[PartitionId, OffsetBounds | PylogbrokerError],
+    refusedCountMax: int,
+) -> int:
+    """
+    Ask once more for those whose connection was lost, while the broker answers at all or at least refuses.
+
+    @param answers: is changed.
+    @return: how many it refused.
+    """
+    refusedCount = 0
+    for place in [
+        place for place, answer in answers.items() if isinstance(answer, ConnectionLostError)
+    ]:
+        if refusedCount == refusedCountMax:
+            break
+        answers[place] = answer = await _boundsOrError(consumer, place)
+        if isinstance(answer, ConnectionLostError):
+            refusedCount += 1
+        elif not isinstance(answer, OffsetBounds | RemoteError):
+            break
+    return refusedCount
+
+
+_UNASKED = PylogbrokerError("it was not asked for")
+
+
+async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> MessageAge:
+    """
+    How long ago the message at an offset was written.
+
+    @param ask: asks the broker about the partition.
+    @param offset: at which a message stands.
+    @param nowMs: milliseconds since the epoch. When it is not the same to the broker, the ages are wrong by as much.
+    """
+    starts = sorted(each for each in await ask(LATEST, OFFSET_COUNT_MAX) if each <= offset)
+    if not starts:
+        return UNKNOWN
+    least = await _age(ask, starts[-1], nowMs)
+    most = await _age(ask, starts[-2], nowMs) if len(starts) > 1 else None
+    return MessageAge(None if least is None else least[0], None if most is None else most[1])
+
+
+async def _age(ask: OffsetsBefore, start: int, nowMs: int) -> tuple[int, int] | None:
+    """How long ago a segment was last written to: at least and at most; L{None} when that cannot be found out."""
+
+    async def wasWritten(ageMs: int) -> bool:
+        found = await ask(nowMs - ageMs, 1)
+        return bool(found) and found[0] >= start
+
+    if not await wasWritten(0):
+        return None  # the broker's clock, or the file's time, is ahead of ours
+    least, most = 0, PRECISION_MS
+    while await wasWritten(most):
+        least, most = most, 2 * most
+        if most > min(AGE_MS_MAX, nowMs):
+            return None
+    while most - least > max(PRECISION_MS, most // PRECISION_PARTS):
+        middle = (least + most) // 2
+        if await wasWritten(middle):
+            least = middle
+        else:
+            most = middle
+    return least, most

@@ -1,0 +1,88 @@
+"""
+A group's positions as lines of text: C{/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>}, the format of 0.7's ExportZkOffsets and
+ImportZkOffsets (spec-0.7 tools §5). What was exported by the one can be imported by the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pylogbroker.cluster.paths import CONSUMERS, GroupPaths
+from pylogbroker.cluster.znodes import decodeNumber, decodePartition
+from pylogbroker.errors import InvalidNameError, ZnodeError
+from pylogbroker.types import BrokerPartition
+
+
+class GroupOffset(NamedTuple):
+    """Where a group goes on with a partition."""
+
+    group: str
+    topic: str
+    partition: BrokerPartition
+    offset: int
+
+    @property
+    def path(self) -> str:
+        """
+        Of the node that has it.
+
+        @raise InvalidNameError: the group or the topic cannot be a step of a path.
+        """
+        return GroupPaths(self.group).offset(self.topic, self.partition)
+
+    def encode(self) -> str:
+        """A line, without its end."""
+        return f"{self.path}:{self.offset}"
+
+
+def decodeOffsetLine(line: str) -> GroupOffset:
+    """
+    @param line: without its end.
+    @raise ZnodeError: it is none.
+    """
+    path, colon, number = line.rpartition(":")
+    steps = path.split("/")
+    if (
+        not colon
+        or len(steps) != 6
+        or f"/{steps[1]}" != CONSUMERS
+        or steps[0]
+        or steps[3] != "offsets"
+    ):
+        raise ZnodeError(
+            repr(line[:200]),
+            repr(number[:20]),
+            "a line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>",
+        )
+    offset = decodeNumber(path, number.encode("utf-8", "surrogateescape"))
+    if offset < 0:
+        raise ZnodeError(path, number, "an offset is not negative")
+    found = GroupOffset(steps[2], steps[4], decodePartition(path, steps[5]), offset)
+    try:
+        found.path  # noqa: B018 - the names are looked at
+    except InvalidNameError as error:
+        raise ZnodeError(path, number, str(error)) from error
+    return found
+
+
+def decodeOffsetLines(lines: Iterable[str]) -> list[GroupOffset]:
+    """
+    A file. Empty lines are left out. (0.7 stops at the first.)
+
+    @param lines: without their ends.
+    @raise ZnodeError: a line is none, or says of a partition what another line says otherwise; the text names its number.
+    """
+    found: dict[str, GroupOffset] = {}
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            each = decodeOffsetLine(line.strip())
+            if found.setdefault(each.path, each) != each:
+                raise ZnodeError(
+                    each.path, str(each.offset), f"another line has {found[each.path].offset}"
+                )
+        except ZnodeError as error:
+            raise ZnodeError(f"line {index + 1}", repr(line.strip()[:200]), error.reason) from error
+    return list(found.values())

@@ -1,0 +1,302 @@
+"""
+HTTP: a table of paths, each with what answers it; and, for a site that is more than pages, one function that answers all.
+
+Nobody is asked for a password here, so what must be true is: nothing can be changed by a request to a site that only shows; no page elsewhere can read an
+answer, or change anything, by way of a person's browser; and no client can take more than a little memory, or keep others out.
+
+ - A table of paths knows only C{GET} and C{HEAD}. A body that is larger than the site takes (unless it says so, any) is refused before more of it is kept.
+ - A name in the Host header must be one that the operator has named, or C{localhost}: a page at C{evil.example}, whose owner lets that name point to
+   127.0.0.1 (*DNS rebinding*), sends its own. An address instead of a name cannot be such a trick. No answer allows a page of another origin to read it.
+ - Answers say what the browser may do with them: run scripts and styles of this origin, connect to it, and nothing else. Nothing is guessed to be
+   HTML. What strangers wrote travels as JSON.
+ - Lines and headers have Twisted's limits (16 KiB for each request); one request of a connection is answered at a time; a connection that
+   asks nothing for a while is closed; and when there are too many, the oldest goes, so that nobody keeps others out by holding connections.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+
+CONNECTION_COUNT_MAX = 64
+IDLE_SECONDS = 60
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,255})(?::[0-9]{1,5})?")
+
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_REFUSAL = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class HttpResponse(NamedTuple):
+    """
+    An answer.
+
+    @ivar kind: its media type.
+    """
+
+    status: int
+    kind: str
+    body: bytes
+
+
+class HttpRequest(NamedTuple):
+    """
+    A request.
+
+    @ivar path: as it came, with its percent signs.
+    @ivar query: by name; of names that come twice, the last.
+    @ivar kind: the media type of the body, in lower case, without parameters.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    kind: str
+    body: bytes
+
+
+class BadRequestError(Exception):
+    """A request that cannot be answered; its text is for whoever asked."""
+
+
+Query = Mapping[str, str]
+Route = Callable[[Query], "HttpResponse | Deferred[HttpResponse]"]
+
+
+def jsonReply(value: object, status: int = 200, kind: str = "application/json") -> HttpResponse:
+    """An answer for pages and programs. Only ASCII, and without C{<}: however it is shown, it is no markup."""
+    return HttpResponse(
+        status,
+        kind,
+        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").encode("ascii"),
+    )
+
+
+def textReply(text: str, status: int = 200) -> HttpResponse:
+    """An answer for people."""
+    return HttpResponse(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+def isAllowedHost(host: str, names: frozenset[str]) -> bool:
+    """
+    Whether a Host header's value is one by which this site may be asked.
+
+    @param names: in lower case.
+    """
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    name = found[1].lower()
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+        return True
+    except ValueError:
+        return name in names or name.rstrip(".") == "localhost"
+
+
+class _Request(http.Request):
+    """One request."""
+
+    _log = Logger()
+    _isOver = False
+    _leftSize = 0
+    channel: Any
+    content: Any
+
+    def gotLength(self, length: int | None) -> None:
+        super().gotLength(0)  # what is refused is not kept, and what is taken is small
+        self._leftSize = self.channel.web.bodySizeMax
+        if length is not None and length > self._leftSize:
+            self._refuseBody()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self._leftSize -= len(data)
+        if self._leftSize < 0:
+            self._refuseBody()
+        elif not self._isOver:
+            super().handleContentChunk(data)
+
+    def _refuseBody(self) -> None:
+        if not self._isOver:
+            self._isOver = True
+            self.channel.transport.write(_REFUSAL)
+            self.channel.loseConnection()
+
+    def process(self) -> None:
+        """It is whole."""
+        if self._isOver:
+            return
+        web: HttpSite = self.channel.web
+        self.notifyFinish().addErrback(self._left)
+        maybeDeferred(self._answer, web).addCallbacks(self._reply, self._failed).addErrback(
+            self._broken
+        )
+
+    def _left(self, _failure: Failure) -> None:
+        self._isOver = True
+
+    def _answer(self, web: HttpSite) -> Any:
+        hosts = self.requestHeaders.getRawHeaders(b"Host") or []
+        if len(hosts) != 1 or not isAllowedHost(hosts[0].decode("latin-1"), web.names):
+            return textReply(
+                f"This site is not known by that name. If it should be, name it in {web.namesCalled}, or use its address.",
+                421,
+            )
+        try:
+            query = {
+                name.decode(): values[-1].decode()
+                for name, values in cast("dict[bytes, list[bytes]]", self.args or {}).items()
+            }
+        except UnicodeDecodeError:
+            raise BadRequestError("what is asked for is not UTF-8") from None
+        kind = (
+            (self.requestHeaders.getRawHeaders(b"Content-Type") or [b""])[-1]
+            .decode("latin-1")
+            .partition(";")[0]
+            .strip()
+            .lower()
+        )
+        return web.answer(
+            HttpRequest(
+                self.method.decode("latin-1"),
+                self.path.decode("latin-1"),
+                query,
+                kind,
+                self.content.read(),
+            )
+        )
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(BadRequestError):
+            self._reply(jsonReply({"error": str(failure.value)}, 400))
+        else:
+            self._log.failure(
+                "A request for {path} failed in a way that nobody foresaw",
+                failure,
+                path=self.path[:200],
+            )
+            self._reply(textReply("This did not work: the log says why.", 500))
+
+    def _broken(self, failure: Failure) -> None:
+        self._log.failure("An answer could not be sent: this is a bug", failure)
+        self.channel.loseConnection()
+
+    def _reply(self, reply: HttpResponse) -> None:
+        if self._isOver:
+            return
+        self.setResponseCode(reply.status)
+        for name, value in _HEADERS.items():
+            self.setHeader(name, value)
+        if reply.status == 405:
+            self.setHeader("Allow", self.channel.web.methods)
+        self.setHeader("Content-Type", reply.kind)
+        self.setHeader("Content-Length", str(len(reply.body)))
+        if self.method != b"HEAD":
+            self.write(reply.body)
+        self.finish()
+
+
+class _Channel(http.HTTPChannel):
+    """One connection."""
+
+    requestFactory = _Request
+    transport: Any
+    web: HttpSite
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self.web.opened(self)
+
+    def headerReceived(self, line: bytes) -> bool:
+        """Twisted makes a number of any C{Content-Length}, which Python refuses to do for thousands of digits: it is too large, in any case."""
+        try:
+            return bool(super().headerReceived(line))
+        except ValueError:
+            self.transport.write(_REFUSAL)
+            self.loseConnection()
+            return False
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override] # Twisted's has no annotation
+        self.web.closed(self)
+        super().connectionLost(reason)
+
+
+class HttpSite(Factory):
+    """
+    A site.
+
+    @ivar routes: what answers each path. A route gets the query's values (of names that come twice, the last), and returns a L{HttpResponse} now or later; it may
+        raise L{BadRequestError}.
+    @ivar names: that the Host header may have, in lower case.
+    @ivar namesCalled: where an operator says them, for errors.
+    @ivar connections: that are open, the oldest first.
+    @cvar bodySizeMax: bytes of a request's body.
+    @cvar methods: that there are, for the C{Allow} header.
+    """
+
+    noisy = False
+    bodySizeMax = 0
+    methods = "GET, HEAD"
+
+    def __init__(
+        self,
+        reactor: Any,
+        routes: Mapping[str, Route],
+        names: tuple[str, ...] = (),
+        namesCalled: str = "http.hosts",
+        connectionCountMax: int = CONNECTION_COUNT_MAX,
+    ) -> None:
+        self._reactor = reactor
+        self.routes = routes
+        self.namesCalled = namesCalled
+        self.names = frozenset(name.lower() for name in names)
+        self._connectionCountMax = connectionCountMax
+        self.connections: dict[Any, None] = {}
+
+    def answer(self, asked: HttpRequest) -> HttpResponse | Deferred[HttpResponse]:
+        """What a request gets. A site that is more than a table of paths has its own. It may raise L{BadRequestError}."""
+        if asked.method not in ("GET", "HEAD"):
+            return textReply("There is only GET here.", 405)
+        route = self.routes.get(asked.path)
+        return textReply("There is nothing here.", 404) if route is None else route(asked.query)
+
+    def buildProtocol(self, addr: Any) -> _Channel:
+        channel = _Channel()
+        channel.web = self
+        channel.timeOut = IDLE_SECONDS
+        vars(channel)["callLater"] = (
+            self._reactor.callLater
+        )  # as Twisted has it: in the place of a method
+        return channel
+
+    def opened(self, channel: Any) -> None:
+        """One more; if there are too many, the oldest goes."""
+        self.connections[channel] = None
+        if len(self.connections) > self._connectionCountMax:
+            next(iter(self.connections)).transport.abortConnection()
+
+    def closed(self, channel: Any) -> None:
+        """One less."""
+        self.connections.pop(channel, None)
+
+    def closeAll(self) -> None:
+        """Everybody goes."""
+        for channel in list(self.connections):
+            channel.transport.abortConnection()

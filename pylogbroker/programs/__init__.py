@@ -1,0 +1,1 @@
+"""What C{twistd} starts, and a broker inside an application's process."""

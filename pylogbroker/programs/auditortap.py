@@ -1,0 +1,53 @@
+"""
+C{twistd pylogbroker-auditor}: the auditor as a twistd plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.application.service import IService
+
+from pylogbroker.auditor.auditor import Auditor, TimeOf
+from pylogbroker.auditor.service import AuditorService
+from pylogbroker.config.auditsettings import AuditorSettings
+from pylogbroker.producer.plugins import loadPlugin
+from pylogbroker.programs.lifecycle import PropertyOptions, TwistdLifecycle
+
+
+class Options(PropertyOptions):
+    """
+    The options of C{twistd pylogbroker-auditor}.
+
+    @ivar timeOf: what C{timeof} names.
+    """
+
+    synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
+    longdesc = (
+        "Counts what is in clusters and compares it with what producers say they have sent. "
+        "Example: twistd -n pylogbroker-auditor --config etc/auditor.properties"
+    )
+    timeOf: TimeOf | None = None
+
+    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> AuditorSettings:
+        """The settings, and the function that they name."""
+        settings = AuditorSettings.fromProperties(properties, warn)
+        if settings.timeOf is not None:
+            self.timeOf = loadPlugin("timeof", settings.timeOf, {}, "timeOf")
+        return settings
+
+
+class TwistdAuditorService(TwistdLifecycle, AuditorService):
+    """The auditor under C{twistd}."""
+
+
+def makeService(options: Options) -> IService:
+    """Called by twistd."""
+    from twisted.internet import reactor
+
+    service: Any = TwistdAuditorService(
+        reactor, options.settings, Auditor(reactor, options.settings, timeOf=options.timeOf)
+    )
+    service.logLevels = options.logLevels
+    return service  # type: ignore[no-any-return]

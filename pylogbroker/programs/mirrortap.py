@@ -1,0 +1,108 @@
+"""
+C{twistd pylogbroker-mirror}: the mirror as a twistd plugin (spec-0.7 tools §7).
+
+A wrong option or property is a usage error; clusters that are not there are waited for. C{SIGTERM} and C{SIGINT} stop it in order, and it exits with 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
+from pylogbroker.config.properties import readProperties
+from pylogbroker.console.service import MetricsService
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.mirror.service import MirrorService
+from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.programs.lifecycle import HttpEndpointMixin, ProgramOptions, TwistdLifecycle, warn
+
+
+class Options(ProgramOptions):
+    """The options of C{twistd pylogbroker-mirror}."""
+
+    synopsis = "--consumer FILE [--consumer FILE ...] --producer FILE (--whitelist RE | --blacklist RE) [options]"
+    longdesc = (
+        "Copies topics of one or more clusters into another, as they grow. Example: twistd -n pylogbroker-mirror "
+        "--consumer etc/mirror-consumer.properties --producer etc/mirror-producer.properties --whitelist 'clicks|views.*'"
+    )
+    optParameters = [
+        ["producer", "p", None, "The property file of the target."],
+        ["whitelist", "w", None, "Which topics to mirror: a regular expression, as Java knows it."],
+        ["blacklist", "b", None, "Which topics not to mirror; all others are."],
+        ["num-streams", None, 1, "Streams of each source.", int],
+        ["num-producers", None, 1, "Connections to each broker of the target.", int],
+        [
+            "listen",
+            "l",
+            "",
+            "Where to serve figures, at /metrics: a port, on 127.0.0.1, or a Twisted endpoint string. None: nowhere.",
+        ],
+    ]
+    optFlags = [
+        [
+            "keep-partitions",
+            "k",
+            "A source partition always goes to the same target partition, in order.",
+        ]
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.consumers: list[str] = []
+        self.hosts: list[str] = []
+
+    def opt_host(self, name: str) -> None:
+        """A name by which scrapers may ask for the figures, beside localhost and every bare address. Can be repeated."""
+        self.hosts.append(name)
+
+    def opt_consumer(self, path: str) -> None:
+        """The property file of a source. Can be repeated."""
+        self.consumers.append(path)
+
+    opt_c = opt_consumer
+
+    def postOptions(self) -> None:
+        """Read the files; what is wrong with them is a usage error."""
+        super().postOptions()
+        if not self.consumers or self["producer"] is None:
+            raise usage.UsageError("--consumer FILE and --producer FILE are needed")
+        if (self["whitelist"] is None) == (self["blacklist"] is None):
+            raise usage.UsageError("either --whitelist or --blacklist is needed, and not both")
+        try:
+            self.settings = MirrorSettings.fromProperties(
+                [readProperties(path, warn) for path in self.consumers],
+                readProperties(self["producer"], warn),
+                self._topics(),
+                warn,
+                streamCount=self["num-streams"],
+                producerCount=self["num-producers"],
+                isKeeping=bool(self["keep-partitions"]),
+            )
+        except PylogbrokerError as error:
+            raise usage.UsageError(str(error)) from error
+
+    def _topics(self) -> WildcardSubscription:
+        return (
+            whitelist(self["whitelist"])
+            if self["whitelist"] is not None
+            else blacklist(self["blacklist"])
+        )
+
+
+class TwistdMirrorService(TwistdLifecycle, HttpEndpointMixin, MirrorService):
+    """A mirror under C{twistd}, with its figures over HTTP if they are asked for."""
+
+
+def makeService(options: Options) -> IService:
+    """Called by twistd."""
+    from twisted.internet import reactor
+
+    service: Any = TwistdMirrorService(reactor, options.settings)
+    service.logLevels = options.logLevels
+    listener = options["listen"].strip()
+    if listener:
+        service.site = MetricsService(reactor, listener, service.figures, tuple(options.hosts))
+    return service  # type: ignore[no-any-return]

@@ -1,0 +1,50 @@
+"""
+C{twistd pylogbroker-registry}: the schema registry as a twistd plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.application.service import IService
+
+from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.errors import InvalidRegistryTopicError
+from pylogbroker.programs.lifecycle import PropertyOptions, TwistdLifecycle
+
+try:
+    from pylogbroker.schemaregistry.service import RegistryService
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"a registry needs the extra avro: pip install 'pylogbroker[avro]' ({error})"
+    ) from error
+
+
+class Options(PropertyOptions):
+    """The options of C{twistd pylogbroker-registry}."""
+
+    synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
+    longdesc = "Keeps schemas in a topic, and serves them to registry clients. Example: twistd -n pylogbroker-registry --config etc/registry.properties"
+
+    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> RegistrySettings:
+        """The settings of a registry."""
+        return RegistrySettings.fromProperties(properties, warn)
+
+
+class TwistdRegistryService(TwistdLifecycle, RegistryService):
+    """The registry under C{twistd}."""
+
+    def unusable(self, error: InvalidRegistryTopicError) -> None:
+        """The process ends."""
+        super().unusable(error)
+        self.endInFailure(error)
+
+
+def makeService(options: Options) -> IService:
+    """Called by twistd."""
+    from twisted.internet import reactor
+
+    service: Any = TwistdRegistryService(reactor, options.settings)
+    service.logLevels = options.logLevels
+    return service  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Requests and responses of Kafka 0.7's protocol."""

@@ -1,0 +1,480 @@
+"""
+Message sets of the 2011 format: entries, one behind the other, of C{int32 size} and a message (spec-0.7 wire-protocol §5 to §7).
+
+There are two readings of the same bytes, and 0.7.2 has both. The *shallow* one steps over top-level entries; the broker keeps what it
+finds, byte for byte. The *deep* one opens wrappers and gives the messages inside. Both share L{readEntry}, which knows what a valid
+entry is. Two loops stand beside it for speed alone, L{checkPlain} for the broker and L{MessageSet.payloads} for applications: they deal with
+what nearly all entries are (magic 1, not compressed, whole), and hand everything else, good or bad, to L{readEntry}. They never
+accept what it would refuse; the tests hold them against it.
+
+Opening wrappers is bounded twice, in bytes over all depths of a set and in depth: an L{DecompressionBudget} is drawn down as wrappers open.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+
+from pylogbroker.errors import (
+    DecompressionLimitError,
+    FormatError,
+    InvalidChecksumError,
+    InvalidMessageSizeError,
+    MessageTooLargeError,
+    RemoteError,
+    UnknownCodecError,
+    UnknownMagicError,
+)
+from pylogbroker.interfaces import Checked, CheckLimits
+from pylogbroker.records.compression import CODEC_NAMES, NONE, compress, decompress
+from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.types import IntraBatchOffset, Message, MessageAndOffset
+
+SIZE_FIELD_SIZE = 4
+CODEC_MASK = 3
+HEADER_SIZE_0 = 5
+HEADER_SIZE_1 = 6
+PAYLOAD_SIZE_MAX = 2**31 - 1 - HEADER_SIZE_1
+
+SIZE = struct.Struct(">i")
+_ENTRY_0 = struct.Struct(">iBI")
+_ENTRY_1 = struct.Struct(">iBBI")
+PLAIN = struct.Struct(">iHI")
+PLAIN_HEAD = 0x0100  # magic 1, no attributes
+
+DEFAULT_LIMITS = CheckLimits()
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encodeMessage(payload: bytes, magic: int = 1, codec: int = NONE) -> bytes:
+    """
+    One entry, with its size field.
+
+    @param payload: at most L{PAYLOAD_SIZE_MAX} bytes; already compressed when C{codec} is not 0.
+    @param magic: 1, or 0 for readers older than 0.7, which knows no codec.
+    @raise UnknownMagicError: any other.
+    @raise MessageTooLargeError: the payload does not fit in an entry.
+    """
+    if len(payload) > PAYLOAD_SIZE_MAX:
+        raise MessageTooLargeError(
+            f"payload of {len(payload)} bytes, {PAYLOAD_SIZE_MAX} fit in an entry"
+        )
+    if magic == 1:
+        return _ENTRY_1.pack(HEADER_SIZE_1 + len(payload), 1, codec, crc32(payload)) + payload
+    if magic == 0 and codec == NONE:
+        return _ENTRY_0.pack(HEADER_SIZE_0 + len(payload), 0, crc32(payload)) + payload
+    raise UnknownMagicError(f"no message of magic {magic} and codec {codec} can be written")
+
+
+def wrapCompressed(codec: int, innerSet: bytes) -> bytes:
+    """
+    One entry whose payload is a compressed message set.
+
+    @return: the entry; for no inner messages none, since that is what 0.7.2 writes; for codec 0 the set as it is.
+    @raise UnknownCodecError: the codec is not known.
+    """
+    if codec not in CODEC_NAMES:
+        raise UnknownCodecError(f"unknown codec {codec}")
+    if codec == NONE or not innerSet:
+        return innerSet
+    return encodeMessage(compress(codec, innerSet), codec=codec)
+
+
+def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> bytes:
+    """
+    A message set.
+
+    @param payloads: in order.
+    @param codec: other than 0: all of them in one wrapper.
+    @param magic: of the messages; the wrapper itself is always magic 1.
+    @raise FormatError: as L{encodeMessage} and L{wrapCompressed}.
+    """
+    if magic != 1:
+        return wrapCompressed(
+            codec, b"".join([encodeMessage(payload, magic) for payload in payloads])
+        )
+    payloads = list(payloads)
+    pieces: list[bytes] = [b""] * (2 * len(payloads))
+    try:  # in loops of C, one for each column
+        pieces[::2] = map(
+            PLAIN.pack,
+            map(HEADER_SIZE_1.__add__, map(len, payloads)),
+            repeat(PLAIN_HEAD),
+            map(crc32, payloads),
+        )
+    except struct.error as error:
+        raise MessageTooLargeError(
+            f"a payload of more than the {PAYLOAD_SIZE_MAX} bytes that fit in an entry"
+        ) from error
+    pieces[1::2] = payloads
+    return wrapCompressed(codec, b"".join(pieces))
+
+
+# -- reading one entry ------------------------------------------------------------------------------------------------
+
+
+def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Message, int] | None:
+    """
+    The entry at a position.
+
+    @param end: where the bytes at hand end.
+    @param first: whether no entry was read before it: then one that is not whole is an error, and no silent end.
+    @return: (the message, the position behind it), or L{None} where the set ends: at the end, or in a last entry that is not whole.
+    @raise FormatError: what is wrong with it, as spec-0.7 wire-protocol §7.2 lists it.
+    """
+    left = end - position - SIZE_FIELD_SIZE
+    if left < 0:
+        return None
+    (size,) = SIZE.unpack_from(data, position)
+    if size < 0:
+        raise InvalidMessageSizeError(f"size field is {size}", position)
+    if size > left:
+        if first:
+            raise InvalidMessageSizeError(
+                f"size field is {size} and {left} bytes follow: larger than the fetch size, or corrupt",
+                position,
+            )
+        return None
+    behind = position + SIZE_FIELD_SIZE + size
+    if size < HEADER_SIZE_0:
+        raise InvalidMessageSizeError(f"size field is {size}, less than any header", position)
+    magic = data[position + SIZE_FIELD_SIZE]
+    if magic == 1:
+        if size < HEADER_SIZE_1:
+            raise InvalidMessageSizeError(
+                f"size field is {size}, less than the header of magic 1", position
+            )
+        _, _, attributes, checksum = _ENTRY_1.unpack_from(data, position)
+        payload = data[position + _ENTRY_1.size : behind]
+    elif magic == 0:
+        attributes = NONE
+        _, _, checksum = _ENTRY_0.unpack_from(data, position)
+        payload = data[position + _ENTRY_0.size : behind]
+    else:
+        raise UnknownMagicError(f"magic byte is {magic}", position)
+    if crc32(payload) != checksum:
+        raise InvalidChecksumError(
+            f"checksum is {checksum:08x}, the payload's is {crc32(payload):08x}", position
+        )
+    return Message(payload, magic, attributes, checksum), behind
+
+
+class DecompressionBudget:
+    """How much may still be opened."""
+
+    __slots__ = ("depthMax", "size", "sizeMax")
+
+    def __init__(self, limits: CheckLimits) -> None:
+        self.size = self.sizeMax = limits.decompressedSizeMax
+        self.depthMax = limits.depthMax
+
+    def open(self, message: Message, depth: int, position: int) -> bytes:
+        """The set inside a wrapper that C{depth} wrappers are around."""
+        if message.codec not in CODEC_NAMES:
+            raise UnknownCodecError(f"codec {message.codec}", position)
+        if depth >= self.depthMax:
+            raise DecompressionLimitError(f"wrappers nest deeper than {self.depthMax}", position)
+        try:
+            inner = decompress(message.codec, message.payload, self.size)
+        except FormatError as error:
+            raise type(error)(error.reason, position) from error
+        self.size -= len(inner)
+        return inner
+
+
+def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | None:
+    """As L{readEntry}, of what is inside a wrapper; errors carry the wrapper's position."""
+    try:
+        return readEntry(inner, at, len(inner), at == 0)
+    except FormatError as error:
+        raise type(error)(f"inside a wrapper: {error.reason}", position) from error
+
+
+def _innerMessages(
+    message: Message, allowance: DecompressionBudget, depth: int, position: int
+) -> Iterator[Message]:
+    """The messages inside a wrapper, at every depth. Errors carry the position of the outermost wrapper."""
+    inner = allowance.open(message, depth, position)
+    at = 0
+    while found := _readInner(inner, at, position):
+        innerMessage, at = found
+        if innerMessage.codec == NONE:
+            yield innerMessage
+        else:
+            yield from _innerMessages(innerMessage, allowance, depth + 1, position)
+
+
+def decompressedPayloads(
+    message: Message, allowance: DecompressionBudget, depth: int, position: int
+) -> Iterator[bytes]:
+    """The same, of payloads alone, and twice as quick where the entries are plain."""
+    inner = allowance.open(message, depth, position)
+    at, end = 0, len(inner)
+    unpack, crc = PLAIN.unpack_from, crc32
+    while True:
+        while at + 10 <= end:
+            size, head, checksum = unpack(inner, at)
+            behind = at + 4 + size
+            if (
+                head != PLAIN_HEAD
+                or size < 6
+                or behind > end
+                or crc(payload := inner[at + 10 : behind]) != checksum
+            ):
+                break
+            yield payload
+            at = behind
+        found = _readInner(inner, at, position)
+        if found is None:
+            return
+        innerMessage, at = found
+        if innerMessage.codec == NONE:
+            yield innerMessage.payload
+        else:
+            yield from decompressedPayloads(innerMessage, allowance, depth + 1, position)
+
+
+# -- checking: the broker's reading -----------------------------------------------------------------------------------
+
+
+def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
+    """
+    The hot loop of producing; see L{pylogbroker.interfaces.IFormat.checkPlain}.
+
+    A set that is not plain, not whole or not valid ends it; so does an empty one.
+    """
+    unpack, crc = PLAIN.unpack_from, crc32
+    sizeMax = payloadSizeMax + HEADER_SIZE_1
+    done = count = 0
+    try:
+        for data in sets:
+            end = len(data)
+            position = found = 0
+            while True:
+                size, head, checksum = unpack(data, position)
+                behind = position + 4 + size
+                if (
+                    head != PLAIN_HEAD
+                    or not 6 <= size <= sizeMax
+                    or behind > end
+                    or crc(data[position + 10 : behind]) != checksum
+                ):
+                    return done, count
+                found += 1
+                if behind == end:
+                    break
+                position = behind
+            done += 1
+            count += found
+    except struct.error:  # fewer bytes than a header
+        pass
+    return done, count
+
+
+def checkSet(data: bytes, limits: CheckLimits) -> Checked:
+    """
+    Judge one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): first all top-level entries, their checksums and
+    sizes; then what is inside the wrappers.
+
+    @raise FormatError: the first fault of the first walk, or else of the second. L{MessageTooLargeError} and L{DecompressionLimitError} among them.
+    """
+    position, end, count = 0, len(data), 0
+    wrappers: list[tuple[Message, int]] = []
+    while found := readEntry(data, position, end, position == 0):
+        message, behind = found
+        if len(message.payload) > limits.payloadSizeMax:
+            raise MessageTooLargeError(
+                f"payload of {len(message.payload)} bytes, {limits.payloadSizeMax} are allowed",
+                position,
+            )
+        if message.codec == NONE:
+            count += 1
+        else:
+            wrappers.append((message, position))
+        position = behind
+    allowance = DecompressionBudget(limits)
+    for message, at in wrappers:
+        if len(message.payload) > limits.compressedSizeMax:
+            raise DecompressionLimitError(
+                f"compressed payload of {len(message.payload)} bytes, {limits.compressedSizeMax} are to be opened",
+                at,
+            )
+        count += _countInside(message, allowance, at)
+    return Checked(position, count)
+
+
+def _countInside(message: Message, allowance: DecompressionBudget, position: int) -> int:
+    before = allowance.size
+    inner = allowance.open(message, 0, position)
+    done, count = checkPlain((inner,), PAYLOAD_SIZE_MAX)
+    if done:
+        return count
+    del inner  # or it would be there twice
+    allowance.size = (
+        before  # _innerMessages opens it again; only wrappers of wrappers and bad sets pay for that
+    )
+    return sum(1 for _ in _innerMessages(message, allowance, 0, position))
+
+
+# -- reading: the application's ---------------------------------------------------------------------------------------
+
+
+class MessageSet:
+    """
+    What a fetch returned: an iterable of L{MessageAndOffset}, in the log's order, decoded as it is iterated, as often as one likes.
+
+    The bytes may end inside an entry, which is then left for the next fetch. Iterating raises, at the entry where it is met,
+    L{RemoteError} when the broker answered with a code; L{InvalidMessageSizeError} when not even the first entry is whole (the fetch size was
+    too small, or the log is corrupt); another L{FormatError} for a bad entry (spec-0.7 wire-protocol §7.2, consumer §1).
+
+    @ivar data: the bytes.
+    @ivar baseOffset: the offset that was fetched.
+    @ivar error: what the broker answered instead, or L{None}.
+    """
+
+    __slots__ = ("baseOffset", "data", "error", "limits")
+
+    def __init__(
+        self,
+        data: bytes,
+        baseOffset: int = 0,
+        error: RemoteError | None = None,
+        limits: CheckLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.data = data
+        self.baseOffset = baseOffset
+        self.error = error
+        self.limits = limits
+
+    def __repr__(self) -> str:
+        return f"<MessageSet {len(self.data)} bytes at {self.baseOffset}{f', {self.error}' if self.error else ''}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageSet):
+            return NotImplemented
+        return [each.message for each in self] == [each.message for each in other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def sizeInBytes(self) -> int:
+        """Bytes that came, a cut last entry included."""
+        return len(self.data)
+
+    @property
+    def validSize(self) -> int:
+        """
+        Bytes of whole and valid top-level entries; wrappers are not opened (0.7's C{validBytes}).
+
+        @raise RemoteError: the set stands for an error.
+        @raise FormatError: an entry is bad.
+        """
+        return self.nextOffset - self.baseOffset
+
+    @property
+    def nextOffset(self) -> int:
+        """The offset to fetch next. Raises as C{validSize} does."""
+        offset = self.baseOffset
+        for _message, offset in self.shallow():
+            pass
+        return offset
+
+    def shallow(self) -> Iterator[MessageAndOffset]:
+        """The top-level entries, wrappers as they are."""
+        if self.error is not None:
+            raise self.error
+        data, position, end = self.data, 0, len(self.data)
+        while found := readEntry(data, position, end, position == 0):
+            message, position = found
+            yield MessageAndOffset(message, self.baseOffset + position)
+
+    def __iter__(self) -> Iterator[MessageAndOffset]:
+        """The messages, wrappers opened, each with the offset that spec-0.7 wire-protocol §6 gives it."""
+        start = self.baseOffset
+        for outer in self.shallow():
+            if outer.message.codec == NONE:
+                yield outer
+            else:
+                yield from self._inside(outer, start)
+            start = outer.nextOffset
+
+    def _inside(self, outer: MessageAndOffset, start: int) -> Iterator[MessageAndOffset]:
+        """All but the last have the wrapper's own offset: a reader that stops among them gets the whole wrapper again."""
+        previous: Message | None = None
+        for message in _innerMessages(
+            outer.message, DecompressionBudget(self.limits), 0, start - self.baseOffset
+        ):
+            if previous is not None:
+                yield MessageAndOffset(previous, start)
+            previous = message
+        if previous is not None:
+            yield MessageAndOffset(previous, outer.nextOffset)
+
+    def counted(self) -> Iterator[tuple[bytes, int]]:
+        """
+        As L{payloads}, but inside a wrapper the next offset is an L{IntraBatchOffset}, which says how many of its messages a reader has then; slower.
+        """
+        start = self.baseOffset
+        for message, behind in self.shallow():
+            payloads = (
+                (message.payload,)
+                if message.codec == NONE
+                else decompressedPayloads(
+                    message, DecompressionBudget(self.limits), 0, start - self.baseOffset
+                )
+            )
+            previous: bytes | None = None
+            for count, payload in enumerate(payloads):
+                if previous is not None:
+                    yield previous, IntraBatchOffset(start, count)
+                previous = payload
+            if previous is not None:
+                yield previous, behind
+            start = behind
+
+    def payloads(self) -> Iterator[tuple[bytes, int]]:
+        """
+        The same as iterating, as plain tuples of (payload, next offset): the quickest way to read.
+        """
+        if self.error is not None:
+            raise self.error
+        data, position, base = self.data, 0, self.baseOffset
+        end = len(data)
+        unpack, crc = PLAIN.unpack_from, crc32
+        while position + 10 <= end:
+            size, head, checksum = unpack(data, position)
+            behind = position + 4 + size
+            if (
+                head == PLAIN_HEAD
+                and size >= 6
+                and behind <= end
+                and crc(payload := data[position + 10 : behind]) == checksum
+            ):
+                yield payload, base + behind
+                position = behind
+                continue
+            found = readEntry(data, position, end, position == 0)
+            if found is None:
+                return
+            message, behind = found
+            if message.codec == NONE:
+                yield message.payload, base + behind
+            else:
+                previous: bytes | None = None  # as in _inside
+                for payload in decompressedPayloads(
+                    message, DecompressionBudget(self.limits), 0, position
+                ):
+                    if previous is not None:
+                        yield previous, base + position
+                    previous = payload
+                if previous is not None:
+                    yield previous, base + behind
+            position = behind
+        while found := readEntry(
+            data, position, end, position == 0
+        ):  # at most 9 bytes are left: an empty message of magic 0, or a fault
+            yield found[0].payload, base + found[1]
+            position = found[1]

@@ -1,0 +1,267 @@
+"""
+One partition of a broker as the log of a registry: every entry from the first on, in order, and appending.
+
+What must be true: nothing is missing before what was read. Brokers delete old segments, and do not tell their settings; but a log that was cut begins
+behind 0, so that is looked at before the first entry is read and every so often after. A topic that was thrown away and made anew ends before the
+place up to which it was read. The first entry must be a registry's first: L{pylogbroker.schemaregistry.registry} sees to that.
+
+There is no acknowledgement of appending but to see the entry come back. So what may not have arrived is sent again, as the same entry, until whoever
+appends stops waiting; readers know an entry that comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.errors import (
+    ClosedError,
+    InvalidMessageSizeError,
+    InvalidRegistryTopicError,
+    OffsetOutOfRangeError,
+    PylogbrokerError,
+    WireError,
+)
+from pylogbroker.types import EARLIEST, LATEST
+
+PARTITION = 0
+RETRY_MS = 1_000
+FETCH_SIZE = 1 << 20
+FETCH_SIZE_MAX = 64 << 20
+
+T = TypeVar("T")
+
+
+def _answer(asking: Deferred[None]) -> None:
+    if not asking.called:  # it may have been cancelled
+        asking.callback(None)
+
+
+def _again(error: PylogbrokerError) -> PylogbrokerError:
+    """The same to be raised once more: one that is raised for ever would collect every traceback."""
+    return type(error)(str(error))
+
+
+class TopicLog:
+    """
+    @ivar position: up to where it was read.
+    @ivar problem: why it cannot be read, or not now; L{None}: it can.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: Any,
+        topic: str,
+        consumer: SimpleConsumer,
+        producer: SyncProducer,
+        pollIntervalMs: float,
+        checkIntervalMs: float,
+    ) -> None:
+        """
+        @param consumer: of the broker; closed with this.
+        @param producer: the same.
+        @param pollIntervalMs: between two looks when nothing is new.
+        @param checkIntervalMs: between two looks at where it begins.
+        """
+        self.position = 0
+        self.problem: PylogbrokerError | None = None
+        self._clock = clock
+        self._topic = topic
+        self._consumer = consumer
+        self._producer = producer
+        self._pollSeconds = pollIntervalMs / 1000
+        self._checkSeconds = checkIntervalMs / 1000
+        self._checkAt = 0.0
+        self._fetchSize = FETCH_SIZE
+        self._resting: Deferred[None] | None = None
+        self._asking: dict[Deferred[None], None] = {}
+        self._ended: PylogbrokerError | None = None
+        self._isClosed = False
+
+    # -- reading
+
+    def follow(
+        self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
+    ) -> Deferred[None]:
+        """
+        Read from the first entry on, and whatever comes. What fails is tried again.
+
+        @param apply: called with each payload and its offset; raises L{InvalidRegistryTopicError} if this is no registry's log.
+        @param caughtUp: called when what was there at the start has been read.
+        @return: fires when this was closed; fails with L{InvalidRegistryTopicError}. Can be cancelled.
+        """
+        return Deferred.fromCoroutine(self._follow(apply, caughtUp)).addBoth(self._end)
+
+    def _end(self, result: T) -> T:
+        """Nothing is read any more: who asks is told so at once."""
+        error = result.value if isinstance(result, Failure) else None
+        self._ended = (
+            error
+            if isinstance(error, InvalidRegistryTopicError)
+            else ClosedError(f"{self._topic} is not read any more")
+        )
+        asking, self._asking = self._asking, {}
+        for each in asking:
+            each.errback(_again(self._ended))
+        return result
+
+    async def _follow(
+        self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
+    ) -> None:
+        end: int | None = None
+        isCaughtUp = False
+        while not self._isClosed:
+            try:
+                if self._clock.seconds() >= self._checkAt:
+                    found = await self._checkEnds()
+                    end = found if end is None else end
+                asking = list(self._asking)
+                isNew = await self._read(apply)
+                self.problem = None
+            except InvalidRegistryTopicError as error:
+                self.problem = error
+                raise
+            except OffsetOutOfRangeError as error:
+                self.problem = InvalidRegistryTopicError(
+                    f"{self._topic} has nothing at {self.position}, up to where it was read: {error}"
+                )
+                raise self.problem from error
+            except PylogbrokerError as error:
+                self._tell(error)
+                await self._rest(RETRY_MS / 1000)
+                continue
+            if not isCaughtUp and end is not None and self.position >= end:
+                isCaughtUp = True
+                caughtUp()
+            if isNew:
+                continue
+            for each in asking:
+                self._asking.pop(each, None)
+                self._clock.callLater(
+                    0, _answer, each
+                )  # not from in here: who is called may close this
+            if not self._asking:
+                await self._rest(self._pollSeconds)
+
+    def _tell(self, error: PylogbrokerError) -> None:
+        if str(error) != str(self.problem):
+            self._log.warn(
+                "{topic} cannot be read now, and is tried again: {error}",
+                topic=self._topic,
+                error=error,
+            )
+        self.problem = error
+
+    async def _checkEnds(self) -> int:
+        """Where it ends, if it begins at 0 and was not made anew."""
+        start, end = await self._offset(EARLIEST), await self._offset(LATEST)
+        if start > 0:
+            raise InvalidRegistryTopicError(
+                f"{self._topic} begins at {start}, not at 0: the broker's retention has deleted schemas. Bring its directory back from a backup, and set "
+                f"topic.log.retention.hours={self._topic}:2147483647 (and no size) at the broker"
+            )
+        if end < self.position:
+            raise InvalidRegistryTopicError(
+                f"{self._topic} ends at {end}, and was read up to {self.position}: it is not the same topic any more"
+            )
+        self._checkAt = self._clock.seconds() + self._checkSeconds
+        return end
+
+    async def _offset(self, time: int) -> int:
+        found = await self._consumer.getOffsetsBefore(self._topic, PARTITION, time, 1)
+        if len(found) != 1:
+            raise WireError(f"{len(found)} offsets of {self._topic} where one was asked for")
+        return found[0]
+
+    async def _read(self, apply: Callable[[bytes, int], None]) -> bool:
+        """Whether there was anything."""
+        start = self.position
+        fetched = await self._consumer.fetch(self._topic, PARTITION, start, self._fetchSize)
+        try:
+            for payload, nextOffset in fetched.payloads():
+                apply(payload, self.position)
+                self.position = nextOffset
+        except InvalidMessageSizeError:
+            if len(fetched.data) < self._fetchSize or self._fetchSize >= FETCH_SIZE_MAX:
+                raise
+            self._fetchSize *= 2  # the entry is larger than what was asked for
+            return True
+        return self.position > start
+
+    async def _rest(self, seconds: float) -> None:
+        self._resting = resting = Deferred[None]()
+        timer = self._clock.callLater(seconds, self._wake)
+        try:
+            await resting
+        finally:
+            if timer.active():
+                timer.cancel()
+
+    def _wake(self) -> None:
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.callback(None)
+
+    def refresh(self) -> Deferred[None]:
+        """
+        Read all that is visible now.
+
+        @return: fires when it was read; not before it can be. Fails with L{InvalidRegistryTopicError}, or L{ClosedError}, when reading has ended. Can be cancelled.
+        """
+        if self._ended is not None:
+            return fail(_again(self._ended))
+        asking: Deferred[None] = Deferred(lambda cancelled: self._asking.pop(cancelled, None))
+        self._asking[asking] = None
+        self._wake()
+        return asking
+
+    # -- appending
+
+    def append(self, payload: bytes) -> Deferred[None]:
+        """
+        Send an entry, again if need be.
+
+        @return: fires when the broker has taken it (or silently dropped it, as 0.7.2 does). Never fails, until it is cancelled.
+        """
+        return Deferred.fromCoroutine(self._append(payload))
+
+    async def _append(self, payload: bytes) -> None:
+        while True:
+            try:
+                await self._producer.send(self._topic, PARTITION, [payload])
+                await self._producer.confirm(self._topic, PARTITION)
+                self._wake()
+                return
+            except PylogbrokerError as error:
+                self._log.warn(
+                    "An entry for {topic} may not have arrived, and is sent again: {error}",
+                    topic=self._topic,
+                    error=error,
+                )
+            await deferLater(self._clock, RETRY_MS / 1000)
+
+    def close(self) -> Deferred[None]:
+        """Fires when the connections are closed; does not fail."""
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        self._isClosed = True
+        self._wake()
+        await self._consumer.close()
+        try:
+            await self._producer.close()
+        except (PylogbrokerError, CancelledError) as error:
+            self._log.info(
+                "The last entries for {topic} may not have arrived: {error}",
+                topic=self._topic,
+                error=error,
+            )

@@ -1,0 +1,96 @@
+"""
+Names: of topics, of the directories that hold their partitions, of segment files.
+
+The rules are 0.7.2's (spec-0.7 log-storage §1 and §12). Two notes. The forbidden characters are ranges of code points, so emoji pass although a JVM
+holds them as two surrogates; the length counts UTF-16 units as the JVM does. The limit of file systems, 255 bytes for C{<topic>-<partition>}, is not
+part of the name rules, because a fetch of such a topic is answered as one of any unknown topic; it is checked when a directory is about to be made
+(gotcha 21). All digits are ASCII (gotcha 20).
+"""
+
+from __future__ import annotations
+
+import re
+
+from pylogbroker.errors import InvalidTopicError
+from pylogbroker.types import TopicPartition
+
+SEGMENT_SUFFIX = ".kafka"
+RETIRED_SUFFIX = ".deleted"
+"""Behind the whole name of a segment file that retention has taken out; 0.7.2 does not load such names, nor do we."""
+
+TOPIC_LENGTH_MAX = 255
+DIRECTORY_NAME_SIZE_MAX = 255
+PARTITION_MAX = 2**31 - 1
+OFFSET_MAX = 2**63 - 1
+
+_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_DIRECTORY = re.compile(r"(.+)-([0-9]+)", re.DOTALL)
+_SEGMENT = re.compile(r"([0-9]+)\.kafka")
+
+
+def validateTopic(name: str, lengthMax: int = TOPIC_LENGTH_MAX) -> None:
+    """
+    Apply 0.7.2's rules for topic names.
+
+    @param lengthMax: UTF-16 code units (C{max.topic.name.length}).
+    @raise InvalidTopicError: the name breaks one; the text says which.
+    """
+    if not name:
+        raise InvalidTopicError("the topic name is empty")
+    if name in (".", ".."):
+        raise InvalidTopicError(f"{name!r} cannot be a topic name")
+    length = len(name.encode("utf-16-le", "surrogatepass")) // 2
+    if length > lengthMax:
+        raise InvalidTopicError(
+            f"the topic name {name[:40]!r}… is {length} long, at most {lengthMax} is allowed"
+        )
+    found = _FORBIDDEN.search(name)
+    if found is not None:
+        raise InvalidTopicError(
+            f"the topic name {name!r} contains U+{ord(found.group()):04X}, which is not allowed"
+        )
+
+
+def directoryName(topicPartition: TopicPartition) -> str:
+    """
+    C{<topic>-<partition>}.
+
+    @raise InvalidTopicError: no file system could hold it.
+    """
+    name = f"{topicPartition.topic}-{topicPartition.partition}"
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > DIRECTORY_NAME_SIZE_MAX:
+        beginning = topicPartition.topic[:40]
+        raise InvalidTopicError(
+            f"the directory of topic {beginning!r}… would have a name of {size} bytes, at most {DIRECTORY_NAME_SIZE_MAX} can be"
+        )
+    return name
+
+
+def parseDirectoryName(name: str) -> TopicPartition | None:
+    """
+    What partition a directory holds, split at the last C{-}.
+
+    @return: L{None} for a directory that is none of ours. A second spelling of a partition (C{t-05} beside C{t-5}) is none, too: both cannot be it.
+    """
+    found = _DIRECTORY.fullmatch(name)
+    if found is None:
+        return None
+    topic, digits = found.groups()
+    if (len(digits) > 1 and digits[0] == "0") or int(digits) > PARTITION_MAX:
+        return None
+    return TopicPartition(topic, int(digits))
+
+
+def segmentName(baseOffset: int) -> str:
+    """Twenty digits and C{.kafka}."""
+    return f"{baseOffset:020d}{SEGMENT_SUFFIX}"
+
+
+def parseSegmentName(name: str) -> int | None:
+    """The base offset in a segment file's name, with any number of digits; L{None}: it has none."""
+    found = _SEGMENT.fullmatch(name)
+    if found is None:
+        return None
+    offset = int(found.group(1))
+    return offset if offset <= OFFSET_MAX else None

@@ -1,0 +1,409 @@
+"""
+A log directory: all partitions of a broker, one lock, one clean-shutdown mark (spec-0.7 log-storage §1, §8, §9).
+
+B{The mark} C{.kafka_cleanshutdown} says that every byte in the directory is synced and whole. It is read once, and removed, and the removal is
+synced, before anything else happens: from then on a crash finds no mark. It is written again only by an orderly close, after a successful open, and
+only if all partitions were closed well; 0.7.2 wrote it even when it had failed to start, and skipped recovery the next time (gotcha 2). Its
+counterpart is the file C{.lock}, which keeps a second broker out for as long as this one lives.
+
+B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is left out, kept in C{failures} with the reason, and reported; the
+others serve (gotcha 30). Since nobody knows what state its files are in, no mark is written then, unless there was one before and the partition
+failed to load, so that nobody has touched it since.
+
+B{Creating a partition} while serving is a job like any other: C{beginCreate}, C{run} on a worker, C{finishCreate}. One per partition at a time
+(gotcha 14). It syncs the file's directory and the log directory, so that no message is ever flushed into a directory that a power cut could take
+away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pylogbroker.errors import PartitionOfflineError, StorageError
+from pylogbroker.interfaces import IFileSystem, IFormat
+from pylogbroker.storage.descriptors import DescriptorCache
+from pylogbroker.storage.events import (
+    LogEvent,
+    PartitionLoaded,
+    PartitionOffline,
+    RecoveryNeeded,
+    Reporter,
+    UnexpectedDirectory,
+    UnexpectedFile,
+)
+from pylogbroker.storage.filenames import (
+    TOPIC_LENGTH_MAX,
+    directoryName,
+    parseDirectoryName,
+    validateTopic,
+)
+from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
+from pylogbroker.storage.recovery import LoadedPartition, loadPartition
+from pylogbroker.storage.retention import RetentionPolicy, both, byAge, bySize
+from pylogbroker.storage.segment import Segment
+from pylogbroker.types import TopicPartition
+
+MARK_NAME = ".kafka_cleanshutdown"
+LOCK_NAME = ".lock"
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """
+    How the partitions of a broker are kept; C{…ByTopic} override the value without, for the topics named (spec-0.7 config §1).
+
+    @ivar partitionCount: partitions of a topic (C{num.partitions}).
+    @ivar segmentSizeMax: bytes (C{log.file.size}).
+    @ivar rollAgeMs: milliseconds (C{log.roll.hours}).
+    @ivar flushCountMax: messages (C{log.flush.interval}).
+    @ivar flushIntervalMs: milliseconds (C{log.default.flush.interval.ms}).
+    @ivar retentionAgeMs: milliseconds (C{log.retention.hours}).
+    @ivar retentionSize: bytes of a partition; negative: no limit (C{log.retention.size}).
+    @ivar retention: a policy in place of the two rules.
+    @ivar topicLengthMax: UTF-16 code units (C{max.topic.name.length}).
+    @ivar descriptorCountMax: segment files that may be open while nothing needs them to be.
+    """
+
+    partitionCount: int = 1
+    partitionCountByTopic: Mapping[str, int] = field(default_factory=dict)
+    segmentSizeMax: int = 1 << 30
+    segmentSizeMaxByTopic: Mapping[str, int] = field(default_factory=dict)
+    rollAgeMs: int = 168 * HOUR_MS
+    rollAgeMsByTopic: Mapping[str, int] = field(default_factory=dict)
+    flushCountMax: int = 500
+    flushIntervalMs: int = 3000
+    flushIntervalMsByTopic: Mapping[str, int] = field(default_factory=dict)
+    retentionAgeMs: int = 168 * HOUR_MS
+    retentionAgeMsByTopic: Mapping[str, int] = field(default_factory=dict)
+    retentionSize: int = -1
+    retentionSizeByTopic: Mapping[str, int] = field(default_factory=dict)
+    retention: RetentionPolicy | None = None
+    topicLengthMax: int = TOPIC_LENGTH_MAX
+    descriptorCountMax: int = 512
+
+    def forTopic(self, topic: str) -> PartitionSettings:
+        """What holds for the partitions of a topic."""
+        retention = self.retention
+        if retention is None:
+            age = self.retentionAgeMsByTopic.get(topic, self.retentionAgeMs)
+            retention = both(
+                byAge(age), bySize(self.retentionSizeByTopic.get(topic, self.retentionSize))
+            )
+        return PartitionSettings(
+            segmentSizeMax=self.segmentSizeMaxByTopic.get(topic, self.segmentSizeMax),
+            rollAgeMs=self.rollAgeMsByTopic.get(topic, self.rollAgeMs),
+            flushCountMax=self.flushCountMax,
+            flushIntervalMs=self.flushIntervalMsByTopic.get(topic, self.flushIntervalMs),
+            retention=retention,
+        )
+
+
+def firstAppendMs(loaded: LoadedPartition) -> int | None:
+    """
+    When the last segment was first appended to, estimated from the times of files, so that its age survives a restart (gotcha 19).
+
+    A file's own time is that of its I{last} append, and birth times are not to be had everywhere and do not survive a copy. But the segment was
+    made when the one before it was appended to for the last time, or, when retention has taken that one already, not later than the last change of
+    the directory. The estimate may be early by the time that nothing was appended (the segment is rolled early, once) or late by at most one
+    retention period; it does not move when the broker is restarted.
+
+    @return: milliseconds since the epoch; L{None}: it is empty, and an empty segment has no age.
+    """
+    last = loaded.segments[-1]
+    if last.size == 0:
+        return None
+    return min(
+        last.modifiedMs,
+        loaded.segments[-2].modifiedMs if len(loaded.segments) > 1 else loaded.modifiedMs,
+    )
+
+
+class CreateJob:
+    """
+    Make a partition's directory and first segment, durable both.
+
+    @ivar topicPartition: which one.
+    @ivar loaded: what is there, after a successful run.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        topicPartition: TopicPartition,
+        format: IFormat,
+        fileSystem: IFileSystem,
+    ) -> None:
+        self.reports: list[LogEvent] = []
+        self.topicPartition = topicPartition
+        self.path = f"{directory}/{directoryName(topicPartition)}"
+        self.loaded: LoadedPartition | None = None
+        self._directory = directory
+        self._format = format
+        self._fileSystem = fileSystem
+
+    def run(self) -> None:
+        """
+        What is there already, from an attempt that was cut short or from somebody's hand, is loaded as after a crash.
+
+        @raise StorageError: it cannot be made; the next request for it may try again.
+        """
+        self._fileSystem.makeDirectories(self.path)
+        self.loaded = loadPartition(
+            self._fileSystem, self.path, self._format, True, self.reports.append
+        )
+        self._fileSystem.syncDirectory(self._directory)
+
+
+class LogDirectory:
+    """
+    See the module.
+
+    @ivar path: of the directory (C{log.dir}).
+    @ivar settings: how partitions are kept.
+    @ivar logs: every partition that serves, or served until it failed.
+    @ivar failures: partitions that could not be loaded, and why.
+    @ivar topics: of these partitions, those that could not be loaded included.
+    @ivar cache: the descriptors.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        format: IFormat,
+        fileSystem: IFileSystem,
+        settings: LogSettings,
+        clock: Callable[[], int],
+    ) -> None:
+        """
+        @param format: what all partitions of this directory are written in.
+        @param clock: milliseconds since the epoch.
+        """
+        self.path = path
+        self.settings = settings
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.failures: dict[TopicPartition, StorageError] = {}
+        self.topics: set[str] = set()
+        self.cache = DescriptorCache(fileSystem, settings.descriptorCountMax)
+        self._clock = clock
+        self._creating: set[TopicPartition] = set()
+        self._fileSystem = fileSystem
+        self._format = format
+        self._settingsByTopic: dict[str, PartitionSettings] = {}
+        self._unlock: Callable[[], None] | None = None
+        self._wasMarked = False
+
+    @property
+    def isOpen(self) -> bool:
+        """Whether it was opened, and not closed since."""
+        return self._unlock is not None
+
+    def open(self, report: Reporter) -> None:
+        """
+        Lock the directory, take the mark away, load every partition. Blocks, for as long as reading the last segment of each partition
+        takes if there was no mark.
+
+        @param report: called with what happens.
+        @raise pylogbroker.errors.DirectoryLockedError: another broker has it.
+        @raise StorageError: the directory itself cannot be made, read or synced. (A partition that cannot is in C{failures}.)
+        """
+        _makeDurably(self._fileSystem, self.path)
+        unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
+        try:
+            self._wasMarked = self._takeMark()
+            if not self._wasMarked:
+                report(RecoveryNeeded(self.path))
+            self._load(report)
+            if not self._wasMarked:
+                # A directory that was made just before a crash may be in the cache only.
+                self._fileSystem.syncDirectory(self.path)
+        except BaseException:
+            self.logs.clear()
+            self.topics.clear()
+            unlock()
+            raise
+        self._unlock = unlock
+
+    def _takeMark(self) -> bool:
+        mark = f"{self.path}/{MARK_NAME}"
+        if self._fileSystem.status(mark) is None:
+            return False
+        self._fileSystem.remove(mark)
+        self._fileSystem.syncDirectory(self.path)
+        return True
+
+    def _load(self, report: Reporter) -> None:
+        names = sorted(self._fileSystem.list(self.path))
+        for i, name in enumerate(names):
+            path = f"{self.path}/{name}"
+            status = self._fileSystem.status(path)
+            if status is None or name in (LOCK_NAME, MARK_NAME):
+                continue
+            if not status.isDirectory:
+                report(UnexpectedFile(path))
+                continue
+            topicPartition = parseDirectoryName(name)
+            if topicPartition is None:
+                report(UnexpectedDirectory(path))
+                continue
+            try:
+                loaded = loadPartition(
+                    self._fileSystem, path, self._format, not self._wasMarked, report
+                )
+            except StorageError as error:
+                self.failures[topicPartition] = error
+                self.topics.add(topicPartition.topic)
+                report(PartitionOffline(topicPartition, error))
+                continue
+            log = self._take(topicPartition, path, loaded)
+            report(
+                PartitionLoaded(
+                    topicPartition,
+                    len(loaded.segments),
+                    log.startOffset,
+                    log.logEndOffset,
+                    i + 1,
+                    len(names),
+                )
+            )
+
+    def _take(
+        self, topicPartition: TopicPartition, path: str, loaded: LoadedPartition
+    ) -> PartitionLog:
+        last = len(loaded.segments) - 1
+        segments = [
+            Segment(
+                found.baseOffset,
+                self.cache.file(found.path, writable=i == last),
+                found.size,
+                found.modifiedMs,
+            )
+            for i, found in enumerate(loaded.segments)
+        ]
+        settings = self.settingsFor(topicPartition.topic)
+        log = PartitionLog(
+            topicPartition,
+            path,
+            self._format,
+            self.cache,
+            segments,
+            settings,
+            self._clock,
+            firstAppendMs(loaded),
+        )
+        self.logs[topicPartition] = log
+        self.topics.add(topicPartition.topic)
+        return log
+
+    def settingsFor(self, topic: str) -> PartitionSettings:
+        """How the partitions of a topic are kept."""
+        found = self._settingsByTopic.get(topic)
+        if found is None:
+            found = self._settingsByTopic[topic] = self.settings.forTopic(topic)
+        return found
+
+    def validateTopic(self, name: str) -> None:
+        """
+        Apply the rules for topic names.
+
+        @raise pylogbroker.errors.InvalidTopicError: it breaks one.
+        """
+        validateTopic(name, self.settings.topicLengthMax)
+
+    def partitionCount(self, topic: str) -> int:
+        """How many partitions the topic has here, whether they exist yet or not."""
+        return self.settings.partitionCountByTopic.get(topic, self.settings.partitionCount)
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """
+        A partition's log. Creates nothing.
+
+        @return: L{None}: there is none.
+        @raise PartitionOfflineError: it could not be loaded.
+        """
+        topicPartition = TopicPartition(topic, partition)
+        log = self.logs.get(topicPartition)
+        if log is None and topicPartition in self.failures:
+            error = self.failures[topicPartition]
+            raise PartitionOfflineError(
+                f"{self.path}/{topicPartition}",
+                "use",
+                f"the partition is out of service: {error}",
+                error.errno,
+            )
+        return log
+
+    def beginCreate(self, topic: str, partition: int) -> CreateJob:
+        """
+        Make a partition. The name and number are the caller's to check (C{validateTopic}, C{partitionCount}).
+
+        @raise pylogbroker.errors.InvalidTopicError: the directory's name would be too long for any file system (gotcha 21).
+        @raise PartitionOfflineError: it is there, and could not be loaded.
+        @raise ValueError: it is there, or being made.
+        """
+        topicPartition = TopicPartition(topic, partition)
+        if self.get(topic, partition) is not None or topicPartition in self._creating:
+            raise ValueError(f"{topicPartition} exists already, or is being made")
+        job = CreateJob(self.path, topicPartition, self._format, self._fileSystem)
+        self._creating.add(topicPartition)
+        return job
+
+    def isCreating(self, topic: str, partition: int) -> bool:
+        """Whether a C{beginCreate} is not finished."""
+        return TopicPartition(topic, partition) in self._creating
+
+    def finishCreate(self, job: CreateJob, error: StorageError | None) -> PartitionLog:
+        """
+        Take the new partition in.
+
+        @raise StorageError: C{error}, if there is one; a later C{beginCreate} may try again.
+        """
+        self._creating.discard(job.topicPartition)
+        if error is not None:
+            raise error
+        assert job.loaded is not None
+        return self._take(job.topicPartition, job.path, job.loaded)
+
+    def writeCleanShutdownMarker(self) -> bool:
+        """
+        Write the clean-shutdown mark, durably, after all logs have been closed. Blocks.
+
+        @return: whether it was written: not if a partition failed, since recovery must look at it the next time.
+        @raise ValueError: the directory is not open, or a log is not closed.
+        @raise StorageError: it cannot be written; the next start recovers, no more.
+        """
+        if not self.isOpen:
+            raise ValueError(f"{self.path} is not open")
+        if any(not log.closed for log in self.logs.values()):
+            raise ValueError(f"not all partitions in {self.path} are closed")
+        if any(log.failure is not None for log in self.logs.values()) or (
+            self.failures and not self._wasMarked
+        ):
+            return False
+        file = self._fileSystem.open(f"{self.path}/{MARK_NAME}", create=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._fileSystem.syncDirectory(self.path)
+        return True
+
+    def close(self) -> None:
+        """Let descriptors and the lock go. Writes nothing: without C{writeCleanShutdownMarker} before it, this is a crash. Twice does nothing."""
+        self.cache.closeIdle()
+        unlock, self._unlock = self._unlock, None
+        if unlock is not None:
+            unlock()
+
+
+def _makeDurably(fileSystem: IFileSystem, path: str) -> None:
+    """Make a directory, and those above it, so that a power cut does not take it away with what is in it."""
+    parent, _, name = path.rstrip("/").rpartition("/")
+    status = fileSystem.status(path)
+    if status is None:
+        if name and parent:
+            _makeDurably(fileSystem, parent)
+        fileSystem.makeDirectories(path)
+        fileSystem.syncDirectory(parent or ("/" if path.startswith("/") else "."))
+    elif not status.isDirectory:
+        raise StorageError(path, "use", "it is not a directory")

@@ -1,0 +1,254 @@
+"""
+One broker over a plain socket, or one with TLS, one request at a time.
+
+What must be true: after anything but a whole answer, the socket is dropped, since nobody can say what comes next on it; every wait ends; and no size that
+a broker announces makes us allocate more than what has arrived, or than the limit.
+
+An idle socket is looked at before it is used: if the broker closed it meanwhile, as one does that was restarted, a new one is made. 0.7.2 does
+not look, and loses the first message after a broker's death (spec-0.7 producer §4).
+
+Not for several threads at once: who owns it has a lock.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from random import SystemRandom
+
+from pylogbroker.errors import BrokerConnectionError, TimedOutError, WireError
+from pylogbroker.protocol.brokercalls import RESPONSE_SIZE_MAX
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.retry import Backoff
+
+CONNECT_TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
+CLOSE_MS = 10_000
+RECEIVE_SIZE = 256 << 10
+SEND_SIZE = 256 << 10
+
+monotonic = time.monotonic  # noqa: TID251 - a room that blocks a real thread may take the real clock by default
+sleep = time.sleep  # noqa: TID251
+
+
+class BrokerSocket:
+    """
+    The way to one broker.
+
+    @ivar name: of the broker, for texts.
+    @ivar serial: counts the connections made; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        responseSizeMax: int = RESPONSE_SIZE_MAX,
+        random: Callable[[], float] | None = None,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        """
+        @param tls: how to speak TLS (L{pylogbroker.net.endpoints.endpoint} makes it); L{None} for plain TCP.
+        @param connectTimeoutMs: how long connecting may take, over all attempts, TLS's handshake included.
+        @param responseSizeMax: bytes of an answer.
+        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @param clock: seconds.
+        @param pause: waits so many seconds.
+        """
+        self.name = f"{host}:{port}"
+        self.serial = 0
+        self._address = (host, port)
+        self._tls = tls
+        self._connectTimeoutMs = connectTimeoutMs
+        self._responseSizeMax = responseSizeMax
+        self._clock = clock
+        self._pause = pause
+        self._backoff = Backoff(SystemRandom().random if random is None else random)
+        self._socket: socket.socket | None = None
+
+    def nowMs(self) -> float:
+        """Milliseconds on the clock."""
+        return self._clock() * 1000
+
+    @property
+    def isConnected(self) -> bool:
+        """Whether there is a socket, which the broker may have closed."""
+        return self._socket is not None
+
+    def connect(self, timeoutMs: float | None = None) -> None:
+        """
+        See to it that there is a connection that looks alive.
+
+        @param timeoutMs: how long it may take; C{connectTimeoutMs}, when that is less.
+        @raise ConnectionError: with the reason of the last attempt; L{TimedOutError}, when that was the time. A broker whose certificate is none for it is not
+            tried again.
+        """
+        if self._socket is not None and not self._isAlive(self._socket):
+            self.drop()
+        if self._socket is not None:
+            return
+        limitMs = (
+            self._connectTimeoutMs if timeoutMs is None else min(timeoutMs, self._connectTimeoutMs)
+        )
+        deadlineMs = self.nowMs() + limitMs
+        while True:
+            leftMs = deadlineMs - self.nowMs()
+            try:
+                self._socket = self._made(max(leftMs, 1) / 1000)
+            except ssl.SSLCertVerificationError as error:
+                raise BrokerConnectionError(
+                    f"{self.name} has not shown that it is what it should be: {error.verify_message}"
+                ) from error
+            except OSError as error:
+                waitMs = self._backoff.failed()
+                if self.nowMs() + waitMs > deadlineMs:
+                    kind = (
+                        TimedOutError if isinstance(error, TimeoutError) else BrokerConnectionError
+                    )
+                    raise kind(
+                        f"cannot connect to {self.name} within {limitMs:.0f} ms: {error}"
+                    ) from error
+                self._pause(waitMs / 1000)
+                continue
+            self._backoff.succeeded()
+            self.serial += 1
+            return
+
+    def _made(self, seconds: float) -> socket.socket:
+        """A connection."""
+        made = socket.create_connection(self._address, seconds)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return (
+                made
+                if self._tls is None
+                else self._tls.wrap_socket(made, server_hostname=self._address[0])
+            )
+        except BaseException:
+            made.close()
+            raise
+
+    def _isAlive(self, idle: socket.socket) -> bool:
+        """Nothing comes on an idle connection but its end. (With TLS, something of its own may, which is taken off.)"""
+        idle.setblocking(False)
+        try:
+            idle.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def write(self, frame: bytes, stallMs: float) -> None:
+        """
+        Hand a request to the kernel.
+
+        @param stallMs: how long the broker may take nothing.
+        @raise ConnectionError: the connection was lost, L{TimedOutError}, it took too long. The broker may have it or not.
+        """
+        sender = self._live()
+        try:
+            sender.settimeout(stallMs / 1000)
+            left = memoryview(frame)
+            while left:
+                left = left[sender.send(left[:SEND_SIZE]) :]
+        except TimeoutError as error:
+            self.drop()
+            raise TimedOutError(f"{self.name} took nothing for {stallMs:.0f} ms") from error
+        except OSError as error:
+            self.drop()
+            raise BrokerConnectionError(
+                f"the connection to {self.name} was lost: {error}"
+            ) from error
+        except BaseException:  # an interrupt leaves half a request behind
+            self.drop()
+            raise
+
+    def read(self, timeoutMs: float) -> bytes:
+        """
+        The answer's frame, without its size field.
+
+        @param timeoutMs: for all of it.
+        @raise ConnectionError: the connection was lost; L{TimedOutError}: it took too long; L{WireError}: it is none.
+        """
+        receiver = self._live()
+        deadlineMs = self.nowMs() + timeoutMs
+        decoder = FrameDecoder(self._responseSizeMax)
+        try:
+            while True:
+                leftMs = deadlineMs - self.nowMs()
+                if leftMs <= 0:
+                    raise TimeoutError
+                receiver.settimeout(leftMs / 1000)
+                data = receiver.recv(RECEIVE_SIZE)
+                if not data:
+                    raise BrokerConnectionError(
+                        f"{self.name} closed the connection, which is also how a broker refuses a request"
+                    )
+                decoder.feed(data)
+                body = decoder.take()
+                if body is not None:
+                    break
+            if decoder.heldSize:
+                raise WireError(f"{self.name} sent {decoder.heldSize} bytes that nobody asked for")
+            return body
+        except TimeoutError as error:
+            self.drop()
+            raise TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms") from error
+        except OSError as error:
+            self.drop()
+            raise BrokerConnectionError(
+                f"the connection to {self.name} was lost: {error}"
+            ) from error
+        except BaseException:
+            self.drop()
+            raise
+
+    def _live(self) -> socket.socket:
+        if self._socket is None:
+            raise BrokerConnectionError(f"not connected to {self.name}")
+        return self._socket
+
+    def close(self, closeMs: float = CLOSE_MS) -> None:
+        """
+        End our side, wait for the broker to end its own, close. A broker reads to the end before it does.
+
+        @param closeMs: how long that may take.
+        @raise ConnectionError: it did not come to that; what the broker has taken is unknown.
+        """
+        if self._socket is None:
+            return
+        closing, deadlineMs = self._socket, self.nowMs() + closeMs
+        try:
+            if isinstance(closing, ssl.SSLSocket):
+                closing.settimeout(max(closeMs, 1) / 1000)
+                closing.unwrap()  # says that we are done, and waits for the broker to say the same
+                return
+            closing.shutdown(socket.SHUT_WR)
+            while True:
+                closing.settimeout(max(deadlineMs - self.nowMs(), 1) / 1000)
+                if not closing.recv(RECEIVE_SIZE):
+                    return
+        except TimeoutError as error:
+            raise TimedOutError(
+                f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; what the broker has taken is unknown"
+            ) from error
+        except OSError as error:
+            raise BrokerConnectionError(
+                f"the connection to {self.name} was lost while it was closed: {error}"
+            ) from error
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close, whatever is under way."""
+        dropped, self._socket = self._socket, None
+        if dropped is not None:
+            dropped.close()

@@ -1,0 +1,80 @@
+"""
+Log records as messages: what the log4j appender of 0.7 is, as a C{logging.Handler} (spec-0.7 producer §8).
+
+    producer = SyncProducer("log1", 9092)
+    logging.getLogger().addHandler(LogAppender(producer, "app-log"))
+
+As in 0.7 a record is sent at once, by the thread that logs it. What must be true: logging never raises into the application, never logs about
+itself, and a broker that is away does not make each record wait for a connection: after a failure records are left out, and counted, for a
+while. Whoever cannot afford to wait for a socket at all puts C{logging.handlers.QueueHandler} before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pylogbroker.errors import BrokerConnectionError, ConfigurationError
+from pylogbroker.syncclient.connection import monotonic
+from pylogbroker.syncclient.syncproducer import SyncProducer
+from pylogbroker.types import RANDOM_PARTITION
+
+RETRY_MS = 10_000
+
+
+class LogAppender(logging.Handler):
+    """
+    Sends each record as a message: formatted, UTF-8.
+
+    @ivar leftOutCount: records that were not sent.
+    """
+
+    def __init__(
+        self,
+        producer: SyncProducer,
+        topic: str,
+        partition: int = RANDOM_PARTITION,
+        *,
+        retryMs: float = RETRY_MS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """
+        @param producer: which is the application's: it closes it.
+        @param partition: of the topic; by default the broker picks one.
+        @param retryMs: how long records are left out after one could not be sent.
+        @param clock: seconds.
+        @raise ConfigurationError: there is no topic.
+        """
+        if not topic:
+            raise ConfigurationError("a log appender needs a topic")
+        super().__init__()
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._retrySeconds = retryMs / 1000
+        self._clock = clock
+        self._sendAfter = float("-inf")
+        self._sending = threading.local()
+        self.leftOutCount = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by C{logging}, one thread at a time. A record that cannot be sent is reported as C{logging} does it (C{handleError}), never raised."""
+        if getattr(self._sending, "now", False):
+            return  # logged by what we call
+        if self._clock() < self._sendAfter:
+            self.leftOutCount += 1
+            return
+        self._sending.now = True
+        try:
+            payload = self.format(record).encode("utf-8", "backslashreplace")
+            self._producer.send(self._topic, self._partition, [payload])
+        except BrokerConnectionError:
+            self.leftOutCount += 1
+            self._sendAfter = self._clock() + self._retrySeconds
+            self.handleError(record)
+        except Exception:  # its arguments do not fit its text, or it is too large
+            self.leftOutCount += 1
+            self.handleError(record)
+        finally:
+            self._sending.now = False

@@ -1,0 +1,166 @@
+"""
+A schema registry's client, for threads and for Spark's workers.
+
+Ids are for ever, so what one stands for is asked once and remembered, within a limit; also which id a schema has in a subject. Nothing else is
+remembered. A question that nobody answered is asked again, of the next of the addresses if there are several: all of them are safe to repeat.
+"""
+
+from __future__ import annotations
+
+import ssl
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Lock
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pylogbroker.errors import BrokerConnectionError, ConfigurationError, describeError
+from pylogbroker.schemas.lru import LruCache
+from pylogbroker.schemas.rest import (
+    ANSWER_SIZE_MAX,
+    MEDIA_TYPE,
+    REMEMBERED_SIZE_MAX,
+    RegistryCall,
+    compatibilityCall,
+    findCall,
+    registerCall,
+    schemaCall,
+    subjectsCall,
+    versionCall,
+    versionsCall,
+)
+from pylogbroker.schemas.state import Registered
+from pylogbroker.syncclient.connection import TIMEOUT_MS
+
+T = TypeVar("T")
+
+SCHEMA_COUNT_MAX = 1_000
+
+
+class RegistryClient:
+    """
+    Asks a schema registry: ours, or another one with the same routes. Threads may share it.
+
+    All methods raise alike: L{pylogbroker.errors.BrokerConnectionError} when no address answers; L{pylogbroker.errors.WireError} when what answers is no registry;
+    L{pylogbroker.errors.RegistryError} when it says no, and L{pylogbroker.errors.UnknownSchemaError} when it has no such schema.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeoutMs: float = TIMEOUT_MS,
+        context: ssl.SSLContext | None = None,
+        schemaCountMax: int = SCHEMA_COUNT_MAX,
+    ) -> None:
+        """
+        @param url: C{http://HOST:PORT} or C{https://…}; several, with commas between, for registries that know the same.
+        @param timeoutMs: for connecting, and for each piece of an answer.
+        @param context: for C{https}: whom to trust, and own certificates; by default the system's.
+        @param schemaCountMax: how many schemas are remembered; no more than L{REMEMBERED_SIZE_MAX} either.
+        @raise ConfigurationError: C{url} is none.
+        """
+        self._bases = [_base(each.strip()) for each in url.split(",")]
+        self._timeoutSeconds = timeoutMs / 1000
+        self._context = context
+        self._texts: LruCache[int, str] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._lock = Lock()
+
+    def schema(self, schemaId: int) -> str:
+        """The text of a schema."""
+        with self._lock:
+            text = self._texts.get(schemaId)
+        if text is None:
+            text = self.ask(schemaCall(schemaId))
+            with self._lock:
+                self._texts.put(schemaId, text, len(text))
+        return text
+
+    def register(self, subject: str, text: str) -> int:
+        """The id of a schema, which becomes the subject's next version if it is none yet. Refused with code 409 if it may not follow those that are there."""
+        with self._lock:
+            schemaId = self._ids.get((subject, text))
+        if schemaId is None:
+            schemaId = self.ask(registerCall(subject, text))
+            with self._lock:
+                self._ids.put((subject, text), schemaId, len(text))
+        return schemaId
+
+    def find(self, subject: str, text: str) -> Registered:
+        """Id and version of a schema that ought to be registered."""
+        return self.ask(findCall(subject, text))
+
+    def version(self, subject: str, version: int | None = None) -> Registered:
+        """A version of a subject; by default the latest."""
+        return self.ask(versionCall(subject, version))
+
+    def versions(self, subject: str) -> list[int]:
+        """The versions of a subject."""
+        return self.ask(versionsCall(subject))
+
+    def subjects(self) -> list[str]:
+        """All subjects."""
+        return self.ask(subjectsCall())
+
+    def incompatibilities(self, subject: str, text: str) -> list[str]:
+        """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
+        return self.ask(compatibilityCall(subject, text))
+
+    def ask(self, call: RegistryCall[T]) -> T:
+        """Ask anything."""
+        problems = []
+        for host, port, isTls, prefix in self._bases:
+            try:
+                status, body = self._exchange(host, port, isTls, prefix, call)
+            except (OSError, HTTPException) as error:
+                problems.append(f"{host}:{port}: {describeError(error)}")
+                continue
+            if status in (502, 503, 504) and len(problems) + 1 < len(self._bases):
+                problems.append(f"{host}:{port}: HTTP {status}")
+                continue
+            return call.decode(status, body)
+        raise BrokerConnectionError(f"no registry answers: {'; '.join(problems)}")
+
+    def _exchange(
+        self, host: str, port: int, isTls: bool, prefix: str, call: RegistryCall[T]
+    ) -> tuple[int, bytes]:
+        """Over a connection of its own: what is asked is remembered, so there is little of it."""
+        if isTls:
+            connection: HTTPConnection = HTTPSConnection(
+                host, port, timeout=self._timeoutSeconds, context=self._context
+            )
+        else:
+            connection = HTTPConnection(host, port, timeout=self._timeoutSeconds)
+        try:
+            connection.request(
+                call.method,
+                prefix + call.path,
+                call.body,
+                {"Accept": MEDIA_TYPE, **({"Content-Type": MEDIA_TYPE} if call.body else {})},
+            )
+            response = connection.getresponse()
+            body = response.read(ANSWER_SIZE_MAX + 1)
+            if len(body) > ANSWER_SIZE_MAX:
+                raise HTTPException(f"an answer of more than {ANSWER_SIZE_MAX} bytes")
+            return response.status, body
+        finally:
+            connection.close()
+
+
+def _base(url: str) -> tuple[str, int, bool, str]:
+    """Host, port, whether TLS, and what stands before each path."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r} is no registry's address: {error}") from error
+    isTls = parts.scheme == "https"
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or parts.username
+    ):
+        raise ConfigurationError(f"{url!r} is no registry's address; http://HOST:PORT is one")
+    return parts.hostname, port or (443 if isTls else 80), isTls, parts.path.rstrip("/")

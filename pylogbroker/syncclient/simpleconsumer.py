@@ -1,0 +1,149 @@
+"""
+Reading from one broker, for threads; see L{pylogbroker.client.simpleconsumer}.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+from threading import Lock
+from types import TracebackType
+from typing import TypeVar
+
+from pylogbroker.errors import BrokerConnectionError, TimedOutError, WireError
+from pylogbroker.protocol.brokercalls import (
+    RESPONSE_SIZE_MAX,
+    BrokerCall,
+    FetchRange,
+    fetchCall,
+    multiFetchCall,
+    offsetsCall,
+)
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.syncclient.connection import (
+    CONNECT_TIMEOUT_MS,
+    TIMEOUT_MS,
+    BrokerSocket,
+    monotonic,
+    sleep,
+)
+
+T = TypeVar("T")
+
+
+class SimpleConsumer:
+    """
+    The low-level consumer of one broker. It connects when it is first asked. One call at a time; other threads wait.
+
+    When the connection is lost under a call, the call is repeated once over a new one, which is safe since it only reads. All calls
+    raise alike: L{pylogbroker.errors.TimedOutError} after C{timeoutMs} (the connection is then dropped), L{pylogbroker.errors.BrokerConnectionError} when
+    there is no connection to be had or it was lost twice, L{pylogbroker.errors.WireError} when the answer is none.
+
+    A context manager: leaving it closes the connection.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        timeoutMs: float = TIMEOUT_MS,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        responseSizeMax: int = RESPONSE_SIZE_MAX,
+        random: Callable[[], float] | None = None,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        """
+        @param tls: how to speak TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
+        @param timeoutMs: for a call, connecting and the second try included.
+        @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
+        @param responseSizeMax: bytes of an answer; bounds what may be fetched at a time.
+        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by default the system's.
+        @param clock: seconds.
+        @param pause: waits so many seconds.
+        """
+        self._socket = BrokerSocket(
+            host,
+            port,
+            tls,
+            connectTimeoutMs=connectTimeoutMs,
+            responseSizeMax=responseSizeMax,
+            random=random,
+            clock=clock,
+            pause=pause,
+        )
+        self._timeoutMs = timeoutMs
+        self._responseSizeMax = responseSizeMax
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<SimpleConsumer of {self._socket.name}>"
+
+    def __enter__(self) -> SimpleConsumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> MessageSet:
+        """
+        What the log holds from an offset on; see L{pylogbroker.client.simpleconsumer.SimpleConsumer.fetch}.
+
+        @return: the set; when the broker answered with an error code, too. That is then its C{error}, and is raised when the set is iterated.
+        @raise ValueError: C{sizeMax} is negative, or more than is accepted.
+        """
+        return self._ask(fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax))
+
+    def multifetch(self, fetches: Iterable[FetchRange]) -> list[MessageSet]:
+        """
+        Several fetches in one request.
+
+        @param fetches: of (topic, partition, offset, sizeMax); at most 32,767.
+        @return: a set for each, in the same order, each with its own C{error}.
+        @raise ValueError: a C{sizeMax} is negative, or together they are more than is accepted, or there are too many.
+        """
+        return self._ask(multiFetchCall(fetches, self._responseSizeMax))
+
+    def getOffsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> list[int]:
+        """
+        Offsets from which can be read, by time; see L{pylogbroker.client.simpleconsumer.SimpleConsumer.getOffsetsBefore}.
+
+        @raise ValueError: C{countMax} is negative.
+        """
+        return self._ask(offsetsCall(topic, partition, time, countMax))
+
+    def _ask(self, call: BrokerCall[T]) -> T:
+        with self._lock:
+            deadlineMs = self._socket.nowMs() + self._timeoutMs
+            self._connect(deadlineMs)
+            try:
+                body = self._exchange(call, deadlineMs)
+            except TimedOutError:
+                raise
+            except BrokerConnectionError:
+                self._connect(deadlineMs)
+                body = self._exchange(call, deadlineMs)
+            try:
+                return call.decode(body)
+            except WireError:
+                self._socket.drop()
+                raise
+
+    def _connect(self, deadlineMs: float) -> None:
+        self._socket.connect(deadlineMs - self._socket.nowMs())
+
+    def _exchange(self, call: BrokerCall[T], deadlineMs: float) -> bytes:
+        self._socket.write(call.frame, max(deadlineMs - self._socket.nowMs(), 1))
+        return self._socket.read(deadlineMs - self._socket.nowMs())
+
+    def close(self) -> None:
+        """Close the connection, after the call that is under way. The next call connects again, as with 0.7.2."""
+        with self._lock:
+            self._socket.drop()

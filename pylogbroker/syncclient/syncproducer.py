@@ -1,0 +1,271 @@
+"""
+Writing to one broker, for threads; see L{pylogbroker.client.syncproducer}, which says what a success means, and what it does not.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+from random import SystemRandom
+from threading import Lock
+from types import TracebackType
+from typing import overload
+
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    RemoteError,
+    WireError,
+    copyForReraise,
+)
+from pylogbroker.protocol.brokercalls import (
+    PAYLOAD_SIZE_MAX,
+    RESPONSE_SIZE_MAX,
+    BrokerCall,
+    Messages,
+    ProducePart,
+    checkedPartition,
+    destination,
+    multiProduceFrame,
+    offsetsCall,
+    produceFrame,
+)
+from pylogbroker.records.compression import NONE
+from pylogbroker.retry import (
+    RECONNECT_INTERVAL,
+    RECONNECT_TIME_INTERVAL_MS,
+    ReconnectPolicy,
+)
+from pylogbroker.syncclient.connection import (
+    CLOSE_MS,
+    CONNECT_TIMEOUT_MS,
+    TIMEOUT_MS,
+    BrokerSocket,
+    monotonic,
+    sleep,
+)
+from pylogbroker.types import LATEST
+
+
+class SyncProducer:
+    """
+    The low-level producer for one broker. It connects when it first has something to send; nothing is ever sent twice. One call at a time; other
+    threads wait.
+
+    A context manager: leaving it closes it, and raises what C{close} raises, unless something else is being raised.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        payloadSizeMax: int = PAYLOAD_SIZE_MAX,
+        timeoutMs: float = TIMEOUT_MS,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        closeMs: float = CLOSE_MS,
+        reconnectIntervalCount: int = RECONNECT_INTERVAL,
+        reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
+        random: Callable[[], float] | None = None,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        """
+        @param tls: how to speak TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
+        @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
+        @param timeoutMs: how long the broker may take nothing of what is sent, and how long a C{confirm} may take.
+        @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
+        @param closeMs: how long the answer to the last question may take, and then the end of the connection, when that is closed or replaced.
+        @param reconnectIntervalCount: requests after which the connection is closed, and the next call makes a new one.
+        @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
+        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @param clock: seconds.
+        @param pause: waits so many seconds.
+        """
+        random = SystemRandom().random if random is None else random
+        self._socket = BrokerSocket(
+            host,
+            port,
+            tls,
+            connectTimeoutMs=connectTimeoutMs,
+            responseSizeMax=RESPONSE_SIZE_MAX,
+            random=random,
+            clock=clock,
+            pause=pause,
+        )
+        self._rule = ReconnectPolicy(reconnectIntervalCount, reconnectTimeIntervalMs, random)
+        self._payloadSizeMax = payloadSizeMax
+        self._timeoutMs = timeoutMs
+        self._closeMs = closeMs
+        self._serial = 0  # of the connection that was used last
+        self._unprovenCount = 0  # of requests sent over it
+        self._question = ("", 0)  # about a partition to which was sent
+        self._doubt: BrokerConnectionError | None = None
+        self._refusal: ClosedError | None = None
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<SyncProducer for {self._socket.name}>"
+
+    def __enter__(self) -> SyncProducer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except BrokerConnectionError:
+            if error is None:
+                raise
+
+    @overload
+    def send(
+        self, topic: str, partition: int, messages: Messages, *, codec: int = NONE
+    ) -> None: ...
+
+    @overload
+    def send(self, topic: str, partition: Messages, /, *, codec: int = NONE) -> None: ...
+
+    def send(
+        self,
+        topic: str,
+        partition: int | Messages,
+        messages: Messages | None = None,
+        *,
+        codec: int = NONE,
+    ) -> None:
+        """
+        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition. Returns when the kernel
+        has the bytes. *There is no acknowledgement*; see C{confirm}.
+
+        @param messages: an encoded message set, or an iterable of payloads.
+        @param codec: to compress with; see L{pylogbroker.records.compression}.
+        @raise pylogbroker.errors.BrokerConnectionError: there is no connection to be had (nothing was sent), or it was lost (the broker may have it or
+            not; it is not tried again). L{pylogbroker.errors.TimedOutError}: the broker took nothing for C{timeoutMs}.
+        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
+        @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
+        """
+        part = destination(topic, partition, messages)
+        self._send(produceFrame(*part, codec, self._payloadSizeMax), part[:2])
+
+    def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> None:
+        """
+        Send several message sets in one request. The broker takes them in order, up to the first that it refuses.
+
+        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker pick.
+        @param codec: to compress each of them with.
+        @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
+        @raise ValueError: there are too many.
+        """
+        parts = list(parts)
+        self._send(
+            multiProduceFrame(parts, codec, self._payloadSizeMax), parts[-1][:2] if parts else None
+        )
+
+    def _send(self, frame: bytes, where: tuple[str, int] | None) -> None:
+        with self._lock:
+            self._connect()
+            if where is not None:  # what has no parts leaves nothing to prove
+                self._unprovenCount += 1
+                self._question = where
+            self._socket.write(frame, self._timeoutMs)
+            if self._rule.sent(self._socket.nowMs()):
+                self._end()
+
+    def _connect(self) -> None:
+        if self._refusal is not None:
+            raise copyForReraise(self._refusal)
+        self._socket.connect()
+        if self._socket.serial != self._serial:
+            self._serial = self._socket.serial
+            self._rule.connected(self._socket.nowMs())
+            self._leave(None)
+
+    def _leave(self, cause: Exception | None) -> None:
+        """The connection over which was sent is not there any more."""
+        if self._unprovenCount:
+            self._doubt = self._unknown(cause)
+            self._unprovenCount = 0
+
+    def _unknown(self, cause: Exception | None) -> BrokerConnectionError:
+        unknown = BrokerConnectionError(
+            f"whether {self._socket.name} took the last {self._unprovenCount} requests is unknown: {cause or 'the connection was lost'}"
+        )
+        unknown.__cause__ = cause
+        return unknown
+
+    def _end(self) -> None:
+        """Find out what there is to find out, and close."""
+        if self._unprovenCount and not self._socket.isConnected:
+            self._leave(None)
+        elif self._unprovenCount:
+            topic, partition = self._question
+            try:
+                self._prove(offsetsCall(topic, max(partition, 0), LATEST, 1), self._closeMs)
+            except RemoteError:
+                pass  # an answer, too, and it proves as much
+            except (BrokerConnectionError, WireError) as error:
+                self._leave(error)
+        try:
+            self._socket.close(self._closeMs)
+        except BrokerConnectionError:
+            pass  # what matters is what was proven before
+
+    def _prove(self, call: BrokerCall[list[int]], timeoutMs: float) -> int:
+        """Ask, behind all that was sent. Returns the offset, as far as that is wanted."""
+        self._socket.write(call.frame, timeoutMs)
+        try:
+            (offset,) = call.decode(self._socket.read(timeoutMs))
+        except RemoteError:
+            self._unprovenCount = 0
+            raise
+        except (WireError, ValueError) as error:
+            self._socket.drop()
+            raise WireError(
+                f"{self._socket.name} did not answer with an offset: {error}"
+            ) from error
+        self._unprovenCount = 0
+        return offset
+
+    def confirm(self, topic: str, partition: int) -> int:
+        """
+        Find out whether the broker is done with all that was sent before; see L{pylogbroker.client.syncproducer.SyncProducer.confirm}.
+
+        @param topic: any; the answer tells its offset. The proof is for all topics and partitions.
+        @param partition: one of the topic's. -1 is none.
+        @return: the partition's visible end.
+        @raise pylogbroker.errors.BrokerConnectionError: the connection was lost before the answer came, or before this call and after a send that was
+            not confirmed: whether the broker took those is then *unknown*. A time-out loses the connection, too.
+        @raise ValueError: C{partition} is negative.
+        """
+        call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
+        with self._lock:
+            self._connect()
+            doubt, self._doubt = self._doubt, None
+            if doubt is not None:
+                raise doubt
+            try:
+                return self._prove(call, self._timeoutMs)
+            except BrokerConnectionError as error:
+                if not self._unprovenCount:
+                    raise
+                unknown, self._unprovenCount = self._unknown(error), 0
+                raise unknown from error
+
+    def close(self) -> None:
+        """
+        Find out whether the broker is done with all that was sent, and close, after the call that is under way. No call is taken any more.
+
+        @raise pylogbroker.errors.BrokerConnectionError: there was no answer within C{closeMs}, or an earlier connection was lost with something on it that
+            was not confirmed: whether the broker took that is unknown.
+        """
+        with self._lock:
+            self._refusal = ClosedError(f"the producer for {self._socket.name} was closed")
+            self._end()
+            if self._doubt is not None:
+                raise copyForReraise(self._doubt)

@@ -1,0 +1,108 @@
+"""Tests for L{pylogbroker.config.connectionsettings}."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.config.auditsettings import AuditorSettings
+from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.connectionsettings import ACCESS_ROWS, PLAIN, AccessSettings
+from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
+from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
+from pylogbroker.errors import ConfigurationError
+
+TEMPLATE = "tls:{host}:{port}:trustRoots=/ca.d"
+
+
+class AccessSettingsTests(SynchronousTestCase):
+    """How to get at a cluster."""
+
+    def file(self, text: str) -> str:
+        path = self.mktemp()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_defaults(self) -> None:
+        """Without anything, no credentials and no TLS."""
+        self.assertEqual(AccessSettings.read(None, []), PLAIN)
+        self.assertEqual(
+            (PLAIN.zookeeperDigest, PLAIN.zookeeperAcl, PLAIN.brokerEndpoint), ("", "readable", "")
+        )
+
+    def test_file(self) -> None:
+        """Of a consumer's own file what is ours counts, and the rest means nothing; changes stand over it."""
+        path = self.file(
+            f"groupid=g\nzk.digest=me:secret\nzk.acl=private\nbroker.endpoint={TEMPLATE}\nno.such=key\n"
+        )
+        self.assertEqual(
+            AccessSettings.read(path, []), AccessSettings("me:secret", "private", TEMPLATE)
+        )
+        self.assertEqual(
+            AccessSettings.read(path, ["zk.acl=open", "zk.digest=you:other"]),
+            AccessSettings("you:other", "open", TEMPLATE),
+        )
+
+    def test_wrong(self) -> None:
+        """An unknown key in a change, a wrong value and a missing file are errors; a password is in none of them."""
+        for path, changes, part in (
+            (None, ["zk.digset=me:secret"], "zk.digest"),
+            (None, ["zk.acl=all"], "zk.acl=all"),
+            (None, ["zk.digest=secret"], "user:password"),
+            (None, ["broker.endpoint=tls:log1:9093"], "{host}"),
+            (self.mktemp(), [], "cannot read"),
+            (self.file("zk.digest=secret"), [], "user:password"),
+        ):
+            error = self.assertRaises(ConfigurationError, AccessSettings.read, path, changes)
+            self.assertIn(part, str(error))
+            if "zk.digset" not in str(changes):
+                self.assertNotIn("secret", str(error))
+        self.assertNotIn("secret", repr(AccessSettings.read(None, ["zk.digest=me:secret"])))
+
+    def test_shown(self) -> None:
+        """No settings show a password, wherever it came from."""
+        for settings in (
+            AccessSettings,
+            AuditorSettings,
+            BrokerSettings,
+            ConsumerSettings,
+            ProducerSettings,
+        ):
+            values: dict[str, Any] = {
+                each.name: "me:secret"
+                if each.name in ("zkDigest", "zookeeperDigest")
+                else each.name
+                for each in fields(settings)
+            }
+            self.assertIn("me:secret", values.values())
+            shown = repr(settings(**values))
+            self.assertNotIn("secret", shown)
+            self.assertIn("Acl='" if settings is not AuditorSettings else "listen", shown)
+
+    def test_properties(self) -> None:
+        """Producers and consumers read them back as they were, and describe them in the same words."""
+        access = AccessSettings("me:secret", "private", TEMPLATE)
+        complaints: list[str] = []
+        consumer = ConsumerSettings.fromProperties(
+            {**access.asProperties(), "groupid": "g"}, complaints.append
+        )
+        producer = ProducerSettings.fromProperties(
+            {**access.asProperties(), "zk.connect": "zk:1"}, complaints.append
+        )
+        self.assertEqual(
+            (consumer.zkDigest, consumer.zkAcl, consumer.brokerEndpoint),
+            ("me:secret", "private", TEMPLATE),
+        )
+        self.assertEqual(
+            (producer.zookeeperDigest, producer.zookeeperAcl, producer.brokerEndpoint),
+            ("me:secret", "private", TEMPLATE),
+        )
+        self.assertEqual(complaints, [])
+        for rows in (CONSUMER_ROWS, PRODUCER_ROWS):
+            sentences = {row.key: row.sentence for row in rows}
+            self.assertEqual(
+                [sentences[row.key] for row in ACCESS_ROWS], [row.sentence for row in ACCESS_ROWS]
+            )

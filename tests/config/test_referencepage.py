@@ -1,0 +1,47 @@
+"""Tests for L{pylogbroker.config.referencepage}."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
+from pylogbroker.config.brokersettings import BROKER_ROWS
+from pylogbroker.config.consumersettings import CONSUMER_ROWS
+from pylogbroker.config.producersettings import PRODUCER_ROWS
+from pylogbroker.config.referencepage import settingsPage
+from pylogbroker.config.registrysettings import REGISTRY_ROWS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class PageTests(SynchronousTestCase):
+    """The reference page C{docs/settings.md}."""
+
+    def test_page(self) -> None:
+        """It is what the tables say. (C{python -m pylogbroker.config > docs/settings.md} makes it anew.)"""
+        self.assertEqual(
+            (ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), settingsPage()
+        )
+        printed = subprocess.run(
+            [sys.executable, "-m", "pylogbroker.config"],
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        self.assertEqual(printed.stdout, settingsPage())
+
+    def test_everyKey(self) -> None:
+        """Every key of every role is in its part, once."""
+        parts = settingsPage().split("\n## ")[1:]
+        for part, rows in zip(
+            parts,
+            (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS, REGISTRY_ROWS),
+            strict=True,
+        ):
+            for row in rows:
+                self.assertEqual(part.count(f"\n| `{row.key}` |"), 1, row.key)

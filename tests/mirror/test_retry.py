@@ -1,0 +1,77 @@
+"""
+Tests for L{pylogbroker.mirror.retry}.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import NoBrokersError, PylogbrokerError
+from pylogbroker.mirror.retry import RETRY_FIRST_MS, RETRY_MAX_MS, RetryPolicy, retryForever
+
+
+class UntilDoneTests(SynchronousTestCase):
+    """Trying again."""
+
+    def test_untilItWorks(self) -> None:
+        """It is tried again, later and later, until it works; the log has a line for each reason, and one when it is over."""
+        clock = Clock()
+        outcomes: list[PylogbrokerError | None] = [
+            NoBrokersError("a"),
+            NoBrokersError("a"),
+            NoBrokersError("b"),
+            None,
+        ]
+
+        async def work() -> str:
+            outcome = outcomes.pop(0)
+            if outcome is not None:
+                raise outcome
+            return "done"
+
+        with capturedLogs() as events:
+            doing = Deferred.fromCoroutine(
+                retryForever(work, RetryPolicy(clock, lambda: 0.0, "the matter"))
+            )
+            self.assertEqual(len(outcomes), 3)
+            clock.advance(RETRY_FIRST_MS / 1000)
+            self.assertEqual(len(outcomes), 2)
+            clock.advance(RETRY_FIRST_MS / 1000)
+            self.assertEqual(len(outcomes), 2)
+            clock.pump([RETRY_MAX_MS / 1000] * 2)
+        self.assertEqual(self.successResultOf(doing), "done")
+        self.assertEqual([str(event["error"]) for event in events if "error" in event], ["a", "b"])
+        self.assertEqual(events[-1]["log_format"], "Over: {sentence}")
+
+    def test_atOnce(self) -> None:
+        """What works at once is not mentioned."""
+
+        async def work() -> int:
+            return 1
+
+        with capturedLogs() as events:
+            self.assertEqual(
+                self.successResultOf(
+                    Deferred.fromCoroutine(
+                        retryForever(work, RetryPolicy(Clock(), lambda: 0.0, "the matter"))
+                    )
+                ),
+                1,
+            )
+        self.assertEqual(events, [])
+
+    def test_bug(self) -> None:
+        """What nobody foresaw is not tried again."""
+
+        async def work() -> int:
+            raise ZeroDivisionError
+
+        self.failureResultOf(
+            Deferred.fromCoroutine(
+                retryForever(work, RetryPolicy(Clock(), lambda: 0.0, "the matter"))
+            ),
+            ZeroDivisionError,
+        )

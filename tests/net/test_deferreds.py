@@ -1,0 +1,101 @@
+"""Tests for L{pylogbroker.net.deferreds}."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.net.deferreds import Work, batched, gatherAll, gatherInBatches, gatherSettled
+
+
+class AllOfTests(SynchronousTestCase):
+    """Several things at once."""
+
+    def setUp(self) -> None:
+        self.waited: list[Deferred[int]] = [Deferred(), Deferred(), Deferred()]
+
+        async def each(index: int) -> int:
+            return await self.waited[index]
+
+        self.all = Deferred.fromCoroutine(gatherAll(each(index) for index in range(3)))
+
+    def test_results(self) -> None:
+        """All results, in the order of the works, whichever was done first."""
+        for index in (2, 0, 1):
+            self.assertNoResult(self.all)
+            self.waited[index].callback(index)
+        self.assertEqual(self.successResultOf(self.all), [0, 1, 2])
+
+    def test_nothing(self) -> None:
+        """Of no works no results."""
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(gatherAll([]))), [])
+        for waited in self.waited:
+            waited.callback(0)
+
+    def test_failure(self) -> None:
+        """The others are done to their ends before a failure is told, and the first in order is told."""
+        self.waited[1].errback(ZeroDivisionError())
+        self.waited[0].errback(KeyError())
+        self.assertNoResult(self.all)
+        self.waited[2].callback(2)
+        self.failureResultOf(self.all, KeyError)
+
+    def test_cancelled(self) -> None:
+        """Who waits no longer cancels all that is not done."""
+        self.waited[0].callback(0)
+        self.all.cancel()
+        self.failureResultOf(self.all, CancelledError)
+        self.assertTrue(self.waited[1].called and self.waited[2].called)
+
+
+class OutcomesTests(SynchronousTestCase):
+    """What came of each."""
+
+    def test_each(self) -> None:
+        """Results and failures, in order, of Deferreds as of coroutines; no failure is left unheard."""
+
+        async def work() -> int:
+            return 2
+
+        works: list[Work[int]] = [succeed(1), work(), fail(KeyError())]
+        first, second, third = self.successResultOf(Deferred.fromCoroutine(gatherSettled(works)))
+        self.assertEqual((first, second), (1, 2))
+        assert isinstance(third, Failure)
+        self.assertIs(third.type, KeyError)
+
+
+class InTurnsTests(SynchronousTestCase):
+    """Many, so many at a time."""
+
+    def setUp(self) -> None:
+        self.begun: dict[int, Deferred[int]] = {}
+
+    def begin(self, item: int) -> Deferred[int]:
+        self.begun[item] = Deferred()
+        return self.begun[item]
+
+    def test_turns(self) -> None:
+        """No more are begun than may be; all results come, in order."""
+        working = Deferred.fromCoroutine(gatherInBatches(self.begin, range(5), 2))
+        for some in ([0, 1], [2, 3], [4]):
+            self.assertEqual(list(self.begun), some)
+            waiting, self.begun = self.begun, {}
+            for item, waited in waiting.items():
+                waited.callback(10 * item)
+        self.assertEqual(self.successResultOf(working), [0, 10, 20, 30, 40])
+
+    def test_failure(self) -> None:
+        """Behind a failure nothing more is begun."""
+        working = Deferred.fromCoroutine(gatherInBatches(self.begin, range(5), 2))
+        self.begun[0].errback(KeyError())
+        self.begun[1].callback(1)
+        self.failureResultOf(working, KeyError)
+        self.assertEqual(len(self.begun), 2)
+
+    def test_slices(self) -> None:
+        """All items, and no empty list."""
+        self.assertEqual(
+            (list(batched(range(4), 2)), list(batched("abc", 2)), list(batched([], 2))),
+            ([[0, 1], [2, 3]], [["a", "b"], ["c"]], []),
+        )

@@ -1,0 +1,105 @@
+"""
+Tests for L{pylogbroker.net.listeners}. That certificates are checked is shown by connections, in L{tests.integration.test_security}.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from OpenSSL import SSL
+from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import MemoryReactor
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.net.listeners import clientName, isTlsFailure, serverEndpoint, tlsReason
+from tests.integration.certificates import Authority
+
+
+class EndpointTests(SynchronousTestCase):
+    """Strings that say where to listen."""
+
+    def setUp(self) -> None:
+        self.authority = Authority(self.mktemp())
+        self.key = self.authority.issue("broker")
+
+    def mode(self, endpoint: Any) -> int:
+        """What is asked of clients."""
+        connection: SSL.Connection = endpoint._sslContextFactory.serverConnectionForTLS(None)
+        return connection.get_context().get_verify_mode()
+
+    def test_twisteds(self) -> None:
+        """All strings but ours are Twisted's."""
+        self.assertIsInstance(serverEndpoint(MemoryReactor(), "tcp:0"), TCP4ServerEndpoint)
+        self.assertRaises(ValueError, serverEndpoint, MemoryReactor(), "tlsx:0")
+
+    def test_tls(self) -> None:
+        """Port, interface and backlog are what the string says; a colon can be quoted."""
+        endpoint: Any = serverEndpoint(
+            MemoryReactor(),
+            f"tls:9093:privateKey={self.key}:clientCAs={self.authority.ca}:interface=\\:\\:1:backlog=7",
+        )
+        self.assertIsInstance(endpoint, SSL4ServerEndpoint)
+        self.assertEqual((endpoint._port, endpoint._interface, endpoint._backlog), (9093, "::1", 7))
+        self.assertEqual(
+            self.mode(endpoint) & SSL.VERIFY_FAIL_IF_NO_PEER_CERT, SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+        )
+
+    def test_withoutClientCertificates(self) -> None:
+        """Without C{clientCAs} nobody is asked for a certificate; the broker's own may be in a file of its own, with a chain."""
+        endpoint: Any = serverEndpoint(
+            MemoryReactor(), f"tls:9093:privateKey={self.key}:certKey={self.key}"
+        )
+        self.assertEqual(self.mode(endpoint), SSL.VERIFY_NONE)
+
+    def test_wrong(self) -> None:
+        """What is wrong with a string, or with a file that it names, is said."""
+        other = self.authority.issue("another")
+        broken = os.path.join(self.authority.folder, "broken.pem")
+        with open(broken, "w") as file:
+            file.write("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        for description, reason in (
+            ("tls:", "no port"),
+            ("tls:x:privateKey=k", "no port"),
+            ("tls:65536:privateKey=k", "no port"),
+            ("tls:9093", "privateKey= is missing"),
+            ("tls:9093:nonsense", "'nonsense'"),
+            ("tls:9093:privatekey=x", "'privatekey=x'"),
+            (f"tls:9093:privateKey={self.key}:backlog=x", "backlog"),
+            ("tls:9093:privateKey=/nowhere", "/nowhere"),
+            (f"tls:9093:privateKey={self.key}:clientCAs=/nowhere", "/nowhere"),
+            (f"tls:9093:privateKey={self.authority.ca}", "TLS cannot be used"),
+            (
+                f"tls:9093:privateKey={self.key}:certKey={other}",
+                "TLS cannot be used|do not match|mismatch",
+            ),
+        ):
+            with self.assertRaisesRegex(ConfigurationError, reason):
+                serverEndpoint(MemoryReactor(), description)
+        with self.assertRaises(ConfigurationError):
+            serverEndpoint(MemoryReactor(), f"tls:9093:privateKey={self.key}:certKey={broken}")
+        empty = os.path.join(self.authority.folder, "empty.pem")
+        open(empty, "w").close()
+        with self.assertRaisesRegex(ConfigurationError, "no certificate"):
+            serverEndpoint(MemoryReactor(), f"tls:9093:privateKey={self.key}:certKey={empty}")
+
+
+class PeerTests(SynchronousTestCase):
+    """Who is at the other end."""
+
+    def test_noTls(self) -> None:
+        """A plain connection has no name."""
+        self.assertIs(clientName(object()), None)
+
+    def test_failures(self) -> None:
+        """What OpenSSL raises is told from other ends, in its own words."""
+        failure = Failure(
+            SSL.Error([("SSL routines", "", "certificate required"), ("x", "y", "z")])
+        )
+        self.assertTrue(isTlsFailure(failure))
+        self.assertEqual(tlsReason(failure), "certificate required, z")
+        self.assertEqual(tlsReason(Failure(SSL.Error())), "Error")
+        self.assertFalse(isTlsFailure(Failure(ConnectionDone())))

@@ -1,0 +1,182 @@
+"""Tests for L{pylogbroker.spark.partitiondiscovery}."""
+
+from __future__ import annotations
+
+from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperTimeoutException
+from pylogbroker.spark.options import Selection
+from pylogbroker.spark.partitiondiscovery import Cluster, findPlaces, isSelected
+from pylogbroker.syncclient.clustermetadata import IClusterMetadata
+from pylogbroker.types import BrokerPartition, PartitionId
+from tests.spark.sourcecase import HERE, SourceCase
+
+AWAY = BrokerPartition(1, 0)
+
+
+class Registry:
+    """
+    What a ZooKeeper says, which a test changes between two questions.
+
+    @ivar states: of C{held}, one for each question about a topic; the last one stays.
+    """
+
+    def __init__(self, *states: dict[str, list[BrokerPartition]] | Exception) -> None:
+        self.states = list(states)
+        self.isClosed = False
+
+    def _state(self) -> dict[str, list[BrokerPartition]]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+    def brokers(self) -> dict[int, BrokerAddress]:
+        """All that have a partition."""
+        return {
+            place.broker: BrokerAddress(place.broker, "h", 1)
+            for partitions in self._state().values()
+            for place in partitions
+        }
+
+    def topics(self) -> list[str]:
+        """All."""
+        return sorted(self.states[0]) if isinstance(self.states[0], dict) else []
+
+    def partitions(self, name: str) -> list[BrokerPartition]:
+        """As it is now."""
+        return self._state().get(name, [])
+
+    def close(self) -> None:
+        """It was closed."""
+        self.isClosed = True
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class FindPlacesTests(SourceCase):
+    """Which partitions are to be read."""
+
+    def test_isSelected(self) -> None:
+        """A partition is selected by its topic's name, by a pattern for the whole of it, or by itself."""
+        for selection, expected in (
+            (Selection(topics=("ab",)), [True, True, False]),
+            (Selection(pattern="a."), [True, True, False]),
+            (Selection(assigned={"ab": (HERE,)}), [True, False, False]),
+        ):
+            self.assertEqual(
+                [
+                    isSelected(selection, place)
+                    for place in (
+                        PartitionId("ab", HERE),
+                        PartitionId("ab", AWAY),
+                        PartitionId("abc", HERE),
+                    )
+                ],
+                expected,
+            )
+
+    def test_selections(self) -> None:
+        """Named topics, topics that match as a whole, or partitions that are given, whether somebody has them or not."""
+        view: IClusterMetadata = Registry({"a": [HERE], "ab": [HERE, AWAY], "b": [AWAY]})
+        self.assertEqual(findPlaces(view, Selection(topics=("b", "a"))), [("a", HERE), ("b", AWAY)])
+        self.assertEqual(
+            findPlaces(view, Selection(pattern="a.*")), [("a", HERE), ("ab", HERE), ("ab", AWAY)]
+        )
+        self.assertEqual(findPlaces(view, Selection(pattern="x")), [])
+        self.assertEqual(findPlaces(view, Selection(assigned={"x": (AWAY,)})), [("x", AWAY)])
+
+    def test_noSuchTopic(self) -> None:
+        """A topic that is named and that nobody has is an error."""
+        self.assertIn(
+            "topic x",
+            str(
+                self.assertRaises(
+                    NoBrokersError, findPlaces, Registry({}), Selection(topics=("x",))
+                )
+            ),
+        )
+
+
+class ClusterTests(SourceCase):
+    """Patience."""
+
+    def cluster(self, *states: dict[str, list[BrokerPartition]] | Exception) -> Cluster:
+        """With a registry."""
+        cluster = Cluster(self.options().cluster, self.patience())
+        cluster._view = Registry(*states)
+        return cluster
+
+    def test_expected(self) -> None:
+        """Partitions that should be there are looked for several times."""
+        cluster = self.cluster({"t": [HERE]}, {"t": [HERE]}, {"t": [HERE, AWAY]})
+        self.assertEqual(
+            cluster.places(Selection(topics=("t",)), [PartitionId("t", AWAY)]),
+            [("t", HERE), ("t", AWAY)],
+        )
+        self.assertEqual(self.pauses, [0.1, 0.2])
+
+    def test_expectedInVain(self) -> None:
+        """What is there in the end is the answer, and the caller sees what is missing."""
+        self.assertEqual(
+            self.cluster({"t": [HERE]}).places(Selection(topics=("t",)), [PartitionId("t", AWAY)]),
+            [("t", HERE)],
+        )
+        self.assertEqual(len(self.pauses), 2)
+
+    def test_noBrokerForAMoment(self) -> None:
+        """A topic that nobody has for a moment is found; one that nobody has is an error that says how often it was looked for."""
+        self.assertEqual(
+            self.cluster({}, {"t": [HERE]}).places(Selection(topics=("t",))), [("t", HERE)]
+        )
+        error = self.assertRaises(NoBrokersError, self.cluster({}).places, Selection(topics=("t",)))
+        self.assertIn("topic t (looked for 3 times)", str(error))
+
+    def test_zookeeperAway(self) -> None:
+        """A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error."""
+        cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
+        self.assertEqual(
+            [cluster.places(Selection(topics=("t",))) for _time in range(2)], [[("t", HERE)]] * 2
+        )
+        self.assertRaises(
+            ZookeeperTimeoutException,
+            self.cluster(ZookeeperTimeoutException("late")).places,
+            Selection(topics=("t",)),
+        )
+
+    def test_brokers(self) -> None:
+        """Brokers that should be there are looked for, and one that stays away is an error that says which there are."""
+        with self.cluster({"t": []}, {"t": [HERE, AWAY]}).brokers([1]) as brokers:
+            self.assertEqual(brokers.address(1).port, 1)
+        error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, [0, 7, 8])
+        self.assertEqual(
+            str(error), "there is no broker 7, though it was looked for 3 times; there are 0"
+        )
+
+    def test_addressesWithoutZookeeper(self) -> None:
+        """Without ZooKeeper brokers are where they were; one that was not there is no guess, but an error that says that ZooKeeper is away."""
+        cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
+        for _time in range(2):
+            with cluster.brokers([0]) as brokers:
+                self.assertEqual(brokers.address(0).port, 1)
+        self.assertRaises(ZookeeperTimeoutException, cluster.brokers, [0, 1])
+        self.assertRaises(
+            ZookeeperTimeoutException, self.cluster(ZookeeperTimeoutException("late")).brokers, [0]
+        )
+
+    def test_listedBrokerDown(self) -> None:
+        """A broker of a list that gives no answer is looked for again, and then is an error."""
+        self.broker.before = lambda request: False
+        with Cluster(self.options().cluster, self.patience()) as cluster:
+            self.assertRaises(BrokerConnectionError, cluster.places, Selection(topics=("clicks",)))
+        self.assertEqual(len(self.pauses), 2)
+
+    def test_closing(self) -> None:
+        """Leaving it closes the view."""
+        cluster = self.cluster({})
+        with cluster:
+            pass
+        self.assertTrue(cluster._view.isClosed)  # type: ignore[attr-defined]

@@ -1,0 +1,210 @@
+"""
+Short ways to do with a log what its owner does: begin, run, finish, all on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pylogbroker.errors import StorageError
+from pylogbroker.interfaces import IFileSystem, Slice
+from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.storage.events import LogEvent
+from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
+from pylogbroker.storage.partitionlog import PartitionLog
+from pylogbroker.storage.segment import Segment
+from pylogbroker.testing.powercut import PowerCutFileSystem
+
+START_MS = 1_300_000_000_000
+ROOT = "/srv/logs"
+
+
+class Clock:
+    """Milliseconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.nowMs = START_MS
+
+    def __call__(self) -> int:
+        return self.nowMs
+
+
+def entry(payload: bytes) -> bytes:
+    """A set of one message: 10 bytes and the payload."""
+    return encodeSet([payload])
+
+
+def run(job: Job) -> StorageError | None:
+    """What a worker does: run, and hand the error back."""
+    try:
+        job.run()
+    except StorageError as error:
+        return error
+    return None
+
+
+def flush(log: PartitionLog, nowMs: int = START_MS) -> bool:
+    """Whether there was something to flush."""
+    job = log.beginFlush()
+    if job is None:
+        return False
+    log.finishFlush(job, run(job), nowMs)
+    return True
+
+
+def roll(log: PartitionLog, nowMs: int = START_MS) -> bool:
+    """Whether a roll was begun."""
+    job = log.beginRoll()
+    if job is None:
+        return False
+    log.finishRoll(job, run(job), nowMs)
+    return True
+
+
+def put(log: PartitionLog, *sets: bytes, nowMs: int = START_MS) -> None:
+    """Append sets of one message each, rolling where it is due."""
+    for data in sets:
+        if log.rollDue(nowMs):
+            roll(log, nowMs)
+        log.append([data], len(data), 1)
+    log.write()
+
+
+def putFlushed(log: PartitionLog, *sets: bytes, nowMs: int = START_MS) -> None:
+    """The same, and visible."""
+    put(log, *sets, nowMs=nowMs)
+    flush(log, nowMs)
+
+
+def clean(log: PartitionLog, nowMs: int) -> int:
+    """Apply retention. How many segments went."""
+    segments = log.expired(nowMs)
+    if log.needsRoll(segments):
+        roll(log, nowMs)
+    return retire(log, segments, nowMs)
+
+
+def retire(log: PartitionLog, segments: Sequence[Segment], nowMs: int = START_MS) -> int:
+    """How many files were unlinked."""
+    job = log.beginDelete(segments, nowMs)
+    if job is None:
+        return 0
+    log.finishDelete(job, run(job))
+    return len(job.unlinked)
+
+
+def close(log: PartitionLog, nowMs: int = START_MS) -> None:
+    """Close in order."""
+    job = log.beginClose()
+    if job is not None:
+        log.finishClose(job, run(job), nowMs)
+
+
+def bytesOf(part: Slice) -> bytes:
+    """Read a slice as a transfer does, through the descriptor of its file."""
+    import os
+
+    if part.file is None:
+        return b""
+    if not part.file.pin():
+        part.file.openPinned()
+    try:
+        return os.pread(part.file.fileno(), part.size, part.position)
+    finally:
+        part.file.unpin()
+
+
+def readAll(log: PartitionLog, offset: int | None = None, sizeMax: int = 1 << 20) -> bytes:
+    """Everything visible, by successive reads."""
+    found = []
+    offset = log.startOffset if offset is None else offset
+    while part := bytesOf(log.read(offset, sizeMax)):
+        found.append(part)
+        offset += len(part)
+    return b"".join(found)
+
+
+class Site:
+    """
+    A log directory on the file system that forgets (or another), opened and opened again.
+
+    @ivar files: the file system.
+    @ivar reports: what the last opening had to say.
+    """
+
+    def __init__(self, files: IFileSystem | None = None, root: str = ROOT, **settings: Any) -> None:
+        self.clock = Clock()
+        self.files = PowerCutFileSystem(self.clock) if files is None else files
+        self.root = root
+        self.settings = LogSettings(**settings)
+        self.reports: list[LogEvent] = []
+        self.directory = self._new()
+
+    def _new(self) -> LogDirectory:
+        return LogDirectory(self.root, Kafka07Format(), self.files, self.settings, self.clock)
+
+    @property
+    def double(self) -> PowerCutFileSystem:
+        """The file system, known to be the double."""
+        assert isinstance(self.files, PowerCutFileSystem)
+        return self.files
+
+    def change(self, **settings: Any) -> None:
+        """Other settings from the next opening on."""
+        self.settings = replace(self.settings, **settings)
+
+    def open(self) -> LogDirectory:
+        """A new L{LogDirectory} on the same files."""
+        self.reports = []
+        self.directory = self._new()
+        self.directory.open(self.reports.append)
+        return self.directory
+
+    def create(self, topic: str = "t", partition: int = 0) -> PartitionLog:
+        """A new partition in the open directory."""
+        job = self.directory.beginCreate(topic, partition)
+        return self.directory.finishCreate(job, run(job))
+
+    def close(self) -> bool:
+        """Stop in order. Whether the mark was written."""
+        for log in self.directory.logs.values():
+            close(log, self.clock.nowMs)
+        marked = self.directory.writeCleanShutdownMarker()
+        self.directory.close()
+        return marked
+
+    def kill(self) -> None:
+        """As C{kill -9}."""
+        self.double.kill()
+
+    def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
+        """A partition that must be there."""
+        found = self.directory.get(topic, partition)
+        assert found is not None
+        return found
+
+    def path(self, name: str) -> str:
+        """Of something in the directory."""
+        return f"{self.root}/{name}"
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make a file, with its directory, as somebody's hand would; synced."""
+        path = self.path(name)
+        parent = path.rpartition("/")[0]
+        self.files.makeDirectories(parent)
+        file = self.files.open(path, create=True)
+        file.writeAt(0, [data])
+        file.sync()
+        file.close()
+
+    def content(self, name: str) -> bytes:
+        """Of a file in the directory."""
+        file = self.files.open(self.path(name), write=False)
+        try:
+            return file.readAt(0, file.size())
+        finally:
+            file.close()

@@ -1,0 +1,67 @@
+"""
+Tests of the list of segments.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.storage.descriptors import DescriptorCache
+from pylogbroker.storage.segment import Segment
+from pylogbroker.storage.segmentlist import SegmentList
+from pylogbroker.testing.powercut import PowerCutFileSystem
+
+CACHE = DescriptorCache(PowerCutFileSystem(), 1)
+
+
+def segment(baseOffset: int) -> Segment:
+    """One without a file."""
+    return Segment(baseOffset, CACHE.file(f"/{baseOffset}", writable=False), 0, 0)
+
+
+class SegmentListTests(SynchronousTestCase):
+    """spec-0.7 log-storage §7."""
+
+    def test_append(self) -> None:
+        """SegmentListTest.testAppend: an appended segment is last; a snapshot taken before does not have it."""
+        first, second = segment(0), segment(10)
+        found = SegmentList([first])
+        before = found.view
+        found.append(second)
+        self.assertEqual(found.view.segments, (first, second))
+        self.assertEqual(found.view.bases, (0, 10))
+        self.assertEqual(before.segments, (first,))
+
+    def test_truncateFront(self) -> None:
+        """SegmentListTest.testTrunc: the oldest are taken out and handed back; a snapshot taken before still has them."""
+        segments = tuple(segment(base) for base in (0, 10, 20))
+        found = SegmentList(segments)
+        before = found.view
+        self.assertEqual(found.dropOldest(2), segments[:2])
+        self.assertEqual(found.view.segments, segments[2:])
+        self.assertEqual(found.view.bases, (20,))
+        self.assertEqual(before.segments, segments)
+
+    def test_truncateBeyondTheLength(self) -> None:
+        """SegmentListTest.testTruncBeyondList: truncation beyond the length empties the list."""
+        segments = (segment(0), segment(10))
+        found = SegmentList(segments)
+        self.assertEqual(found.dropOldest(3), segments)
+        self.assertEqual(found.view.segments, ())
+
+    def test_findSegment(self) -> None:
+        """LogTest.testFindSegment: nothing in an empty list, nothing below the first; else the last segment that begins at or below the offset."""
+        self.assertEqual(SegmentList().view.indexOf(0), -1)
+        view = SegmentList([segment(10), segment(20), segment(35)]).view
+        self.assertEqual(
+            [view.indexOf(offset) for offset in (0, 9, 10, 19, 20, 34, 35, 1000)],
+            [-1, -1, 0, 0, 1, 1, 2, 2],
+        )
+
+    @given(st.sets(st.integers(0, 100), max_size=10), st.integers(-1, 101))
+    def test_searchAgreesWithLooking(self, bases: set[int], offset: int) -> None:
+        """The search finds what looking at each segment finds."""
+        view = SegmentList([segment(base) for base in sorted(bases)]).view
+        self.assertEqual(view.indexOf(offset), sum(base <= offset for base in bases) - 1)
