@@ -214,7 +214,7 @@ class RemoteError(PylogbrokerError):
 
 
 class RemoteUnknownError(RemoteError):
-    """The broker failed in a way that the protocol has no code for (code -1), or answered a code that nobody knows."""
+    """The broker refused the request (code -1): it does not let this client use the topic, or it failed. Its log says which."""
 
     code = -1
 
@@ -263,8 +263,11 @@ def errorForCode(code: int, where: str = "") -> RemoteError:
     @param code: any code but 0.
     @param where: what was asked for, for the text.
     """
-    cls = ERRORS_BY_CODE.get(code, RemoteUnknownError)
-    return cls(f"{cls.__doc__ or ''}{' ' + where if where else ''}", code)
+    cls = ERRORS_BY_CODE.get(code)
+    text = (cls.__doc__ if cls is not None else None) or (
+        f"The broker answered with error code {code}, which the protocol does not define."
+    )
+    return (cls or RemoteUnknownError)(f"{text}{' ' + where if where else ''}", code)
 
 
 # -- the way to a broker ----------------------------------------------------------------------------------------------

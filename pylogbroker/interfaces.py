@@ -316,8 +316,8 @@ class IZookeeper(Protocol):
 
     def close(self) -> Any: ...
 
-    def create(self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0) -> Any:
-        """Fires with the path (which a sequence number makes longer)."""
+    def create(self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0) -> Any:
+        """Fires with the path (which a sequence number makes longer). C{data} of L{None} is ZooKeeper's null."""
         ...
 
     def get(self, path: str) -> Any:

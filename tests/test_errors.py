@@ -148,6 +148,7 @@ class CodeTests(SynchronousTestCase):
         for code in (5, 100, -2, -32768):
             error = errorForCode(code)
             self.assertEqual((type(error), error.code), (RemoteUnknownError, code))
+            self.assertIn(f"error code {code}, which the protocol does not define", str(error))
 
     def test_text(self) -> None:
         """The text says what the code means, and what was asked for."""
@@ -158,6 +159,12 @@ class CodeTests(SynchronousTestCase):
         self.assertEqual(
             str(errorForCode(3)), "The partition number is not one of the topic's (code 3)."
         )
+
+    def test_refused(self) -> None:
+        """The text of code -1 names both reasons that a broker may have, and the place that says which."""
+        text = str(errorForCode(-1, "(t-0 at 5)"))
+        for part in ("refused", "does not let this client use the topic", "log", "(t-0 at 5)"):
+            self.assertIn(part, text)
 
     def test_remoteError(self) -> None:
         """A remote error without words says what its class says; with words, those; its code can be given."""

@@ -19,6 +19,9 @@ A connection that ends from the other side takes along what was written last and
 request does just that. So it is a warning in the log, one a broker and while, if something was written without an answer within L{DOUBT_MS} before. (That is a
 rule on time since the end of an idle connection looks the same, when a broker stops or thinks that it has waited long enough, and should worry nobody.)
 
+A caller that waits is silent otherwise, so the first failed attempt of an outage is a warning in the log, and so is an attempt that takes longer than
+L{REPORT_AFTER_MS}.
+
 Requests that only read can be asked twice, and L{BrokerClient.ask} does so once after a lost connection (spec-0.7 consumer §1).
 """
 
@@ -65,6 +68,9 @@ DOUBT_MS = 60_000
 How long after a request without an answer the end of its connection may mean that it is lost. Mostly that comes at once; but a broker may be at it for as long
 as an answer may take, which is half of this, and what it reads not at all is cut off after as long.
 """
+
+REPORT_AFTER_MS = 2_000
+"""An attempt to connect that takes longer is reported in the log."""
 
 CALLER_COUNT_MAX = 10_000
 
@@ -181,6 +187,8 @@ class BrokerClient:
         self._madeAtMs = 0.0
         self._attempt: Deferred[Any] | None = None
         self._timer = Timer(reactor)
+        self._reportTimer = Timer(reactor)
+        self._isReported = False  # the outage, in the log
         self._quietLog = RateLimitedLogger(reactor, log)
         self._refusal: PylogbrokerError | None = None
         self._way = _brokerWay(self)
@@ -320,6 +328,10 @@ class BrokerClient:
         def late(_result: object, _seconds: float) -> None:
             raise TimedOutError(f"no connection to {self.name} within {timeoutMs:.0f} ms")
 
+        if not self._isReported and timeoutMs > REPORT_AFTER_MS:
+            self._reportTimer.start(
+                REPORT_AFTER_MS, self._report, f"no answer within {REPORT_AFTER_MS / 1000:g} s"
+            )
         attempt.addTimeout(timeoutMs / 1000, self._clock, late)
         attempt.addCallbacks(self._attemptMade, self._attemptFailed, errbackArgs=(attempt,))
 
@@ -328,7 +340,18 @@ class BrokerClient:
             self._clock, self.name, limits=self._limits, onEnd=self._connectionEnded
         )
 
+    def _report(self, error: object) -> None:
+        """Callers wait, and go on waiting: say so, once an outage."""
+        self._reportTimer.stop()
+        if not self._isReported:
+            self._isReported = True
+            self._quietLog.warn(
+                "No connection to {name} yet, trying again: {error}", name=self.name, error=error
+            )
+
     def _attemptMade(self, connection: ClientConnection) -> None:
+        self._reportTimer.stop()
+        self._isReported = False
         self._attempt = self._lastError = None
         self._connection = connection
         self._madeAtMs = self._nowMs()
@@ -337,6 +360,7 @@ class BrokerClient:
     def _attemptFailed(self, reason: Failure, attempt: Deferred[Any]) -> None:
         if attempt is not self._attempt:  # nobody wanted it any more
             return
+        self._reportTimer.stop()
         self._attempt = None
         self._lastError = error = self._connectError(reason)
         self._ripeAtMs = self._nowMs() + self._backoff.failed()
@@ -345,6 +369,7 @@ class BrokerClient:
             [caller for caller in self._callers if caller.deadlineMs < self._ripeAtMs], error
         )
         if self._callers:
+            self._report(error)
             self._pursue()
 
     def _connectError(self, reason: Failure) -> PylogbrokerError:
@@ -358,6 +383,7 @@ class BrokerClient:
     def _giveUp(self) -> None:
         """Stop what is being tried."""
         self._timer.stop()
+        self._reportTimer.stop()
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.cancel()

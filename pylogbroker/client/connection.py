@@ -201,6 +201,7 @@ class ClientConnection(Protocol):
         )  # written without an answer to come, while the transport has not let them go
         self._inFlight: deque[_Exchange] = deque()  # written, answer to come
         self._isFlowing = True
+        self._isTls = False
         self._stallTimer = Timer(clock)
         self._abandonedTimer = Timer(clock)
         self._closeTimer = Timer(clock)
@@ -367,6 +368,7 @@ class ClientConnection(Protocol):
         if ITCPTransport.providedBy(transport) and not IUNIXTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
             transport.setTcpKeepAlive(True)
+        self._isTls = ISSLTransport.providedBy(transport)
         self._sizeBuffers(getattr(transport, "socket", None))
         transport.registerProducer(self, True)
         self._life.made()
@@ -407,9 +409,20 @@ class ClientConnection(Protocol):
         self._watchStall()
 
     def resumeProducing(self) -> None:
-        """Twisted's: the transport has let go of all it had."""
+        """
+        Twisted's: the transport has let go of all it had.
+
+        A broker that refuses a request over TLS says that it closes while we still write. Twisted then waits until its buffer is empty, calls this method, and
+        would wait for ever, since a registered producer could still write. Registering anew ends that: a TLS connection that is over stops the producer.
+        """
         self._isFlowing = True
+        if self._isTls:
+            transport: Any = self.transport
+            transport.unregisterProducer()
+            transport.registerProducer(self, True)
         self._watchStall()
+        if not self._isFlowing:
+            return
         leaving, self._leaving = self._leaving, deque()
         for exchange in leaving:
             exchange.settle()

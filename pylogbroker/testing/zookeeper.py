@@ -36,7 +36,7 @@ FIRST_SESSION = 0x1000
 class _Node:
     """One node of the tree."""
 
-    def __init__(self, data: bytes, owner: int, zxid: int) -> None:
+    def __init__(self, data: bytes | None, owner: int, zxid: int) -> None:
         self.data = data
         self.owner = owner
         self.czxid = self.mzxid = zxid
@@ -77,9 +77,9 @@ class FakeZookeeper:
         """A client, not connected yet."""
         return ZookeeperDoubleClient(self, session_timeout, chroot)
 
-    def tree(self, path: str = "") -> dict[str, tuple[bytes, int]]:
+    def tree(self, path: str = "") -> dict[str, tuple[Any, int]]:
         """All nodes by path: data, and the session that they go with (0 for a persistent one)."""
-        found: dict[str, tuple[bytes, int]] = {}
+        found: dict[str, tuple[Any, int]] = {}
         node = self._node(path or "/")
         for name, child in sorted(node.children.items()):
             found[f"{path}/{name}"] = child.data, child.owner
@@ -175,7 +175,7 @@ class FakeZookeeper:
         parent, _, name = path.rpartition("/")
         return self._node(parent or "/"), parent or "/", name
 
-    def create(self, path: str, data: bytes, flags: int, session: int) -> str:
+    def create(self, path: str, data: bytes | None, flags: int, session: int) -> str:
         parent, parentPath, name = self._parent(path)
         if parent.owner:
             raise NoChildrenForEphemeralsException(f"{path}: the parent is ephemeral")
@@ -192,7 +192,7 @@ class FakeZookeeper:
         self._notify("children", parentPath, "child")
         return made
 
-    def get(self, path: str) -> tuple[bytes, Stat]:
+    def get(self, path: str) -> tuple[bytes | None, Stat]:
         node = self._node(path)
         return node.data, node.stat()
 
@@ -428,7 +428,7 @@ class ZookeeperDoubleClient:
         return (self._chroot + path).rstrip("/") or "/"
 
     def create(
-        self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0
+        self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
     ) -> Deferred[str]:
         """Fires with the path."""
         made = self._ask(

@@ -1,12 +1,18 @@
 """
-How kazoo's threads hand over to the reactor's.
+The handler that connects kazoo's threads to the reactor's.
 
-kazoo calls back on threads of its own, out of two queues: answers and watches. L{ReactorQueue} stands in their place; it has no thread, and what is put
-into it runs on the reactor's. So completions and watches run where all our code runs, in the order in which kazoo gave them.
+kazoo calls back from threads of its own, out of two queues: answers and watches. L{ReactorQueue}
+takes their place and hands each callback to the reactor, in kazoo's order.
+
+kazoo does not tell which session time-out the server has granted. A handler creates kazoo's
+sockets, so L{NegotiatingSocket} reads it from the first frame that a server sends
+(C{ConnectResponse}: int32 size, int32 protocol version, int32 time-out in milliseconds). The
+contract suite of clients checks it on a real server.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +20,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 
 class ReactorQueue:
-    """The end of a queue that kazoo puts callbacks into."""
+    """A queue for kazoo's callbacks that runs each on the reactor's thread."""
 
     def __init__(self, callFromThread: Callable[..., object]) -> None:
         self._callFromThread = callFromThread
@@ -23,21 +29,58 @@ class ReactorQueue:
         self._callFromThread(callback)
 
 
-class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
-    """What kazoo calls a handler, without threads for callbacks."""
+_HEAD = struct.Struct(">iii")
 
-    def __init__(self, callFromThread: Callable[..., object]) -> None:
+
+class NegotiatingSocket:
+    """A socket to a ZooKeeper server that reports the granted session time-out."""
+
+    def __init__(self, inner: Any, granted: Callable[[int], object]) -> None:
+        """
+        @param granted: called once, on the reading thread, with milliseconds; 0 or less means that
+            the session has expired.
+        """
+        self._inner = inner
+        self._granted = granted
+        self._head: bytes | None = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._inner.recv(size)
+        if self._head is not None:
+            self._head += data
+            if len(self._head) >= _HEAD.size:
+                _size, _version, timeoutMs = _HEAD.unpack_from(self._head)
+                self._head = None
+                self._granted(timeoutMs)
+        return data
+
+
+class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
+    """kazoo's handler without threads for callbacks."""
+
+    def __init__(
+        self, callFromThread: Callable[..., object], granted: Callable[[int], object]
+    ) -> None:
         """
         @param callFromThread: the reactor's.
+        @param granted: called on kazoo's thread with the granted time-out, in milliseconds, before
+            kazoo reports the connection.
         """
         super().__init__()
+        self._granted = granted
         self.callback_queue: Any = ReactorQueue(callFromThread)
         self.completion_queue: Any = ReactorQueue(callFromThread)
 
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return NegotiatingSocket(super().create_connection(*args, **kwargs), self._granted)
+
     def start(self) -> None:
-        """There are no threads to start."""
+        """Start nothing: there are no threads."""
         self._running = True
 
     def stop(self) -> None:
-        """And none to stop."""
+        """Stop nothing."""
         self._running = False

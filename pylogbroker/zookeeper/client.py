@@ -1,38 +1,43 @@
 """
-A client of ZooKeeper for Twisted, over kazoo, with the names of txzookeeper.
+The ZooKeeper client: Deferreds over kazoo, with the calls of txzookeeper.
 
-txzookeeper does not run on Python 3. What an application that was written for it keeps are the calls that it makes: their names, their arguments, the two
-Deferreds of a watch, the flags. What it changes beside its import:
+txzookeeper does not run on Python 3. Applications written for it keep its calls: names, arguments,
+the two Deferreds of a watch, flags. They change their import and this:
 
-  - The client is made with a reactor, before the servers; C{connect} takes a time alone, in milliseconds. (txzookeeper took the global reactor, and could be
-    told the servers, and a time in seconds, with C{connect}.) C{close} cannot be forced.
-  - Data are bytes, and C{set} is given them. A stat is asked by attribute, C{stat.version} and not C{stat["version"]}, and has no times. So is an event:
-    C{event.kind} is txzookeeper's C{type_name}. C{delete} and C{sync} fire with L{None}.
-  - Errors come from L{pylogbroker.errors}, under the names that they had in the module C{zookeeper}.
-  - The session callback is given a L{SessionEvent}, without the client. Requests wait for a connection, where txzookeeper's failed with
-    C{NotConnectedException}, and fail with L{ZookeeperTimeoutException} when none comes.
-  - Access control lists are kazoo's. C{get_acl}, C{set_acl}, C{set_connection_watcher}, C{set_connection_error_callback}, C{set_deterministic_order},
-    C{client_id}, C{handle}, C{state} and C{unrecoverable} are not there.
+  - The client takes a reactor before the servers. C{connect} takes only a time, in milliseconds.
+    C{close} cannot be forced.
+  - Data are bytes. The fields of a stat are attributes, C{stat.version} instead of
+    C{stat["version"]}, without times. So are those of an event, whose C{kind} is txzookeeper's
+    C{type_name}. C{delete} and C{sync} fire with L{None}.
+  - Errors come from L{pylogbroker.errors}, with the names that they had in the module C{zookeeper}.
+  - The session callback takes a L{SessionEvent}, without the client. Requests wait for a
+    connection, where txzookeeper's failed with C{NotConnectedException}; they fail with
+    L{ZookeeperTimeoutException}.
+  - Access control lists are kazoo's. C{get_acl}, C{set_acl}, C{set_connection_watcher},
+    C{set_connection_error_callback}, C{set_deterministic_order}, C{client_id}, C{handle}, C{state}
+    and C{unrecoverable} do not exist.
 
-To hide that behind a class that looks the same was rejected: it would need a global reactor, and text in the place of bytes.
+What must be true, whatever kazoo does:
 
-What is under it is another matter: kazoo has threads, opens a new session by itself when one is lost, drops watches with every connection, and may keep a
-request for as long as it has no connection. Here all callbacks come on the reactor's thread (L{pylogbroker.zookeeper.callbacks}), every request has its time,
-watches survive (L{pylogbroker.zookeeper.watch}), and the end of a session is told to every listener exactly once: when kazoo says so, and also when a new
-session turns up without that.
+  - Callbacks run on the reactor's thread (L{pylogbroker.zookeeper.callbacks}).
+  - Every request has a time-out. kazoo takes requests through a socket pair, which blocks its
+    caller when some 270 wait in it. It also sends requests whose time is over when the connection
+    is back, and would create a node for a caller that has given up. So kazoo gets
+    L{IN_FLIGHT_COUNT_MAX} requests at most, and only while it is connected; the others wait here,
+    in order. A request whose time runs out here is never sent.
+  - Watches survive a lost connection (L{pylogbroker.zookeeper.watch}); kazoo drops them.
+  - Every listener hears of the end of a session exactly once: when kazoo reports it, or when a new
+    session appears without a report.
+  - Ephemeral nodes do not outlive their application. kazoo's own thread sends heartbeats even while
+    the reactor hangs, so L{pylogbroker.zookeeper.watchdog} ends the session then.
 
-kazoo takes requests by way of a socket pair, which blocks its caller when some hundreds wait in it, and it keeps those whose time is over and sends them
-when the connection is back: a node would be created for somebody who has given up long ago. So kazoo is given a limited number of
-requests, and only while it is connected; the others wait here, in order, and those whose time runs out are never sent.
-
-Ephemeral nodes must not outlive the application that they speak for. kazoo's heartbeats run on its own thread, so they would, if the
-reactor hung; L{pylogbroker.zookeeper.watchdog} ends the session then.
+Rejected: a class that looks exactly like txzookeeper's. It needs a global reactor, and text in
+place of bytes.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -86,7 +91,9 @@ KINDS = {
     EventType.CHANGED: "changed",
     EventType.CHILD: "child",
 }
-"""Of watch events. kazoo has one more, C{NONE}, which a watch gets that went with its connection."""
+"""
+Kinds of watch events. kazoo's C{NONE}, for a watch lost with its connection, is missing on purpose.
+"""
 
 READABLE, PRIVATE, OPEN = "readable", "private", "open"
 ACLS = {
@@ -94,23 +101,27 @@ ACLS = {
     PRIVATE: CREATOR_ALL_ACL,
     OPEN: OPEN_ACL_UNSAFE,
 }
-"""What C{zk.acl} means (L{pylogbroker.config.brokersettings})."""
+"""The values of C{zk.acl} (L{pylogbroker.config.brokersettings})."""
 
 SESSION_TIMEOUT_MS = 6_000
 IN_FLIGHT_COUNT_MAX = 100
-"""How many requests kazoo has at a time; its socket pair blocks at some 270."""
+"""Requests that kazoo holds at a time."""
 
 WAITING_COUNT_MAX = 50_000
-"""How many more may wait here; one more is refused."""
+"""Requests that wait here; a further one is refused."""
 
 HANG_FACTOR = 3
-"""Session time-outs for which the reactor may give no sign of life."""
+"""Session time-outs that the reactor may hang before its session is ended."""
+
+REPORT_AFTER_MS = 2_000
+"""A caller that waits longer for a connection sees a warning in the log."""
 
 RETRY_DELAY_MAX = 2.0  # seconds between attempts to connect, at the most
 SESSION_PARTS = 6
-"""So many attempts to connect there are within a session's time at least: a server that comes back gives its sessions no more than that to be found."""
-
-_NEGOTIATED = re.compile(r"negotiated session timeout: (\d+)")
+"""
+Attempts to connect within one session time-out, at least: a returning server keeps its sessions no
+longer.
+"""
 
 
 def _stat(stat: Any) -> Stat:
@@ -121,7 +132,7 @@ def _stat(stat: Any) -> Stat:
 
 class _Request(NamedTuple):
     """
-    What kazoo is to be asked.
+    A request for kazoo.
 
     @ivar begin: calls one of kazoo's C{…_async}.
     """
@@ -134,32 +145,27 @@ class _Request(NamedTuple):
 
 class _KazooLogCapture(logging.Handler):
     """
-    kazoo's own log. What matters comes as an event, but for two things.
+    Keeps the last warning of kazoo's log, to quote it when no connection comes about. Nothing is
+    parsed.
 
-    @ivar warning: the last, for those who wait for a connection.
-    @ivar sessionTimeoutMs: what the server has answered to the time-out that it was asked for; 0 before. kazoo tells it nowhere else.
+    @ivar warning: its text; empty before the first.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.warning = ""
-        self.sessionTimeoutMs = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
             self.warning = record.getMessage()
-        elif str(record.msg).startswith("Session created") and (
-            found := _NEGOTIATED.search(record.getMessage())
-        ):
-            self.sessionTimeoutMs = int(found[1])
 
 
 class ZookeeperClient:
     """
-    See L{pylogbroker.interfaces.IZookeeper}, which this provides.
+    A client that provides L{pylogbroker.interfaces.IZookeeper}.
 
     @ivar servers: C{host:port[,host:port…][/chroot]}.
-    @ivar session_id: of the current session; 0 while there is none.
+    @ivar session_id: of the current session; 0 without one.
     @ivar connected: whether requests can be answered now.
     """
 
@@ -176,11 +182,12 @@ class ZookeeperClient:
         acl: str = READABLE,
     ) -> None:
         """
-        @param servers: as of the C{zk.connect} property.
+        @param servers: the C{zk.connect} property.
         @param session_timeout: milliseconds; the server has limits of its own.
         @param requestTimeoutMs: of each request; by default twice the session's.
         @param digest: C{user:password}, given with every connection; empty for none.
-        @param acl: with C{digest}, who but this user may use the nodes that are created: L{READABLE}, L{PRIVATE} or L{OPEN}.
+        @param acl: with C{digest}, who else may use the nodes that this client creates:
+            L{READABLE}, L{PRIVATE} or L{OPEN}.
         @raise ConfigurationError: C{servers} cannot be read.
         """
         self.servers = servers
@@ -202,19 +209,20 @@ class ZookeeperClient:
         self._restarting: Any = None
         self._ended: list[Deferred[None]] | None = None
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
-        self._said = _KazooLogCapture()
-        self._watchdog = Watchdog(reactor, self._bite, HANG_FACTOR * session_timeout)
+        self._grantedTimeoutMs = 0  # written on kazoo's thread
+        self._kazooLog = _KazooLogCapture()
+        self._watchdog = Watchdog(reactor, self._onHang, HANG_FACTOR * session_timeout)
         logger = logging.Logger(
             "kazoo"
         )  # a logger of its own: not one of those that the application configures
-        logger.addHandler(self._said)
+        logger.addHandler(self._kazooLog)
         try:
             if not servers.strip():
                 raise ValueError("no servers are given")
             self._kazoo = KazooClient(
                 hosts=servers,
                 timeout=session_timeout / 1000,
-                handler=ReactorCallbacks(reactor.callFromThread),
+                handler=ReactorCallbacks(reactor.callFromThread, self._granted),
                 connection_retry=KazooRetry(
                     max_tries=-1,
                     delay=0.1,
@@ -239,16 +247,23 @@ class ZookeeperClient:
 
     @property
     def session_timeout(self) -> int:
-        """See L{pylogbroker.interfaces.IZookeeper}."""
-        return self._said.sessionTimeoutMs or self._sessionTimeoutMs
+        return self._grantedTimeoutMs or self._sessionTimeoutMs
+
+    def _granted(self, timeoutMs: int) -> None:
+        """
+        Take the time-out that a server grants, on kazoo's thread. An expired session has none.
+        """
+        if timeoutMs > 0:
+            self._grantedTimeoutMs = timeoutMs
 
     def connect(self, timeoutMs: int | None = None) -> Deferred[ZookeeperClient]:
         """
-        Connect; after that it reconnects by itself. Who calls this while another waits waits for the same connection.
+        Connect; later the client reconnects by itself. Concurrent callers share one attempt.
 
         @param timeoutMs: by default twice the session's.
-        @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and is closed then; with L{NoNodeException} when the chroot does not exist;
-            with L{ClosingException} when it is closed meanwhile, also because another's wait was over.
+        @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and closes the
+            client; with L{NoNodeException} when the chroot does not exist; with L{ClosingException}
+            when the client is closed meanwhile, also by another caller's time-out.
         """
         if self._closed:
             return fail(ClosingException(f"the client of {self.servers} was closed"))
@@ -260,19 +275,42 @@ class ZookeeperClient:
         self._connecting.append(connected)
 
         def late(_result: object, _seconds: float) -> None:
-            reason = f" ({self._said.warning})" if self._said.warning else ""
             raise ZookeeperTimeoutException(
-                f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{reason}"
+                f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{self._reason()}"
             )
 
+        self._reportSlow(connected, timeoutMs)
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)
         if not self._isBegun:  # kazoo that is started twice has two connections, and ends one
             self._isBegun = True
             self._inThread(self._begin, self._notStarted)
         return connected.addCallback(self._checkChroot).addErrback(self._notConnected)
 
+    def _reason(self) -> str:
+        """kazoo's last warning, in brackets."""
+        return f" ({self._kazooLog.warning})" if self._kazooLog.warning else ""
+
+    def _reportSlow(self, connected: Deferred[ZookeeperClient], timeoutMs: int) -> None:
+        """Log a warning, once, when a connection takes longer than L{REPORT_AFTER_MS}."""
+
+        def report() -> None:
+            self._log.warn(
+                "No connection to ZooKeeper at {servers} yet{reason}; trying for {seconds:g} s",
+                servers=self.servers,
+                reason=self._reason(),
+                seconds=timeoutMs / 1000,
+            )
+
+        def stop(result: Any) -> Any:
+            if reporting.active():
+                reporting.cancel()
+            return result
+
+        if timeoutMs > REPORT_AFTER_MS:
+            reporting = self._reactor.callLater(REPORT_AFTER_MS / 1000, report)
+            connected.addBoth(stop)
+
     def _notStarted(self, error: Exception | None) -> None:
-        """kazoo could not even begin to connect (no threads, no descriptors), or it could."""
         if error is None:
             return
         if (
@@ -287,7 +325,7 @@ class ZookeeperClient:
             self._restartLater()
 
     def _failConnecting(self, error: ZookeeperError) -> bool:
-        """Whether anybody had asked for a connection."""
+        """Fail the callers of C{connect}. Returns whether there were any."""
         waiting, self._connecting = self._connecting, []
         for each in waiting:
             if not each.called:
@@ -309,9 +347,10 @@ class ZookeeperClient:
 
     def close(self) -> Deferred[None]:
         """
-        End the session; its ephemeral nodes go.
+        End the session; its ephemeral nodes are deleted.
 
-        @return: fires when that is done, or could not be done within the session's time-out, after which the server does it.
+        @return: fires when the session has ended, or after the session time-out, when the server
+            ends it.
         """
         over: Deferred[None] = Deferred()
         if self._ended is not None:
@@ -378,8 +417,11 @@ class ZookeeperClient:
         finally:
             self._kazoo.close()
 
-    def _bite(self) -> None:
-        """The reactor hangs; on the watchdog's thread. kazoo tells of the end, and that begins a new session when the reactor is back."""
+    def _onHang(self) -> None:
+        """
+        End the session of a hung reactor, on the watchdog's thread. kazoo reports the end when the
+        reactor is back, and a new session begins.
+        """
         self._log.critical(
             "The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper is ended",
             hangMs=self._watchdog.hangMs,
@@ -435,7 +477,6 @@ class ZookeeperClient:
         self._tell(SessionEvent.CONNECTED)
 
     def _lost(self, reason: ZookeeperError, event: SessionEvent) -> None:
-        """The session is over, if there was one."""
         self.connected = False
         had, self.session_id = self.session_id, 0
         if not had and event is not SessionEvent.CLOSED:
@@ -465,13 +506,11 @@ class ZookeeperClient:
             self._log.failure("A session listener failed")
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
-        """As in txzookeeper: the one callback."""
+        """Set the one callback, as in txzookeeper."""
         self._callback = callback
 
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """
-        @return: what removes it.
-        """
+        """@return: removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
@@ -479,7 +518,7 @@ class ZookeeperClient:
 
     def _ask(self, what: str, path: str, begin: Callable[[], Any]) -> Deferred[Any]:
         """
-        One request.
+        Send one request, or queue it.
 
         @param begin: calls one of kazoo's C{…_async}.
         """
@@ -502,7 +541,6 @@ class ZookeeperClient:
         return answer
 
     def _pump(self) -> None:
-        """Give kazoo what it may have."""
         while self._waiting and self.connected and len(self._inFlight) < IN_FLIGHT_COUNT_MAX:
             request = self._waiting.popleft()
             if not request.answer.called:
@@ -533,9 +571,13 @@ class ZookeeperClient:
         result.rawlink(done)
 
     def create(
-        self, path: str, data: bytes = b"", acls: Any = None, flags: int = 0
+        self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
     ) -> Deferred[str]:
-        """Fires with the path, which a sequence number makes longer."""
+        """
+        Fires with the path, which a sequence number makes longer.
+
+        @param data: L{None} is ZooKeeper's null, which differs from no bytes.
+        """
         ephemeral, sequence = bool(flags & EPHEMERAL), bool(flags & SEQUENCE)
         return self._ask(
             "create",
@@ -544,41 +586,37 @@ class ZookeeperClient:
         )
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
-        """Fires with the data, or L{None}, and L{Stat}."""
         return self._ask("get", path, lambda: self._kazoo.get_async(path)).addCallback(_dataAndStat)
 
     def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Stat]:
-        """Fires with the new L{Stat}."""
         return self._ask(
             "set", path, lambda: self._kazoo.set_async(path, data, version)
         ).addCallback(_stat)
 
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
-        """Fires with L{None}."""
         return self._ask(
             "delete", path, lambda: self._kazoo.delete_async(path, version)
         ).addCallback(lambda _: None)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        """Fires with L{Stat}, or L{None}."""
         return self._ask("look for", path, lambda: self._kazoo.exists_async(path)).addCallback(
             _statOrNone
         )
 
     def get_children(self, path: str) -> Deferred[list[str]]:
-        """Fires with a list of names, sorted."""
         return self._ask("list", path, lambda: self._kazoo.get_children_async(path)).addCallback(
             sorted
         )
 
     def sync(self, path: str = "/") -> Deferred[None]:
-        """Fires when this client's server knows all that the leader knew."""
         return self._ask("sync", path, lambda: self._kazoo.sync_async(path)).addCallback(
             lambda _: None
         )
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
-        """Fires when the server has taken the credentials; they are given again with every new connection."""
+        """
+        Fires when the server has accepted the credentials, which every new connection repeats.
+        """
 
         def refused(failure: Failure) -> Failure:
             self._kazoo.auth_data.discard(
@@ -595,8 +633,6 @@ class ZookeeperClient:
     def get_and_watch(
         self, path: str
     ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
-        """See L{pylogbroker.interfaces.IZookeeper}."""
-
         def read(seen: _WatchCallback) -> Deferred[Any]:
             answer = self._askWatching(
                 "get", "data", path, lambda watcher: self._kazoo.get_async(path, watcher), seen
@@ -606,8 +642,6 @@ class ZookeeperClient:
         return self._watch(path, "changed", read)
 
     def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
-        """See L{pylogbroker.interfaces.IZookeeper}; the watch fires, too, when the node is created."""
-
         def read(seen: _WatchCallback) -> Deferred[Any]:
             answer = self._askWatching(
                 "look for",
@@ -623,8 +657,6 @@ class ZookeeperClient:
         return self._watch(path, "changed", read)
 
     def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
-        """See L{pylogbroker.interfaces.IZookeeper}."""
-
         def read(seen: _WatchCallback) -> Deferred[Any]:
             answer = self._askWatching(
                 "list",
@@ -647,7 +679,10 @@ class ZookeeperClient:
         begin: Callable[[Callable[[Any], None]], Any],
         seen: _WatchCallback,
     ) -> Deferred[Any]:
-        """A request that arms the server's watch; C{seen} is called once, if it fires after the answer."""
+        """
+        Send a request that arms the server's watch. C{seen} is called once, if the watch fires
+        after the answer.
+        """
         watcher = self._watchers.get((kind, path)) or _Watcher(self._watchers, (kind, path))
 
         def armed(result: Any) -> Any:
@@ -670,10 +705,10 @@ class ZookeeperClient:
 
 class _Watcher:
     """
-    What kazoo calls when the server's watch of a path fires: one for all watches of a path, since kazoo keeps each that it was ever given, and forgets
-    none whose application has done so.
+    The callback that kazoo keeps for a path. There is one for all our watches of the path, since
+    kazoo never forgets a callback.
 
-    @ivar seen: whom to tell.
+    @ivar seen: the watches to call.
     """
 
     def __init__(self, watchers: dict[tuple[str, str], _Watcher], key: tuple[str, str]) -> None:
@@ -700,7 +735,6 @@ def _statOrNone(stat: Any) -> Stat | None:
 
 
 def _translated(error: Exception, what: str, path: str) -> ZookeeperError:
-    """kazoo's exception as ours."""
     for theirs, ours in ERRORS:
         if isinstance(error, theirs):
             return ours(f"{what} {path}: {ours.__doc__}")

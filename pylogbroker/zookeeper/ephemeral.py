@@ -1,12 +1,14 @@
 """
-Claiming an ephemeral node: 0.7's rule (spec-0.7 zookeeper §2.1), with the hole in it mended (gotchas 9, 10).
+Persistent and ephemeral nodes: 0.7's rule for claiming one (spec-0.7 zookeeper §2.1), without its
+hole (gotchas 9, 10).
 
-0.7 creates the node; finds it there already; and if its value is the one it wanted to write, it takes the node for its own, whose creation it did not
-hear of. But the node may belong to an earlier session of the same program, which has not expired yet: then it goes away later, and nobody puts it
-back. So what counts here is whose session it goes with: ours, and it is ours; another's, and it is a conflict, whatever is written in it.
+When 0.7 finds its node with the value that it wanted to write, it takes the node for its own. But
+the node may belong to an earlier session of the same program: it goes when that session expires,
+and is never created again. So here a node is ours if its session is ours. With another session it
+is a conflict, whatever its value.
 
-What to do about a conflict is the caller's: a consumer leaves the partition alone and tries the whole rebalance again, a broker waits until the old
-session must be over (L{claimWithin}).
+The caller handles a conflict: a consumer rebalances again, a broker waits until the old session is
+over (L{claimWithin}).
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from pylogbroker.errors import NodeExistsException, NoNodeException, ZookeeperEr
 from pylogbroker.interfaces import EPHEMERAL, IZookeeper
 
 _ROUNDS_MAX = 10
-"""How often a node may vanish between our seeing it and our looking at it, before that is an error."""
+"""How often a node may vanish between our creating and our reading it."""
 
 
 class ConflictError(NodeExistsException):
     """
     Another session has the node.
 
-    @ivar data: what is in it.
-    @ivar session: whose it is; 0 for a persistent node, which never goes by itself.
+    @ivar data: the node's.
+    @ivar session: its owner; 0 for a persistent node, which never goes by itself.
     """
 
     def __init__(self, path: str, data: bytes, session: int) -> None:
@@ -38,14 +40,12 @@ class ConflictError(NodeExistsException):
 
 
 async def createParents(zookeeper: IZookeeper, path: str) -> None:
-    """
-    Create the nodes above a path, persistent and without data, as 0.7 does. Those that are there are left alone.
-    """
+    """Create the missing nodes above a path, persistent and with null data, as 0.7.2 does."""
     parent = path.rpartition("/")[0]
     if not parent:
         return
     try:
-        await zookeeper.create(parent)
+        await zookeeper.create(parent, None)
     except NodeExistsException:
         return
     except NoNodeException:
@@ -53,8 +53,12 @@ async def createParents(zookeeper: IZookeeper, path: str) -> None:
         await createPersistent(zookeeper, parent)
 
 
-async def createPersistent(zookeeper: IZookeeper, path: str, data: bytes = b"") -> None:
-    """Create a node with its parents; that it is there already is fine."""
+async def createPersistent(zookeeper: IZookeeper, path: str, data: bytes | None = None) -> None:
+    """
+    Create a node and its parents, unless it exists.
+
+    @param data: L{None} is ZooKeeper's null, which differs from no bytes.
+    """
     try:
         await zookeeper.create(path, data)
     except NodeExistsException:
@@ -65,7 +69,9 @@ async def createPersistent(zookeeper: IZookeeper, path: str, data: bytes = b"") 
 
 
 async def write(zookeeper: IZookeeper, path: str, data: bytes) -> None:
-    """Set a persistent node's data, and create it if need be; the last writer wins (spec-0.7 zookeeper §4.6)."""
+    """
+    Set a persistent node's data, or create it. The last writer wins (spec-0.7 zookeeper §4.6).
+    """
     try:
         await zookeeper.set(path, data)
     except NoNodeException:
@@ -84,7 +90,8 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     Make an ephemeral node ours.
 
     @raise ConflictError: another session has it.
-    @raise ZookeeperError: ZooKeeper could not be asked; whether the node is ours is not known, and asking again is safe.
+    @raise ZookeeperError: no answer came. Whether the node is ours is unknown; a second call is
+        safe.
     """
     for _round in range(_ROUNDS_MAX):
         try:
@@ -121,11 +128,12 @@ async def claimWithin(
     waiting: Callable[[ConflictError], None] = lambda conflict: None,
 ) -> None:
     """
-    The same, but when another session has the node, wait for it to go, since it may be the session of a program that was just restarted.
+    Claim a node as L{claim} does, but wait for another session to end: it may be that of a program
+    that was restarted.
 
-    @param patienceMs: how long, in all; the session time-out and some more.
-    @param waiting: told, once, what is waited for.
-    @raise ConflictError: it is still there then.
+    @param patienceMs: for how long; longer than the session time-out.
+    @param waiting: called once, with the conflict, when the wait begins.
+    @raise ConflictError: the other session still has it.
     """
     deadline = clock.seconds() + patienceMs / 1000
     hasTold = False
@@ -148,7 +156,7 @@ async def claimWithin(
 
 
 async def _firstOf(clock: Any, watch: Deferred[Any], seconds: float) -> None:
-    """Wait for a watch, but not longer than so many seconds."""
+    """Wait for a watch, C{seconds} at most."""
     waiting: Deferred[None] = Deferred()
 
     def over(result: object) -> None:

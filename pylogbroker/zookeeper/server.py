@@ -1,12 +1,14 @@
 """
-A real ZooKeeper as a child process, for development and tests: one server, on the loopback interface, with its data in one directory.
+A real ZooKeeper server as a child process, for development and tests. It listens on the loopback
+interface and keeps its data in one directory.
 
-It runs what is there: the jars in the PySpark wheel, or Debian's package C{zookeeper}; both need a Java runtime. The child has a process group of its
-own, so that Ctrl-C in a terminal reaches only us, and we end it when everybody who needs it has been stopped; if we die without that, the
-system ends it (on Linux).
+It runs the jars of the PySpark wheel, or Debian's package C{zookeeper}; both need Java. The child
+has its own process group, so Ctrl-C in a terminal does not reach it. Linux ends the child when its
+parent dies.
 
-ZooKeeper itself says nothing that anybody could read when its port is taken, and lets two of itself write into one directory. So both are looked at before it
-is started. The lock on the data is the child's: it has the locked file open, and so the data are free when the child has ended, and not when we have.
+ZooKeeper reports a taken port unreadably, and lets two servers write to one directory. So C{start}
+checks both first. The child holds the lock on the directory: the data become free when the child
+has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ SPARKS_JARS = (
     "metrics-core-*",
     "snappy-java-*",
 )
-"""Of the PySpark wheel, with ZooKeeper 3.9: these are enough; without the last it never becomes ready."""
+"""
+The jars of the PySpark wheel that ZooKeeper 3.9 needs. Without the last one it never becomes ready.
+"""
 
 DEBIANS_JAR = "/usr/share/java/zookeeper.jar"
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -66,7 +70,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def findJava(environment: Mapping[str, str]) -> str:
     """
-    The program C{java}: C{JAVA_HOME}'s, or the one on the C{PATH}.
+    The program C{java} of C{JAVA_HOME}, or on the C{PATH}.
 
     @raise ConfigurationError: there is none; the text says what to install.
     """
@@ -85,8 +89,8 @@ def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
     """
     The class path of a ZooKeeper.
 
-    @param sparks: a folder with PySpark's jars; by default that of the wheel, if it is installed.
-    @param debians: the package's jar, which names the others that it needs.
+    @param sparks: a folder with PySpark's jars; by default that of the installed wheel.
+    @param debians: the Debian package's jar, which names the jars that it needs.
     @raise ConfigurationError: there is none; the text says what to install.
     """
     if sparks is None:
@@ -104,7 +108,7 @@ def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
 
 
 def freePort() -> int:
-    """A port of the loopback interface that nobody has now."""
+    """A free port of the loopback interface."""
     with socket.socket() as found:
         found.bind((HOST, 0))
         return int(found.getsockname()[1])
@@ -114,8 +118,8 @@ class _Child(ProcessProtocol):
     """
     The process.
 
-    @ivar lines: the last that it has said.
-    @ivar ended: fires, once, for each that has asked.
+    @ivar lines: its last lines of output.
+    @ivar ended: Deferreds to fire when it has ended.
     """
 
     def __init__(self) -> None:
@@ -142,7 +146,7 @@ class _Child(ProcessProtocol):
 
 
 class _Answer(Protocol):
-    """Asks a four-letter word, and takes the answer up to the end of the connection."""
+    """Sends a four-letter word and collects the answer up to the end of the connection."""
 
     def __init__(self, word: bytes) -> None:
         self.text: Deferred[bytes] = Deferred()
@@ -177,10 +181,10 @@ async def isReady(reactor: Any, port: int) -> bool:
 
 class ZookeeperServer:
     """
-    One server, which can be started again with the same data on the same port.
+    A server that can be started again with the same data on the same port.
 
     @ivar port: where it listens, on the loopback interface.
-    @ivar servers: what clients are told (C{zk.connect}).
+    @ivar servers: the C{zk.connect} of its clients.
     """
 
     _log = Logger()
@@ -195,10 +199,10 @@ class ZookeeperServer:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """
-        @param directory: of its data; made if it is missing.
+        @param directory: of its data; created if it is missing.
         @param port: 0 for any free one.
-        @param tickMs: its clock's step; sessions are at least two of them.
-        @param environment: where C{java} is looked for; the child's, too. By default our own.
+        @param tickMs: its clock's step; a session lasts at least two steps.
+        @param environment: where C{java} is looked for, and the child's; by default our own.
         """
         self.port = port or freePort()
         self.servers = f"{HOST}:{self.port}"
@@ -211,16 +215,16 @@ class ZookeeperServer:
 
     @property
     def isRunning(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process exists."""
         return self._child is not None and not self._child.hasEnded
 
     @property
     def pid(self) -> int:
-        """Of the process; it runs."""
+        """The id of the running process."""
         return int(self._process.pid)
 
     def configuration(self) -> str:
-        """Its C{zoo.cfg}."""
+        """The C{zoo.cfg}."""
         return (
             f"tickTime={self._tickMs}\ninitLimit=10\nsyncLimit=5\ndataDir={self._directory}\nclientPort={self.port}\nclientPortAddress={HOST}\n"
             f"maxSessionTimeout={SESSION_TIMEOUT_MS_MAX}\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
@@ -229,7 +233,7 @@ class ZookeeperServer:
 
     def command(self) -> Sequence[str]:
         """
-        What is run.
+        The command line.
 
         @raise ConfigurationError: Java or ZooKeeper is missing.
         """
@@ -245,8 +249,10 @@ class ZookeeperServer:
 
     def start(self) -> Deferred[None]:
         """
-        @return: fires with L{None} when clients are served. Fails with L{ConfigurationError} when Java or ZooKeeper is missing, or the port or the
-            directory cannot be had, and with L{ZookeeperError} when the server ends before that, or takes too long; then it does not run.
+        @return: fires with L{None} when it serves clients. Fails with L{ConfigurationError} when
+            Java or ZooKeeper is missing, or the port or the directory is taken; with
+            L{ZookeeperError} when the server ends before that or takes too long. Then it does not
+            run.
         """
         return Deferred.fromCoroutine(self._start())
 
@@ -301,7 +307,9 @@ class ZookeeperServer:
             ) from error
 
     def _takeData(self) -> int:
-        """Lock the directory, and write the configuration. The descriptor has the lock."""
+        """
+        Lock the directory and write the configuration. The returned descriptor holds the lock.
+        """
         try:
             os.makedirs(self._directory, exist_ok=True)
             with open(f"{self._directory}/{CONFIGURATION}", "a", encoding="utf-8") as file:
@@ -321,9 +329,9 @@ class ZookeeperServer:
 
     def stop(self) -> Deferred[None]:
         """
-        End it; what it has acknowledged is on the disk.
+        End the server; what it has acknowledged is on the disk.
 
-        @return: fires with L{None} when the process has ended, which is at once when it does not run.
+        @return: fires with L{None} when the process has ended.
         """
         ended = self._signal("TERM")
         if self.isRunning:
@@ -345,17 +353,15 @@ class ZookeeperServer:
         return self._signal("KILL")
 
     def pause(self) -> None:
-        """Stop its clock and its answers, without closing a connection (C{SIGSTOP}), until C{resume}."""
+        """Stop the process without closing a connection (C{SIGSTOP}), until C{resume}."""
         self._process.signalProcess(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """After C{pause}."""
+        """Let the process go on after C{pause}."""
         self._process.signalProcess(signal.SIGCONT)
 
     def whenEnded(self) -> Deferred[None]:
-        """
-        @return: fires with L{None} when the process has ended, for whatever reason.
-        """
+        """@return: fires with L{None} when the process has ended, for whatever reason."""
         child = self._child or _Child()
         child.hasEnded = child.hasEnded or child is not self._child
         return child.whenEnded()

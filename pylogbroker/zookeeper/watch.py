@@ -1,9 +1,10 @@
 """
 Watches that survive lost connections.
 
-ZooKeeper's own watch fires once. kazoo drops all of them whenever the connection is lost, and arms none again. So a L{Watch} remembers what was read
-when it was set. When the connection is back and the session the same, it reads and watches anew, and fires only if what it reads is not what it
-knows; when the session has expired, it fails. It fires, or fails, once.
+ZooKeeper's own watch fires once. kazoo drops all watches with the connection and arms none again.
+So a L{Watch} remembers the state that it read. When the connection is back with the same session,
+it reads again and fires only if the state has changed. When the session expires, it fails. It fires
+or fails once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import WatchEvent
 
 Read = Callable[["_WatchCallback"], "Deferred[tuple[Any, Any]]"]
-"""Reads and arms: called with what is to be called when the server's watch fires; fires with (the answer, what tells one state from another)."""
+"""
+Reads a node and arms the server's watch, which calls its argument. Fires with (the answer, the
+state of the node).
+"""
 
 NOT_THERE = object()
 """The state of a node that does not exist."""
@@ -31,9 +35,9 @@ NOT_THERE = object()
 
 class _WatchCallback:
     """
-    What is to be called, with the kind of the event, when the server's watch of one reading fires.
+    The callback of one reading, for the kind of event that the server's watch reports.
 
-    @ivar isWanted: whether the call would still do something.
+    @ivar isWanted: whether a call would still have an effect.
     """
 
     __slots__ = ("_generation", "_watch")
@@ -53,15 +57,16 @@ class _WatchCallback:
 
 class Watch:
     """
-    One watch of an application.
+    A watch of an application.
 
     @ivar fired: fires with a L{WatchEvent}.
     """
 
     def __init__(self, path: str, kind: str, read: Read, forget: Callable[[Watch], None]) -> None:
         """
-        @param kind: of event when something has changed and nobody has seen how: C{"changed"} or C{"child"}.
-        @param forget: called when it is over.
+        @param kind: the kind of event when only a new reading shows the change: C{"changed"} or
+            C{"child"}.
+        @param forget: called when the watch is over.
         """
         self.fired: Deferred[WatchEvent] = Deferred(self._cancelled)
         self._path = path
@@ -77,7 +82,7 @@ class Watch:
         """
         Read for the first time.
 
-        @return: fires with the answer; if it fails, the watch is forgotten.
+        @return: fires with the answer; a failure ends the watch.
         """
         return self._arm().addCallbacks(self._begun, self._notBegun)
 
@@ -86,7 +91,7 @@ class Watch:
         return self._read(_WatchCallback(self, self._generation))
 
     def isWaitingFor(self, generation: int) -> bool:
-        """Whether the reading of this number is the last one, and the watch not over."""
+        """Whether this is the latest reading of a watch that is not over."""
         return generation == self._generation and not self._isOver
 
     def _begun(self, result: tuple[Any, Any]) -> Any:
@@ -99,7 +104,10 @@ class Watch:
         return failure
 
     def renew(self) -> None:
-        """The connection is back. (A first reading that was under way has failed, and this watch is gone; one that waits is still to come.)"""
+        """
+        Read again, since the connection is back. (A first reading that was under way has failed,
+        and the watch with it.)
+        """
         if self._isBegun and not self._isOver:
             reading = self._arm()
             reading.addCallbacks(self._renewed, self._notRenewed, errbackArgs=(self._generation,))
@@ -133,7 +141,7 @@ class Watch:
             self.fired.callback(WatchEvent(kind, self._path))
 
     def fail(self, reason: BaseException) -> None:
-        """It will never fire."""
+        """End the watch with an error."""
         if self._over():
             self.fired.errback(reason)
 
@@ -141,7 +149,7 @@ class Watch:
         self._over()
 
     def _over(self) -> bool:
-        """Whether it was not over before."""
+        """End the watch. Returns whether it was not over before."""
         if self._isOver:
             return False
         self._isOver = True

@@ -93,7 +93,7 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(
             tree,
             {
-                **dict.fromkeys(parents, (b"", 0)),
+                **dict.fromkeys(parents, (None, 0)),
                 **{path: (count, session) for path, count in counts.items()},
             },
         )

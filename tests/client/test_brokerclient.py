@@ -93,6 +93,49 @@ class ConnectingTests(LinkCase):
         self.successResultOf(asked)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def warnings(self, events: Sequence[LogEvent]) -> list[str]:
+        return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+
+    def test_reportsFailure(self) -> None:
+        """The first failed attempt of an outage is reported while callers go on waiting; the others are not."""
+        with capturedLogs() as events:
+            for _outage in range(2):
+                asked = self.link.connection()
+                for _attempt in range(3):
+                    self.network.refuse()
+                    self.clock.advance(0.05)
+                line = self.network.accept()
+                self.successResultOf(asked)
+                self.clock.advance(20)
+                line.cut(ConnectionAborted())
+        error = "cannot connect to broker:9092: Connection was refused by other side."
+        self.assertEqual(
+            self.warnings(events), 2 * [f"No connection to broker:9092 yet, trying again: {error}"]
+        )
+
+    def test_reportsSlowness(self) -> None:
+        """An attempt that nobody answers is reported after two seconds."""
+        with capturedLogs() as events:
+            self.link.connection().addErrback(lambda _reason: None)
+            self.clock.advance(1.9)
+            self.assertEqual(self.warnings(events), [])
+            self.clock.advance(0.2)
+        self.assertEqual(
+            self.warnings(events),
+            ["No connection to broker:9092 yet, trying again: no answer within 2 s"],
+        )
+
+    def test_reportsNothing(self) -> None:
+        """A caller that learns of the failure itself needs no report, and a quick attempt none either."""
+        with capturedLogs() as events:
+            hasty = self.link.connection(timeoutMs=5)
+            self.network.refuse()
+            self.failureResultOf(hasty, BrokerConnectionError)
+            self.clock.advance(1)
+            self.connected()
+            self.clock.advance(10)
+        self.assertEqual(self.warnings(events), [])
+
     def test_givesUp(self) -> None:
         """When the next attempt would come too late, the caller learns at once why the last one failed, and no timer is left."""
         asked = self.link.connection(timeoutMs=25)

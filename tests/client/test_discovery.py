@@ -122,7 +122,7 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         """In an empty tree the registries are made, as 0.7 does, and watched."""
         self.start()
         self.assertEqual([(path, value) for path, value in self.server.tree().items() if path.startswith("/brokers/")],
-                         [("/brokers/ids", (b"", 0)), ("/brokers/topics", (b"", 0))])  # fmt: skip
+                         [("/brokers/ids", (None, 0)), ("/brokers/topics", (None, 0))])  # fmt: skip
         self.broker(1)
         self.registration("t", 1, 2)
         self.assertEqual(self.names("t"), "1-0 1-1")

@@ -252,6 +252,14 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIs(await client.connect(), client)
         self.assertEqual(client.session_id, session)
 
+    async def test_nullData(self) -> None:
+        """A node may have null data, which is not the same as no bytes."""
+        client = await self.connected()
+        await client.create("/null", None)
+        await client.create("/empty")
+        self.assertIs((await client.get("/null"))[0], None)
+        self.assertEqual((await client.get("/empty"))[0], b"")
+
     async def test_sessionTimeout(self) -> None:
         """Who asks for a shorter session than the server gives knows, once connected, what it has got."""
         client = self.bench.client(session_timeout=100)

@@ -415,6 +415,20 @@ class AllowListTests(SecurityCase):
         self.assertEqual(len(self.lines("'loader' may not produce 'other'")), 1)
         self.assertEqual(self.lines("Closed the connection"), [])
 
+    async def test_produceRefusedEarly(self) -> None:
+        """A producer that still writes when the broker refuses it learns at once that the connection has ended, over TLS as over plain TCP."""
+        await self.serve(RULES)
+        producer = SyncProducer(reactor, self.endpoint("loader"))
+
+        async def produce() -> None:
+            for _request in range(300):
+                await producer.send("other", 0, 200 * [bytes(1_000)])
+            await producer.confirm("other", 0)
+
+        error = await self.refused(produce(), BrokerConnectionError)
+        self.assertIn("closed the connection", str(error))
+        await producer.close().addErrback(lambda reason: reason.trap(BrokerConnectionError))
+
     async def test_fetchRefused(self) -> None:
         """A fetch is answered with an error; in a multifetch only the part that is not allowed is; for offsets the connection ends."""
         await self.serve(RULES)

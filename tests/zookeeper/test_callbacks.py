@@ -4,12 +4,15 @@ Tests for L{pylogbroker.zookeeper.callbacks}.
 
 from __future__ import annotations
 
+import socket
+import struct
+from functools import partial
 from typing import Any
 
 from kazoo.protocol.states import Callback
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.zookeeper.callbacks import ReactorCallbacks
+from pylogbroker.zookeeper.callbacks import NegotiatingSocket, ReactorCallbacks
 
 
 class ReactorCallbacksTests(SynchronousTestCase):
@@ -18,7 +21,7 @@ class ReactorCallbacksTests(SynchronousTestCase):
     def test_callbacks(self) -> None:
         """Watches and answers go to the reactor, in order, and no thread is started for them."""
         handed: list[Any] = []
-        callbacks = ReactorCallbacks(handed.append)
+        callbacks = ReactorCallbacks(handed.append, lambda timeoutMs: None)
         called: list[str] = []
         callbacks.start()
         self.assertTrue(callbacks.running)
@@ -32,3 +35,20 @@ class ReactorCallbacksTests(SynchronousTestCase):
         self.assertEqual(called, ["watch", "answer"])
         callbacks.stop()
         self.assertFalse(callbacks.running)
+
+
+class NegotiatingSocketTests(SynchronousTestCase):
+    """The session time-out in a server's first frame."""
+
+    def test_granted(self) -> None:
+        """The time-out is reported once, however the frame is cut up, and every byte reaches kazoo."""
+        frame = struct.pack(">iiiq", 16, 0, 6_000, 5) + b"more"
+        for size in (1, 5, 100):
+            ours, theirs = socket.socketpair()
+            granted: list[int] = []
+            reading = NegotiatingSocket(ours, granted.append)
+            theirs.sendall(frame)
+            theirs.close()
+            found = b"".join(iter(partial(reading.recv, size), b""))
+            reading.close()
+            self.assertEqual((found, granted), (frame, [6_000]))

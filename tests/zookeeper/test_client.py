@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.zookeeper.client} without a server: what kazoo may do that no server makes it do on purpose. The rest of its promises is in
+Tests for L{pylogbroker.zookeeper.client} at a scripted server: what kazoo may do that no real server makes it do on purpose. The rest of its promises is in
 C{tests.contracts.zookeeper} and C{tests.integration.test_zookeeper}.
 """
 
@@ -7,38 +7,61 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import MarshallingError
-from kazoo.protocol.states import KeeperState
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
-from twisted.logger import capturedLogs, formatEvent
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+from twisted.logger import LogEvent, capturedLogs, formatEvent
 
 from pylogbroker.errors import ZookeeperError, ZookeeperTimeoutException
 from pylogbroker.interfaces import SessionEvent
 from pylogbroker.zookeeper import client as module
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.contracts import zookeeper
+from tests.zookeeper.scriptedserver import ScriptedZookeeper
 
 reactor: Any = _reactor
 
 
+class ClockedReactor(Clock):
+    """The real reactor's thread, and time that the test moves."""
+
+    callFromThread = staticmethod(reactor.callFromThread)
+
+
 class ClientTests(zookeeper.ZookeeperCase):
-    """A client whose kazoo is told by the test what has happened to its connection."""
+    """A client on a clock, and a server that does what the test says."""
 
     def setUp(self) -> None:
-        self.client = ZookeeperClient(reactor, "127.0.0.1:1", 2_000, requestTimeoutMs=200)
+        self.clock = ClockedReactor()
+        self.server = ScriptedZookeeper()
+        port = reactor.listenTCP(0, self.server, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        self.addCleanup(self.server.drop)
+        self.make(f"127.0.0.1:{port.getHost().port}")
+
+    def make(self, servers: str, **keywords: Any) -> None:
+        self.client = ZookeeperClient(self.clock, servers, 2_000, requestTimeoutMs=200, **keywords)
         self.addCleanup(self.client.close)
         self.kazoo: Any = self.client._kazoo
         self.told = self.events(self.client)
 
+    def hasLogged(self, events: Sequence[LogEvent], count: int) -> bool:
+        return len(events) == count
+
     async def session(self, number: int) -> None:
-        """kazoo has connected."""
-        self.kazoo._session_id = number
-        self.kazoo._session_callback(KeeperState.CONNECTING)
-        self.kazoo._session_callback(KeeperState.CONNECTED)
-        await zookeeper.pause(0)
+        """The server grants a session, over a new connection if there is one."""
+        self.server.sessionId = number
+        if self.client.connected:
+            self.server.drop()
+            await self.until(lambda: self.client.session_id == number, "another session")
+        else:
+            await self.client.connect()
 
     def test_calls(self) -> None:
         """Calls that were written for txzookeeper 0.9.8 have the arguments that they had there, but for the differences that the module names."""
@@ -67,6 +90,39 @@ class ClientTests(zookeeper.ZookeeperCase):
         ]
         self.assertEqual((self.told, self.client.session_id), (events, 6))
 
+    async def test_granted(self) -> None:
+        """The time-out of a session is the one that the server grants, and an expired session does not change it."""
+        self.assertEqual(self.client.session_timeout, 2_000)
+        self.server.sessionTimeoutMs = 3_000
+        await self.session(5)
+        self.assertEqual(self.client.session_timeout, 3_000)
+        self.server.sessionTimeoutMs = 0
+        self.server.drop()
+        await self.until(lambda: SessionEvent.EXPIRED in self.told, "the end of the session")
+        self.assertEqual(self.client.session_timeout, 3_000)
+
+    async def test_slowConnection(self) -> None:
+        """A caller that waits longer than two seconds for a connection is not left without a word."""
+        self.make("127.0.0.1:1")
+        with capturedLogs() as events:
+            connecting = self.client.connect(30_000)
+            await self.until(lambda: self.client._kazooLog.warning, "kazoo's first attempt")
+            self.clock.advance(1.9)
+            self.assertEqual(events, [])
+            self.clock.advance(0.2)
+        self.assertEqual(len(events), 1)
+        text = formatEvent(events[0])
+        self.assertIn("No connection to ZooKeeper at 127.0.0.1:1 yet (", text)
+        self.assertIn("refused", text)
+        self.assertIn("trying for 30 s", text)
+        self.clock.advance(28)
+        self.assertIsInstance(await zookeeper.failureOf(connecting), ZookeeperTimeoutException)
+
+    async def test_quickConnection(self) -> None:
+        """A connection that comes about in time leaves no timer behind."""
+        await self.session(5)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     async def test_notStarted(self) -> None:
         """A machine that has no threads left is an error of C{connect}."""
         self.patch(self.kazoo, "start_async", lambda: 1 / 0)
@@ -86,7 +142,7 @@ class ClientTests(zookeeper.ZookeeperCase):
 
     async def test_ends(self) -> None:
         """A kazoo that ends by itself is started again, and again if that does not work."""
-        self.patch(module, "RETRY_DELAY_MAX", 0.01)
+        await self.session(5)
         starts: list[int] = []
         started: Deferred[None] = Deferred()
 
@@ -97,9 +153,11 @@ class ClientTests(zookeeper.ZookeeperCase):
             reactor.callFromThread(started.callback, None)
 
         self.patch(self.kazoo, "start_async", start)
-        await self.session(5)
         with capturedLogs() as events:
-            self.kazoo._session_callback(KeeperState.CLOSED)
+            await deferToThread(self.kazoo.stop)
+            for count in (1, 2):
+                await self.until(partial(self.hasLogged, events, count), "a failed start")
+                self.clock.advance(module.RETRY_DELAY_MAX)
             await started
         self.assertEqual(
             (len(starts), self.told), (3, [SessionEvent.CONNECTED, SessionEvent.EXPIRED])
@@ -108,26 +166,36 @@ class ClientTests(zookeeper.ZookeeperCase):
 
     async def test_refused(self) -> None:
         """One whose credentials are refused tries again, but not at once, and not when the client is closed meanwhile."""
-        self.patch(self.kazoo, "start_async", lambda: self.fail("it should wait"))
-        await self.session(5)
-        self.kazoo._session_callback(KeeperState.AUTH_FAILED)
-        await zookeeper.pause(0)
-        self.client._restartLater()
+        self.server.refusesCredentials = True
+        self.make(self.client.servers, digest="user:wrong")
+        begin, starts = self.kazoo.start_async, []
+
+        def start() -> Any:
+            starts.append(1)
+            return begin()
+
+        self.patch(self.kazoo, "start_async", start)
+        connecting = self.client.connect()
+        await self.until(lambda: SessionEvent.EXPIRED in self.told, "the refusal")
+        self.clock.advance(module.RETRY_DELAY_MAX / 2)
+        self.assertEqual(len(starts), 1)
         await self.client.close()
-        self.assertEqual(
-            self.told, [SessionEvent.CONNECTED, SessionEvent.EXPIRED, SessionEvent.CLOSED]
-        )
+        self.clock.advance(module.RETRY_DELAY_MAX)
+        self.assertIsInstance(await zookeeper.failureOf(connecting), ZookeeperError)
+        self.assertEqual(len(starts), 1)
+        events = [SessionEvent.CONNECTED, SessionEvent.EXPIRED, SessionEvent.CLOSED]
+        self.assertEqual(self.told, events)
 
     async def test_lateAnswer(self) -> None:
         """An answer that comes after its time is dropped, and makes room for others."""
         await self.session(5)
         results = [self.kazoo.handler.async_result() for _ in range(2)]
         asking = self.client._ask("get", "/a", lambda: results[0])
+        self.clock.advance(0.2)
         self.assertIsInstance(await zookeeper.failureOf(asking), ZookeeperTimeoutException)
         self.assertEqual(len(self.client._inFlight), 1)
         results[0].set("late")
-        await zookeeper.pause(0)
-        self.assertEqual(len(self.client._inFlight), 0)
+        await self.until(lambda: not self.client._inFlight, "the late answer")
 
     async def test_unknownError(self) -> None:
         """An error of kazoo's that has no name here is one all the same, with the path."""
@@ -146,6 +214,7 @@ class ClientTests(zookeeper.ZookeeperCase):
         results = [self.kazoo.handler.async_result() for _ in range(2)]
         first = self.client._ask("get", "/1", lambda: results[0])
         second = self.client._ask("get", "/2", lambda: self.fail("sent"))
+        self.clock.advance(0.2)
         for each in (first, second):
             self.assertIsInstance(await zookeeper.failureOf(each), ZookeeperTimeoutException)
         third = self.client._ask("get", "/3", lambda: results[1])
@@ -162,6 +231,7 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.patch(self.kazoo, "stop", lambda: go.wait(10))
         with capturedLogs() as events:
             first, second = self.client.close(), self.client.close()
+            self.clock.advance(0.05)
             await first
             await second
         self.assertEqual(self.told, [SessionEvent.CLOSED])
@@ -178,7 +248,7 @@ class ClientTests(zookeeper.ZookeeperCase):
     def test_biteFails(self) -> None:
         """A session that cannot be ended is logged, and the watchdog goes on."""
         self.patch(self.kazoo, "stop", lambda: 1 / 0)
-        self.client._bite()
+        self.client._onHang()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     async def test_removedWhileTold(self) -> None:

@@ -66,11 +66,11 @@ class PersistentTests(EphemeralCase):
     """Nodes that stay."""
 
     def test_parents(self) -> None:
-        """Parents are made as far as they are missing, without data; the node itself is not."""
+        """Missing parents are created with null data, as 0.7.2 does; the node itself is not created."""
         self.make("/a", b"kept")
         self.done(createParents(self.client, "/a/b/c/d"))
         self.assertEqual(
-            self.server.tree(), {"/a": (b"kept", 0), "/a/b": (b"", 0), "/a/b/c": (b"", 0)}
+            self.server.tree(), {"/a": (b"kept", 0), "/a/b": (None, 0), "/a/b/c": (None, 0)}
         )
         self.done(createParents(self.client, "/a/b/c/d"))
         self.done(createParents(self.client, "/top"))
