@@ -113,7 +113,7 @@ class _GroupReading:
             ahead = stream.poll(min(WRITE_COUNT, options.countMax - self.count))
             if ahead.messages:
                 await self._print(ahead.messages)
-                stream.done(ahead)
+                stream.acknowledge(ahead)
                 lastMs = self._nowMs()
             if ahead.error is not None:
                 self._failed(ahead.error)

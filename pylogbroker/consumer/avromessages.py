@@ -85,7 +85,7 @@ class AvroMessages:
                 await maybeDeferred(self._onBroken, message, error)
                 self.brokenCount += 1
             self._held = None
-            self._stream.done(held)
+            self._stream.acknowledge(held)
             if error is None:
                 return message._replace(value=value)
             if self._onBroken is None:

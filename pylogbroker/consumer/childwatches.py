@@ -1,5 +1,5 @@
 """
-Watches on the children of nodes in ZooKeeper.
+Watches on nodes in ZooKeeper, and on their children.
 
 A watch is armed before anything is read that it is to watch over, and stays armed until it fires; so what changes between two readings is never missed.
 """
@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import NoNodeException
-from pylogbroker.interfaces import IZookeeper
+from pylogbroker.interfaces import IZookeeper, Stat
 
 T = TypeVar("T")
 
@@ -52,6 +52,30 @@ class ChildWatches:
         except NoNodeException:
             return []
 
+    def isWatched(self, path: str) -> bool:
+        """Whether a watch is armed and has not fired: what was read there is still so."""
+        return path in self._fired
+
+    async def node(self, path: str) -> tuple[bytes, Stat] | None:
+        """
+        A node's data and status, which are watched from now on; L{None} for a node that is not there, which is not.
+
+        @raise pylogbroker.errors.ZookeeperError: it cannot be read.
+        """
+        self.forget(path)
+        found, fired = self._zookeeper.get_and_watch(path)
+        try:
+            data, stat = await self._watched(path, found, fired)
+        except NoNodeException:
+            return None
+        return data or b"", stat
+
+    def forget(self, path: str) -> None:
+        """Watch a path no more."""
+        fired = self._fired.pop(path, None)
+        if fired is not None:
+            fired.cancel()
+
     async def _watched(self, path: str, result: Awaitable[T], fired: Deferred[Any]) -> T:
         self._fired[path] = fired
         fired.addCallbacks(
@@ -60,8 +84,7 @@ class ChildWatches:
         try:
             return await result
         except BaseException:
-            self._fired.pop(path, None)
-            fired.cancel()
+            self.forget(path)
             raise
 
     def _seen(self, _event: object, path: str, fired: Deferred[Any]) -> None:

@@ -3,8 +3,11 @@ Where a member of a group is: what was handed out, what is stored, and which of 
 
 Streams move a position when they hand out a message; a commit stores those that have moved. What a member knows of the store is what it read there last, and
 what it tried to write since: a write whose answer was lost may have been made, or not. So when a partition comes back (after a session expired, say), and the
-store says one of these things, then nobody else has stored a position of it, and the member goes on where it was. If the store says something else,
-somebody else had the partition meanwhile, and what they stored counts.
+store says one of these things, then nobody else has stored a position of it, and the member goes on where it was. So it does when the store says nothing any
+more: positions were deleted, and nobody has stored one since. If the store says something else, somebody else had the partition meanwhile, and what they
+stored counts.
+
+Positions in ZooKeeper can be deleted by anybody. So a commit also stores, as every commit of 0.7.2 does, those that have not moved and are gone from the store.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from twisted.internet.defer import CancelledError, DeferredLock
 from twisted.logger import Logger
 
 from pylogbroker.consumer.offsetstores import IOffsetStore
+from pylogbroker.errors import ZookeeperError
 from pylogbroker.types import PartitionId, consumedCount
 
 _KNOWN_COUNT_MAX = 100
@@ -56,7 +60,7 @@ class Positions:
         """
         stored = await self._store.load(place)
         exact = _exactly(stored)
-        if exact not in self._known.get(place, ()):
+        if stored is not None and exact not in self._known.get(place, ()):
             self.consumed.pop(place, None)
         self._known[place], self._safe[place] = {exact}, exact
         return self.consumed.get(place, stored)
@@ -67,20 +71,38 @@ class Positions:
 
     async def commit(self, places: Callable[[], Iterable[PartitionId]]) -> list[PartitionId]:
         """
-        Store what has moved. One commit at a time; who comes meanwhile waits.
+        Store what has moved, or is gone from the store. One commit at a time; who comes meanwhile waits.
 
         @param places: says, when it is this one's turn, which are ours.
         @return: those that could not be stored.
         """
         async with self._turn:
             consumed = {place: self.consumed[place] for place in places() if place in self.consumed}
-            return await self._write(
+            stored = [
+                place
+                for place, offset in consumed.items()
+                if self._safe.get(place) == _exactly(offset)
+            ]
+            unsafe = await self._write(
                 {
                     place: offset
                     for place, offset in consumed.items()
                     if self._safe.get(place) != _exactly(offset)
                 }
             )
+            missing = await self._missing(stored)
+            return unsafe + await self._write({place: consumed[place] for place in missing})
+
+    async def _missing(self, places: list[PartitionId]) -> list[PartitionId]:
+        """Those that are gone from the store; none if that cannot be found out, since the next commit asks again."""
+        ask = getattr(self._store, "missing", None)
+        if ask is None or not places:
+            return []
+        try:
+            found: list[PartitionId] = await ask(places)
+        except ZookeeperError:
+            return []
+        return found
 
     async def put(self, place: PartitionId, offset: int) -> None:
         """Store a position at once, without anything having been handed out. That it cannot be stored is only logged."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -36,7 +37,7 @@ from twisted.python.failure import Failure
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.consumedoffsets import Positions
-from pylogbroker.consumer.stream import Chunk, MessageStream, located
+from pylogbroker.consumer.stream import Chunk, MessageStream, withPosition
 from pylogbroker.errors import (
     FormatError,
     InvalidChecksumError,
@@ -237,12 +238,16 @@ class Fetcher:
             asking.cancel()
         return self._consumer.close()
 
-    def unreadable(self, place: PartitionId, offset: int, error: PylogbrokerError) -> None:
+    def _onReadError(
+        self, intake: PartitionFetchState, offset: int, error: PylogbrokerError
+    ) -> None:
         """
-        The reader could not go on, and has told the application: come back to where that was, later. The second time at the same offset, leave the partition
-        alone.
+        The stream could not decode what stands at an offset, and has told the application: fetch it again later. The second time at the same offset, leave the
+        partition alone.
         """
-        intake = self._intakes[place]
+        place = intake.place
+        if self._intakes.get(place) is not intake:
+            return
         intake.offset = offset
         if intake.broken == offset:
             intake.isStopped = True
@@ -285,12 +290,10 @@ class Fetcher:
         chosen: list[PartitionFetchState] = []
         size = 0
         for intake in self._intakes.values():
-            if (
-                intake.offset is None
-                or intake.isStopped
-                or intake.notBeforeMs > nowMs
-                or not intake.stream.hasRoom
-            ):
+            if intake.offset is None or intake.isStopped or intake.notBeforeMs > nowMs:
+                continue
+            if not intake.stream.hasCapacity:
+                intake.stream.whenCapacity(self.wake)
                 continue
             size += intake.sizeMax
             if chosen and (size > self._settings.responseSizeMax or len(chosen) == FETCH_COUNT_MAX):
@@ -393,13 +396,14 @@ class Fetcher:
         intake.isStored = False
         intake.sizeMax = self._settings.fetchSize
         intake.retryMs = RETRY_FIRST_MS
-        # At last: a reader that waits reads in here, and may come back with what it could not read (L{unreadable}), or shut all down.
+        # At last: a reader that waits reads in here, and may come back with what it could not read (L{_onReadError}), or shut all down.
         intake.stream.put(
             Chunk(
                 intake.place,
                 messages if isWhole else MessageSet(data[:size], messages.baseOffset),
                 len(data),
                 intake.offset,
+                partial(self._onReadError, intake),
             )
         )
         return True
@@ -446,7 +450,7 @@ class Fetcher:
         """Tell the application, unless it knows, and try again later."""
         intake.retryAt(self._nowMs())
         if self._note(intake, error):
-            intake.stream.fail(intake.place, located(error, intake.place, intake.offset or 0))
+            intake.stream.fail(intake.place, withPosition(error, intake.place, intake.offset or 0))
 
     def _note(self, intake: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
@@ -543,7 +547,7 @@ class Fetcher:
                 policy=policy,
             )
             await self._positions.put(place, offset)
-        intake.stream.jump(place, offset)
+        intake.stream.resetPosition(place, offset)
         intake.offset, intake.isBegun = offset, True
 
 

@@ -47,12 +47,12 @@ class FetcherManager:
         positions: Positions,
         endpointFor: EndpointFor,
         random: Random,
-        streamOf: Callable[[PartitionId, str], MessageStream],
+        streams: Mapping[tuple[str, int], MessageStream],
         name: str,
     ) -> None:
         """
         @param endpointFor: where a broker is reached, of what its registration says.
-        @param streamOf: which stream a partition goes to, of it and its thread.
+        @param streams: by topic and number of the thread; those of a filter, which take all topics, by "" and number. May be filled later.
         @param name: the member's, for the log.
         """
         self._clock = clock
@@ -60,7 +60,7 @@ class FetcherManager:
         self._positions = positions
         self._endpointFor = endpointFor
         self._random = random
-        self._streamOf = streamOf
+        self._streams = streams
         self._name = name
         self.counters = ConsumerCounters()
         self._byBroker: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
@@ -104,7 +104,11 @@ class FetcherManager:
             _registration, fetcher = self._byBroker[number]
             fetcher.remove([place for place in fetcher.places if place not in share])
             for place in places:
-                fetcher.add(place, self._streamOf(place, share[place]))
+                fetcher.add(place, self._streamOf(place.topic, share[place]))
+
+    def _streamOf(self, topic: str, thread: str) -> MessageStream:
+        index = int(thread.rpartition("-")[2])
+        return self._streams.get((topic, index)) or self._streams["", index]
 
     def _miss(self, number: int, count: int) -> None:
         """Said once, until it has been there: with a partition that cannot be claimed, each attempt comes by here."""
@@ -170,18 +174,9 @@ class FetcherManager:
 
     def readAgain(self, place: PartitionId, offset: int) -> None:
         """Forget what is queued of a partition, and begin with it anew, at an offset."""
-        for _broker, fetcher in self._byBroker.values():
-            fetcher.readAgain(place, offset)
-
-    def wake(self) -> None:
-        """A stream has room again."""
-        for _broker, fetcher in list(self._byBroker.values()):
-            fetcher.wake()
-
-    def unreadable(self, place: PartitionId, offset: int, error: PylogbrokerError) -> None:
-        """A stream could not make messages of what stands at an offset."""
-        _broker, fetcher = self._byBroker[place.partition.broker]
-        fetcher.unreadable(place, offset, error)
+        found = self._byBroker.get(place.partition.broker)
+        if found is not None:
+            found[1].readAgain(place, offset)
 
     async def stop(self) -> None:
         """Fetch nothing any more, and close all connections, well or not."""

@@ -123,9 +123,18 @@ class ConsumerConnector:
         self._positions = Positions(
             offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group)
         )
-        self._isCounting = getattr(offsetStore, "isCounting", False)
+        self._tracksIntraBatch = getattr(offsetStore, "tracksIntraBatch", False)
+        self._streams: dict[
+            tuple[str, int], MessageStream
+        ] = {}  # by topic, or "" with a filter, and number
         self._fetchers = FetcherManager(
-            reactor, settings, self._positions, endpointFor, random, self._streamOf, self.consumerId
+            reactor,
+            settings,
+            self._positions,
+            endpointFor,
+            random,
+            self._streams,
+            self.consumerId,
         )
         self._member = Member(
             reactor,
@@ -138,9 +147,6 @@ class ConsumerConnector:
         )
         self._isConnected = False
         self._subscription: ISubscription | None = None
-        self._streams: dict[
-            tuple[str, int], MessageStream
-        ] = {}  # of a topic; of all topics, with a filter: under ""
         self._autoCommit = LoopingCall(self._commitByClock)
         self._autoCommit.clock = reactor
         self._isGone = False
@@ -293,7 +299,8 @@ class ConsumerConnector:
             )
             raise ConsumerStateError(f"{self.consumerId} {why}")
         self._subscription = subscription
-        self._streams = {name: self._makeStream(*name, decode) for name in names}
+        self._streams.clear()
+        self._streams.update({name: self._makeStream(*name, decode) for name in names})
         try:
             await self._member.register(subscription)
         except ZookeeperError:
@@ -314,14 +321,12 @@ class ConsumerConnector:
             f"{self.consumerId}-{index}{' of ' + topic if topic else ''}",
             self._clock,
             self._positions.consumed,
-            self._fetchers.wake,
             decode=decode,
             isShallow=settings.isShallow,
-            isCounting=self._isCounting,
+            tracksIntraBatch=self._tracksIntraBatch,
             chunkCountMax=settings.queuedChunkCountMax,
             queuedSizeMax=settings.queuedSizeMax,
             timeoutMs=settings.consumerTimeoutMs,
-            unreadable=self._fetchers.unreadable,
             counters=self.counters,
         )
 
@@ -434,9 +439,3 @@ class ConsumerConnector:
         traceback: TracebackType | None,
     ) -> None:
         await self.shutdown()
-
-    def _streamOf(self, place: PartitionId, thread: str) -> MessageStream:
-        index = int(thread.rpartition("-")[2])
-        return self._streams[
-            "" if isinstance(self._subscription, WildcardSubscription) else place.topic, index
-        ]

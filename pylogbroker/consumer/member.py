@@ -84,7 +84,7 @@ class Member:
         self._rebalance = Rebalance(consumerId, settings.rebalanceRetryCountMax)
         self._watches = ChildWatches(zookeeper, self._changed)
         self._lookout = GroupStateReader(zookeeper, self._watches, groupPaths, consumerId)
-        self._ownership = PartitionOwners(zookeeper, groupPaths, consumerId)
+        self._ownership = PartitionOwners(zookeeper, self._watches, groupPaths, consumerId)
         self._subscription: ISubscription | None = None
         self._work: Deferred[Answer] | None = None
         self._brokenOffCount = 0
@@ -316,7 +316,8 @@ class Member:
 
     async def _look(self) -> Answer:
         assert self._subscription is not None
-        return GroupRead(await self._lookout.look(self._subscription))
+        view = await self._lookout.look(self._subscription)
+        return GroupRead(view, await self._ownership.missing(self._rebalance.owned))
 
     async def _release(self, share: Assignment) -> Answer:
         if share:

@@ -9,7 +9,7 @@ application dies (L{SqliteOffsetStore}).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from random import Random, SystemRandom
 from typing import Protocol
@@ -21,15 +21,16 @@ from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import NoNodeException, OffsetConflictError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.net.deferreds import gatherAll, gatherInBatches
 from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 from pylogbroker.zookeeper.ephemeral import write
 
 
 class IOffsetStore(Protocol):
     """
-    Keeps, for one group, what to fetch next of each partition. One with an attribute C{isCounting} that is true gets positions in the midst of compressed sets
-    as L{pylogbroker.types.IntraBatchOffset}s, and gives them back as such.
+    Keeps, for one group, what to fetch next of each partition. One with an attribute C{tracksIntraBatch} that is true gets positions in the midst of compressed sets
+    as L{pylogbroker.types.IntraBatchOffset}s, and gives them back as such. One that others can delete positions from may have a method C{missing}: see
+    L{ZookeeperOffsetStore.missing}.
     """
 
     def load(self, place: PartitionId) -> Deferred[int | None]:
@@ -97,6 +98,31 @@ class ZookeeperOffsetStore:
             )
             return None
 
+    def missing(self, places: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
+        """
+        @param places: partitions whose positions this member has stored.
+        @return: fires with those whose positions are deleted. Fails with L{ZookeeperError}.
+        """
+        return Deferred.fromCoroutine(self._missing(places))
+
+    async def _missing(self, places: Iterable[PartitionId]) -> list[PartitionId]:
+        byTopic: dict[str, list[PartitionId]] = {}
+        for place in places:
+            byTopic.setdefault(place.topic, []).append(place)
+        names = await gatherInBatches(self._stored, byTopic)
+        return [
+            place
+            for stored, wanted in zip(names, byTopic.values(), strict=True)
+            for place in wanted
+            if str(place.partition) not in stored
+        ]
+
+    async def _stored(self, topic: str) -> set[str]:
+        try:
+            return set(await self._zookeeper.get_children(self._paths.topicOffsets(topic)))
+        except NoNodeException:
+            return set()
+
     def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         return Deferred.fromCoroutine(self._commit(positions))
 
@@ -155,11 +181,11 @@ class SqliteOffsetStore:
         one that it came from may still have messages in hand, or a transaction open; whoever of the two is later gets an L{OffsetConflictError}, rolls its
         transaction back, and joins the group anew. Where C{autooffset.reset} has put the position back, it goes forward from there.
 
-    @ivar isCounting: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.types.IntraBatchOffset}). A store of your own may do so.
+    @ivar tracksIntraBatch: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.types.IntraBatchOffset}). A store of your own may do so.
     """
 
     TABLE = "pylogbroker_offsets"
-    isCounting = True
+    tracksIntraBatch = True
 
     def __init__(
         self, connection: sqlite3.Connection, group: str, random: Random | None = None

@@ -1,6 +1,9 @@
 """
 Owners' nodes: which thread of which member has a partition (spec-0.7 zookeeper §4.4).
 
+An owner node of ours is watched, since anybody can delete it: 0.7's C{ConsoleConsumer --from-beginning} does so with all that a group has. Until it is made
+again, another member may claim the partition.
+
 An owner's node that is nobody's keeps that partition from us, and nothing else. What is not ours is never deleted. So many at a time: how many partitions there
 are stands in a node that anybody can write.
 """
@@ -12,6 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.consumer.childwatches import ChildWatches
 from pylogbroker.consumer.rebalance import Assignment
 from pylogbroker.errors import BadVersionException, NoNodeException
 from pylogbroker.interfaces import IZookeeper
@@ -27,11 +31,15 @@ class PartitionOwners:
 
     _log = Logger()
 
-    def __init__(self, zookeeper: IZookeeper, groupPaths: GroupPaths, consumerId: str) -> None:
+    def __init__(
+        self, zookeeper: IZookeeper, watches: ChildWatches, groupPaths: GroupPaths, consumerId: str
+    ) -> None:
         """
+        @param watches: armed on each owner node that is ours.
         @param consumerId: for the log.
         """
         self._zookeeper = zookeeper
+        self._watches = watches
         self._paths = groupPaths
         self._consumerId = consumerId
 
@@ -57,7 +65,35 @@ class PartitionOwners:
                 conflict=conflict,
             )
             return None
-        return place
+        return place if await self._isOurs(item) else None
+
+    async def missing(self, share: Assignment) -> frozenset[PartitionId]:
+        """
+        Those of our partitions whose owner nodes are not ours any more. Only nodes whose watches have fired are read.
+
+        @raise pylogbroker.errors.ZookeeperError: one of them cannot be read.
+        """
+        found = await gatherInBatches(self._isOurs, share.items())
+        return frozenset(
+            place for place, isAllowedHost in zip(share, found, strict=True) if not isAllowedHost
+        )
+
+    async def _isOurs(self, item: tuple[PartitionId, str]) -> bool:
+        """Whether an owner node is our session's, with our thread's name in it; then it is watched."""
+        place, thread = item
+        path = self._paths.owner(place.topic, place.partition)
+        if self._watches.isWatched(path):
+            return True
+        found = await self._watches.node(path)
+        if found is None:
+            return False
+        data, stat = found
+        isAllowedHost = (
+            stat.ephemeralOwner == self._zookeeper.session_id and data == thread.encode()
+        )
+        if not isAllowedHost:
+            self._watches.forget(path)
+        return isAllowedHost
 
     async def disown(self, share: Assignment) -> None:
         """
@@ -79,7 +115,9 @@ class PartitionOwners:
 
     async def _disownPlace(self, item: tuple[PartitionId, str]) -> None:
         place, thread = item
-        await self.deleteIfOwned(self._paths.owner(place.topic, place.partition), thread.encode())
+        path = self._paths.owner(place.topic, place.partition)
+        self._watches.forget(path)
+        await self.deleteIfOwned(path, thread.encode())
 
     async def deleteIfOwned(self, path: str, data: bytes | None = None) -> None:
         """

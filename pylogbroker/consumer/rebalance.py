@@ -14,7 +14,8 @@ says is its own, or tries again; an event is never lost, however the times fall.
   idle         started                          L{ReadGroup}                            looking
   looking      L{GroupRead}, the same as owned       L{Fetch}                           owning             back off
   looking      L{GroupRead}, another share           L{Release} what is another's       releasing          back off
-  releasing    L{Released}                      L{Claim} what is new               claiming           back off
+  looking      L{GroupRead}, owner nodes missing     L{Release} what is another's       releasing          back off
+  releasing    L{Released}                      L{Claim} what is new or missing    claiming           back off
   claiming     L{Claimed}, all                  L{Fetch}                           owning             back off
   claiming     L{Claimed}, not all              L{Release} what was claimed        yielding           back off
   claiming     L{Claimed}, not all, once more   L{Fetch} what there is, L{BackOff} waiting
@@ -26,6 +27,9 @@ says is its own, or tries again; an event is never lost, however the times fall.
   any          stopped                          L{Release} all                     stopping
   stopping     L{Released}, failed              L{Finish}                          stopped            stopped
   ============ ================================ ================================== ================== ===================
+
+Owner nodes can be missing since anybody can delete them. Nobody else has fetched such a partition yet, so that it is claimed again while it flows on. When
+another has claimed it meanwhile, we stop fetching it, and commit nothing of it: its position is the other's.
 
 "Changed" in a state that is on its way to owning is remembered, and acted on there. Unlike 0.7.2, a member lets go only of what it has to (0.7.2: of all, each
 time), so that a partition that stays where it is flows on; what others see is the same.
@@ -76,9 +80,14 @@ Assignment = dict[PartitionId, str]
 
 @dataclass(frozen=True)
 class GroupRead:
-    """A L{ReadGroup} was answered."""
+    """
+    A L{ReadGroup} was answered.
+
+    @ivar missing: partitions that we own, and whose owner nodes are not ours any more: somebody has deleted them.
+    """
 
     view: GroupState
+    missing: frozenset[PartitionId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -204,6 +213,7 @@ class Rebalance:
         self._consumerId = consumerId
         self._retryCountMax = retryCountMax
         self._wanted: Assignment = {}
+        self._missing: frozenset[PartitionId] = frozenset()
         self._releasing: Assignment = {}
         self._doubtful: Assignment = {}  # ours in ZooKeeper, perhaps: a claim or a release was not answered; not fetched
         self._brokers: Mapping[int, BrokerRegistration] = {}
@@ -284,7 +294,7 @@ class Rebalance:
             self._dropReleased()
             return self._backOff(answer.reason)
         if self.state is State.LOOKING and isinstance(answer, GroupRead):
-            return self._seen(answer.view)
+            return self._seen(answer.view, answer.missing)
         if self.state is State.RELEASING and isinstance(answer, Released):
             return self._released()
         if self.state is State.CLAIMING and isinstance(answer, Claimed):
@@ -304,12 +314,12 @@ class Rebalance:
         self.state, self._changed = State.LOOKING, False
         return [ReadGroup()]
 
-    def _seen(self, view: GroupState) -> list[Effect]:
+    def _seen(self, view: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
         share = computeAssignment(self._consumerId, view)
         if share is None:
             return self._backOff("this member is not registered")
-        self._wanted, self._brokers = share, view.brokers
-        if share == self.owned and not self._doubtful:
+        self._wanted, self._missing, self._brokers = share, missing, view.brokers
+        if share == self.owned and not self._doubtful and not missing:
             return self._own()
         held = {**self._doubtful, **self.owned}
         return self._release(
@@ -324,7 +334,11 @@ class Rebalance:
     def _released(self) -> list[Effect]:
         self._dropReleased()
         self._doubtful = {}
-        claim = {place: thread for place, thread in self._wanted.items() if place not in self.owned}
+        claim = {
+            place: thread
+            for place, thread in self._wanted.items()
+            if place not in self.owned or place in self._missing
+        }
         self.state = State.CLAIMING
         return [Claim(claim)]
 
@@ -335,7 +349,13 @@ class Rebalance:
         self._releasing = {}
 
     def _claimed(self, places: frozenset[PartitionId]) -> list[Effect]:
-        before = dict(self.owned)
+        before = {
+            place: thread
+            for place, thread in self.owned.items()
+            if place in places or place not in self._missing
+        }
+        lostCount = len(self.owned) - len(before)
+        self.owned = dict(before)
         self.owned.update(
             {place: thread for place, thread in self._wanted.items() if place in places}
         )  # in this order: hashes of text differ from run to run
@@ -349,7 +369,8 @@ class Rebalance:
                 else self._backOff("others have not let go of what is ours; going on with the rest")
             )
         # Those that we had stay ours. The new ones are given up together, so that members who saw different things do not hold each other up.
-        return self._release(
+        stop: list[Effect] = [Fetch(before, self._brokers)] if lostCount else []
+        return stop + self._release(
             State.RELEASING_PARTIAL,
             {place: thread for place, thread in self.owned.items() if place not in before},
         )

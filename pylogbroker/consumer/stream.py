@@ -1,37 +1,35 @@
 """
 Streams: what an application reads.
 
-A stream is a bounded queue of chunks, and a reader. A chunk is what one fetch brought of one partition, undecoded. The fetcher asks for a partition only while
-its stream has room (L{MessageStream.hasRoom}), and keeps that room for it until the answer is there, so that a slow reader costs memory for so many chunks, and
-nothing else: silence is the push-back.
+A stream is a bounded queue of chunks with one reader. A chunk holds the undecoded bytes that one fetch returned for one partition. The
+fetcher requests a partition only while its stream has capacity (L{MessageStream.hasCapacity}), and reserves that capacity until the
+response arrives. So a slow reader costs a bounded number of bytes, and its silence is the back pressure.
 
-The rule for positions: a partition's position moves to a message's next offset in the moment in which the message is handed out, and to a chunk's end when
-more is asked for behind its last message, since there may be entries without any messages (empty wrappers). What was handed out and is
-still being worked on when the position is committed is the application's affair (with auto-commit, a crash may lose it; without, C{commitOffsets} comes
-when it is done). Dropping a partition forgets its chunks in the same moment, the one that is being read included, so that nothing of it is handed out
-after its position was committed.
+Positions: a partition's position moves to a message's next offset when the message is handed out. It moves to the chunk's end when the
+reader asks for more behind the last message, since a chunk may end with empty wrappers. The application decides when a message that it
+was handed is done: with auto-commit a crash may lose the message, without it the application calls C{commitOffsets} when it is done.
+Dropping a partition also discards the chunk that is being read, so that nothing is handed out after its position was committed.
 
-An error of one partition comes out of the stream once, in its turn, as an exception; the stream goes on with the others. What the fetcher does not look at, the
-checksums of all entries but the first, and what is inside wrappers, is found when it is read; then what is queued behind it is forgotten, since order counts,
-and the fetcher is told. What the application's decoder raises comes out, too, and the stream goes on behind that message.
+Errors: an error of one partition is raised once, in its turn, and the stream goes on with the other partitions. The fetcher checks only
+the first entry of a chunk. The stream finds wrong checksums and bad wrappers when it decodes the rest; it then discards what is queued
+behind them, since order counts, and tells the fetcher. An exception of the application's decoder is raised too, and the stream goes on
+behind that message.
 
-Ways to read, of which an application takes one: C{async for}, message by message, or list by list (L{MessageStream.chunks}); L{MessageStream.pipeTo}, where
-the receiver pushes back; and L{MessageStream.blocking}, for a plain thread.
+An application reads in one of four ways: C{async for} over messages, C{async for} over lists (L{MessageStream.batches}), a Twisted
+producer that a receiver can pause (L{MessageStream.pipeTo}), and an iterator for a plain thread (L{MessageStream.blocking}). All of
+them share L{MessageStream.take} or L{MessageStream.poll}.
 """
 
 from __future__ import annotations
 
-import queue
 from collections import ChainMap, deque
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Generator, Iterator, MutableMapping
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IPushProducer
-from twisted.python.failure import Failure
-from zope.interface import implementer
 
+from pylogbroker.consumer.streamreaders import BatchIterator, BlockingIterator, PipeProducer
 from pylogbroker.errors import (
     ConsumerStateError,
     ConsumerTimeoutError,
@@ -44,22 +42,17 @@ from pylogbroker.types import BrokerPartition, PartitionId, consumedCount
 
 CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20
-BATCH_COUNT_MAX = 100
-"""Messages that a plain thread gets from the reactor's at a time."""
-CHUNK_MESSAGE_COUNT_MAX = 1_000
-"""Messages of a list, if nothing else is said."""
-DELIVERY_COUNT_MAX = 1_000
-"""Messages handed to a receiver in one reactor turn."""
+BATCH_COUNT_MAX = 1_000
+"""Messages in a list of L{MessageStream.batches} by default."""
 
 
 class ConsumedMessage(NamedTuple):
     """
-    A message, as an application gets it.
+    A message as an application gets it.
 
     @ivar value: the payload, or what the decoder made of it.
-    @ivar topic: where it is from.
-    @ivar partition: the broker's number and the partition's there.
-    @ivar nextOffset: what a reader that has this message goes on with (spec-0.7 wire-protocol §6).
+    @ivar partition: the broker's number and the partition's number on that broker.
+    @ivar nextOffset: the offset at which a reader that has this message goes on (spec-0.7 wire-protocol §6).
     """
 
     value: Any
@@ -70,27 +63,29 @@ class ConsumedMessage(NamedTuple):
 
 class Chunk(NamedTuple):
     """
-    What a fetch brought of one partition; at least one whole entry.
+    What a fetch returned for one partition; at least one complete entry.
 
     @ivar size: bytes.
-    @ivar end: the offset behind its last whole entry.
+    @ivar end: the offset behind the last complete entry.
+    @ivar onReadError: called when the reader cannot decode the chunk, with the offset of the bad entry and the error.
     """
 
     place: PartitionId
     messages: MessageSet
     size: int
     end: int
+    onReadError: Callable[[int, PylogbrokerError], None] = lambda offset, error: None
 
 
 class PolledBatch(NamedTuple):
     """
-    Messages that were taken, and whose positions have not moved yet: whoever has done something with them says so (L{MessageStream.done}), and then takes
-    more.
+    Messages polled but not yet acknowledged. Call L{MessageStream.acknowledge} before polling again.
 
     @ivar messages: in order.
-    @ivar error: what came in place of the next one, if something did.
-    @ivar positions: where those of their partitions are to move; with an error behind messages, those of all partitions, the one that it is about included.
-    @ivar epoch: of the stream, then.
+    @ivar error: what was raised in place of the next message, if anything.
+    @ivar positions: where acknowledging moves the partitions of C{messages}. With an error behind messages: those of all partitions,
+        the one of the error included.
+    @ivar epoch: of the stream, when it was polled.
     """
 
     messages: list[ConsumedMessage]
@@ -106,15 +101,15 @@ class _Fault(NamedTuple):
     error: PylogbrokerError
 
 
-class _Jump(NamedTuple):
-    """From here on, the partition goes on elsewhere."""
+class _Reset(NamedTuple):
+    """The partition goes on at another offset behind this point of the queue."""
 
     place: PartitionId
     offset: int
 
 
-def _left(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
-    """What a reader at a position, which may be in the midst of the first set, has not had."""
+def _unconsumed(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
+    """The payloads behind a position, which may be inside the first set, and their next offsets."""
     doneCount = consumedCount(position) if position == messages.baseOffset else 0
     return dropwhile(
         lambda each: each[1] == position and 0 < consumedCount(each[1]) <= doneCount,
@@ -122,8 +117,8 @@ def _left(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
     )
 
 
-def located(error: PylogbrokerError, place: PartitionId, offset: int) -> PylogbrokerError:
-    """The same error, whose text says where that is."""
+def withPosition(error: PylogbrokerError, place: PartitionId, offset: int) -> PylogbrokerError:
+    """A copy of a format error whose text names partition and offset; any other error unchanged."""
     if isinstance(error, FormatError):
         return type(error)(f"{place} at offset {offset}: {error.reason}", error.position)
     return error
@@ -133,64 +128,56 @@ class MessageStream:
     """
     One stream of a consumer.
 
-    @ivar positions: for each partition read so far, what to commit; shared among the streams of a consumer.
-    @ivar isEnded: whether nothing will come any more.
+    @ivar positions: for each partition read so far, what to commit; shared by the streams of a consumer.
+    @ivar isEnded: whether the consumer was shut down and nothing more comes.
     """
 
     def __init__(
         self,
         name: str,
         clock: Any,
-        positions: dict[PartitionId, int],
-        gotRoom: Callable[[], None],
+        positions: MutableMapping[PartitionId, int],
         *,
         decode: Callable[[bytes], Any] | None = None,
         isShallow: bool = False,
-        isCounting: bool = False,
+        tracksIntraBatch: bool = False,
         chunkCountMax: int = CHUNK_COUNT_MAX,
         queuedSizeMax: int = QUEUED_SIZE_MAX,
         timeoutMs: int = -1,
-        unreadable: Callable[
-            [PartitionId, int, PylogbrokerError], None
-        ] = lambda place, offset, error: None,
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
-        @param name: of the thread that it belongs to.
-        @param gotRoom: called when there is room again.
-        @param queuedSizeMax: bytes of chunks that may wait, or be on their way; a stream that has none may always have one.
-        @param unreadable: called when what came of a partition cannot be read on, with the offset of the entry at fault, and what is wrong.
-        @param decode: from a payload to a value; what it raises comes out of the stream, which goes on behind that message.
-        @param isShallow: whether wrappers are handed out as they are.
-        @param isCounting: whether positions in the midst of a compressed set are L{pylogbroker.types.IntraBatchOffset}s; who comes back to one begins behind the
-            messages that are done. Otherwise a position there is the set's beginning.
-        @param timeoutMs: how long an iteration waits for a message before it raises L{ConsumerTimeoutError}; negative: for ever.
+        @param name: of the consumer thread that it belongs to.
+        @param decode: from a payload to a value; the stream raises what it raises, and goes on behind that message.
+        @param isShallow: whether compressed entries are handed out as they are.
+        @param tracksIntraBatch: whether a position inside a compressed set is an L{pylogbroker.types.IntraBatchOffset}, which says how many of
+            the set's messages are done; a reader that comes back begins behind them. Otherwise a position there is the set's beginning.
+        @param queuedSizeMax: bytes of chunks that are queued or reserved; an empty stream accepts one chunk of any size.
+        @param timeoutMs: how long a reader waits for a message before L{ConsumerTimeoutError} is raised; negative: for ever.
         """
         self.name = name
-        self.positions: MutableMapping[PartitionId, int] = positions
+        self.positions = positions
         self.isEnded = False
         self._clock = clock
-        self._gotRoom = gotRoom
         self._decode = decode
         self._isShallow = isShallow
-        self._isCounting = isCounting
+        self._tracksIntraBatch = tracksIntraBatch
         self._chunkCountMax = chunkCountMax
         self._queuedSizeMax = queuedSizeMax
         self._timeoutMs = timeoutMs
-        self._unreadable = unreadable
         self._counters = counters or ConsumerCounters()
-        self._queue: deque[Chunk | _Fault | _Jump] = deque()
-        self._chunkCount = self._size = 0  # of chunks that are queued, and of the room that is kept
-        self._epoch = 0  # how often something was dropped, or moved elsewhere
+        self._queue: deque[Chunk | _Fault | _Reset] = deque()
+        self._chunkCount = self._size = 0  # queued and reserved
+        self._capacityWaiters: dict[Callable[[], None], None] = {}  # in order, each once
+        self._epoch = 0  # grows with each drop and reset
         self._droppedAt: dict[PartitionId, int] = {}
-        self._movedAt: dict[PartitionId, tuple[int, int]] = {}  # and to which offset
-        self._place: PartitionId | None = None
-        self._current: Iterator[ConsumedMessage] | None = None
-        self._untold: tuple[Exception, PolledBatch] | None = (
-            None  # an error behind a list that was handed out, and what moves with it
+        self._resetAt: dict[PartitionId, tuple[int, int]] = {}  # epoch, offset
+        self._chunk: Chunk | None = None
+        self._current: Generator[ConsumedMessage, None, int] | None = None
+        self._unreported: tuple[Exception, PolledBatch] | None = (
+            None  # behind a list that was delivered
         )
-        self._reader: Deferred[None] | None = None
-        self._delivery: _Delivery | None = None
+        self._wakeReader: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<MessageStream {self.name}, {len(self._queue)} chunks{', ended' if self.isEnded else ''}>"
@@ -198,7 +185,7 @@ class MessageStream:
     # -- the fetcher's side
 
     @property
-    def hasRoom(self) -> bool:
+    def hasCapacity(self) -> bool:
         """Whether another chunk may come."""
         return not self._chunkCount or (
             self._chunkCount < self._chunkCountMax and self._size < self._queuedSizeMax
@@ -206,21 +193,26 @@ class MessageStream:
 
     @property
     def queuedSize(self) -> int:
-        """Bytes of the chunks that wait."""
+        """Bytes of the queued chunks."""
         return sum(each.size for each in self._queue if isinstance(each, Chunk))
 
+    def whenCapacity(self, wake: Callable[[], None]) -> None:
+        """Call a function once, when a stream that has no capacity has some again."""
+        self._capacityWaiters[wake] = None
+
     def reserve(self, size: int) -> None:
-        """Keep room for a chunk of up to so many bytes."""
+        """Reserve capacity for a chunk of at most C{size} bytes."""
         self._chunkCount += 1
         self._size += size
 
     def release(self, size: int) -> None:
-        """Give back room that was kept; a chunk that goes gives back its own."""
-        hadRoom = self.hasRoom
+        """Return capacity that was reserved, or that a chunk took."""
         self._chunkCount -= 1
         self._size -= size
-        if not hadRoom and self.hasRoom and not self.isEnded:
-            self._gotRoom()
+        if self._capacityWaiters and self.hasCapacity and not self.isEnded:
+            waiters, self._capacityWaiters = self._capacityWaiters, {}
+            for wake in waiters:
+                wake()
 
     def put(self, chunk: Chunk) -> None:
         """Queue a chunk."""
@@ -230,186 +222,238 @@ class MessageStream:
             self._wake()
 
     def fail(self, place: PartitionId, error: PylogbrokerError) -> None:
-        """Let the reader know, in turn, that a partition cannot be read on."""
+        """Raise an error to the reader, behind what is queued: the partition cannot be fetched."""
         if not self.isEnded:
             self._queue.append(_Fault(place, error))
             self._wake()
 
-    def jump(self, place: PartitionId, offset: int) -> None:
+    def resetPosition(self, place: PartitionId, offset: int) -> None:
         """The partition goes on at another offset, once what is queued of it is read."""
-        if self._place == place or any(each.place == place for each in self._queue):
-            self._queue.append(_Jump(place, offset))
+        isReading = self._chunk is not None and self._chunk.place == place
+        if isReading or any(each.place == place for each in self._queue):
+            self._queue.append(_Reset(place, offset))
         else:
+            # The order matters: a thread that moves the position at the same time looks here afterwards.
             self._epoch += 1
-            self._movedAt[place] = (
-                self._epoch,
-                offset,
-            )  # first, for a thread that moves the position at the same time, and looks here then
+            self._resetAt[place] = (self._epoch, offset)
             self.positions[place] = offset
 
     def drop(self, places: Collection[PartitionId]) -> None:
-        """Forget what is queued of some partitions. What was handed out stays handed out."""
+        """Discard what is queued of some partitions. Messages that were handed out stay handed out."""
         self._epoch += 1
         self._droppedAt.update(dict.fromkeys(places, self._epoch))
         dropped = [each for each in self._queue if each.place in places]
         self._queue = deque(each for each in self._queue if each.place not in places)
-        if self._place in places:
-            self._place = self._current = None
+        if self._chunk is not None and self._chunk.place in places:
+            self._chunk = self._current = None
         for each in dropped:
             if isinstance(each, Chunk):
                 self.release(each.size)
 
     def end(self) -> None:
-        """Forget all that is queued; readers come to the end."""
+        """Discard all that is queued; readers come to the end."""
         self._queue.clear()
-        self._place = self._current = self._untold = None
+        self._chunk = self._current = self._unreported = None
         self.isEnded = True
         self._wake()
 
     def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.callback(None)
-        if self._delivery is not None:
-            self._delivery.goOn()
+        if self._wakeReader is not None:
+            self._wakeReader()
 
     # -- the reader's side
 
     def take(self) -> ConsumedMessage | None:
         """
-        The next message, if there is one now.
+        The next message, if there is one now. Its partition's position moves behind it.
 
-        @raise PylogbrokerError: in place of a message: what is wrong with a partition; the next call goes on with the others.
-        @raise Exception: what the decoder raised; the next call goes on behind that message.
+        @raise PylogbrokerError: in place of a message: a partition cannot be read; the next call goes on with the others.
+        @raise Exception: the decoder raised it; the next call goes on behind that message.
         """
-        if self._untold is not None:
-            (error, ahead), self._untold = self._untold, None
-            self.done(ahead)
+        return self._take(self.positions)
+
+    def _take(self, positions: MutableMapping[PartitionId, int]) -> ConsumedMessage | None:
+        """
+        The core of all ways to read.
+
+        @param positions: moved as messages are taken.
+        """
+        if self._unreported is not None:
+            (error, batch), self._unreported = self._unreported, None
+            self.acknowledge(batch)
             raise error
         while True:
-            current = self._current
-            if current is None:
+            chunk, current = self._chunk, self._current
+            if chunk is None or current is None:
                 if not self._queue:
                     return None
-                self._open(self._queue.popleft())
+                self._open(self._queue.popleft(), positions)
                 continue
             try:
                 message = next(current)
-            except StopIteration:
-                self._place = self._current = None
+            except StopIteration as ended:
+                if (
+                    positions.get(chunk.place) == ended.value
+                ):  # else an unacknowledged batch is behind it
+                    positions[chunk.place] = chunk.end
+                self._chunk = self._current = None
                 continue
             except PylogbrokerError as reason:
-                raise self._broken(reason) from reason
+                raise self._failChunk(chunk, positions[chunk.place], reason) from reason
+            positions[chunk.place] = message[3]
             if self._decode is None:
                 return message
             return message._replace(value=self._decode(message.value))
 
-    def poll(self, countMax: int) -> PolledBatch:
-        """
-        Take messages that are there now, and leave the positions of their partitions where they are, so that no commit gets ahead of what is done with them.
-
-        @param countMax: of messages; there are less of them, or none, if no more are there, or if an error is in their way.
-        """
-        positions = self.positions
-        moved: dict[PartitionId, int] = {}
-        messages: list[ConsumedMessage] = []
-        error: Exception | None = None
-        self.positions = ChainMap(moved, positions)
-        try:
-            while len(messages) < countMax and (message := self.take()) is not None:
-                messages.append(message)
-        except Exception as reason:
-            error = reason
-        finally:
-            self.positions = positions
-        places = {PartitionId(each.topic, each.partition) for each in messages}
-        if messages and error is not None:
-            return PolledBatch(messages, error, moved, self._epoch)
-        positions.update({place: offset for place, offset in moved.items() if place not in places})
-        return PolledBatch(messages, error, {place: moved[place] for place in places}, self._epoch)
-
-    def done(self, ahead: PolledBatch) -> None:
-        """
-        All that was taken is done with: their positions move, but not those of partitions that were dropped since, which are their next owner's, nor those that
-        go on elsewhere since.
-        """
-        for place, offset in ahead.positions.items():
-            if not self.wasDropped(place, ahead.epoch) and self.movedTo(place, ahead.epoch) is None:
-                self.positions[place] = offset
-
-    def deliver(self, ahead: PolledBatch) -> None:
-        """
-        The messages that were taken are handed out: positions move behind them, and no further before an error behind them is told. Whoever reads on is told
-        first, in whatever way that is.
-        """
-        if ahead.messages and ahead.error is not None:
-            self.done(
-                ahead._replace(
-                    positions={
-                        PartitionId(each.topic, each.partition): each.nextOffset
-                        for each in ahead.messages
-                    }
-                )
-            )
-            self._untold = ahead.error, ahead._replace(messages=[])
-        else:
-            self.done(ahead)
-
-    def wasDropped(self, place: PartitionId, epoch: int) -> bool:
-        """Whether a partition was dropped since then."""
-        return self._droppedAt.get(place, 0) > epoch
-
-    def movedTo(self, place: PartitionId, epoch: int) -> int | None:
-        """Where a partition goes on since then that was not read on; L{None} for one that was."""
-        movedAt, offset = self._movedAt.get(place, (0, 0))
-        return offset if movedAt > epoch else None
-
-    def _open(self, item: Chunk | _Fault | _Jump) -> None:
+    def _open(
+        self, item: Chunk | _Fault | _Reset, positions: MutableMapping[PartitionId, int]
+    ) -> None:
         if isinstance(item, _Fault):
             raise item.error
-        if isinstance(item, _Jump):
-            self.positions[item.place] = item.offset
+        if isinstance(item, _Reset):
+            positions[item.place] = item.offset
             return
-        self._place = item.place
-        self._current = self._messages(item)
+        self._chunk = item
+        self._current = self._messages(item, positions.get(item.place, -1))
         self.release(item.size)
 
-    def _messages(self, chunk: Chunk) -> Iterator[ConsumedMessage]:
-        """The hot loop: whoever takes a message has moved the position behind it."""
-        place, messages = chunk.place, chunk.messages
+    def _messages(self, chunk: Chunk, position: int) -> Generator[ConsumedMessage, None, int]:
+        """The hot loop. Returns the last message's next offset."""
+        messages = chunk.messages
         if self._isShallow:
             payloads: Iterator[tuple[bytes, int]] = (
                 (each.message.payload, each.nextOffset) for each in messages.shallow()
             )
         else:
             payloads = (
-                _left(messages, self.positions.get(place, -1))
-                if self._isCounting
-                else messages.payloads()
+                _unconsumed(messages, position) if self._tracksIntraBatch else messages.payloads()
             )
-        topic, partition = place
+        topic, partition = chunk.place
         make = tuple.__new__  # half the cost of calling the class
         count, nextOffset = 0, messages.baseOffset
         try:
             for payload, nextOffset in payloads:
                 count += 1
-                self.positions[place] = nextOffset
                 yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
-            if (
-                self.positions.get(place) == nextOffset
-            ):  # otherwise somebody took messages ahead, and is not done with them
-                self.positions[place] = chunk.end
         finally:
             self._counters.topic(topic).messageCount += count
+        return nextOffset
 
-    def _broken(self, error: PylogbrokerError) -> PylogbrokerError:
-        """What came of a partition cannot be read on: forget what is behind it, and say where that is."""
-        place = self._place
-        assert place is not None
-        offset = self.positions[place]
-        self.drop((place,))
-        self._unreadable(place, offset, error)
-        return located(error, place, offset)
+    def _failChunk(self, chunk: Chunk, offset: int, error: PylogbrokerError) -> PylogbrokerError:
+        """A chunk cannot be decoded from an offset on: discard what is queued behind it, and tell the fetcher."""
+        self.drop((chunk.place,))
+        chunk.onReadError(offset, error)
+        return withPosition(error, chunk.place, offset)
+
+    def poll(self, countMax: int) -> PolledBatch:
+        """
+        Take messages without moving the positions of their partitions, so that no commit gets ahead of the work on them.
+
+        @param countMax: of messages. The batch has fewer, or none, when no more are there or when an error stands before them.
+        """
+        moved: dict[PartitionId, int] = {}
+        positions = ChainMap(moved, self.positions)
+        messages: list[ConsumedMessage] = []
+        error: Exception | None = None
+        try:
+            while len(messages) < countMax and (message := self._take(positions)) is not None:
+                messages.append(message)
+        except Exception as reason:
+            error = reason
+        places = {PartitionId(each.topic, each.partition) for each in messages}
+        if messages and error is not None:
+            return PolledBatch(messages, error, moved, self._epoch)
+        self.positions.update(
+            {place: offset for place, offset in moved.items() if place not in places}
+        )
+        return PolledBatch(messages, error, {place: moved[place] for place in places}, self._epoch)
+
+    def acknowledge(self, batch: PolledBatch) -> None:
+        """
+        Move the positions behind a batch. Those of partitions that were dropped or reset since it was polled stay: they belong to the
+        next owner, or go on elsewhere.
+        """
+        for place, offset in batch.positions.items():
+            if (
+                not self.wasDropped(place, batch.epoch)
+                and self.resetOffset(place, batch.epoch) is None
+            ):
+                self.positions[place] = offset
+
+    def deliver(self, batch: PolledBatch) -> None:
+        """
+        Move the positions behind the messages of a batch, but not behind its error: the next reader is told that error first, however
+        it reads.
+        """
+        if batch.messages and batch.error is not None:
+            self.acknowledge(
+                batch._replace(
+                    positions={
+                        PartitionId(each.topic, each.partition): each.nextOffset
+                        for each in batch.messages
+                    }
+                )
+            )
+            self._unreported = batch.error, batch._replace(messages=[])
+        else:
+            self.acknowledge(batch)
+
+    def wasDropped(self, place: PartitionId, epoch: int) -> bool:
+        """Whether a partition was dropped since an epoch."""
+        return self._droppedAt.get(place, 0) > epoch
+
+    def resetOffset(self, place: PartitionId, epoch: int) -> int | None:
+        """The offset to which a partition was reset since an epoch; L{None} if it was not."""
+        resetAt, offset = self._resetAt.get(place, (0, 0))
+        return offset if resetAt > epoch else None
+
+    # -- waiting
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """
+        Become the one reader of this stream.
+
+        @param wake: called when there is something to take, or the stream has ended.
+        @raise ConsumerStateError: another reader is attached, and would get this reader's messages.
+        """
+        if self._wakeReader is not None:
+            raise ConsumerStateError(f"{self.name}: another reader is attached to this stream")
+        self._wakeReader = wake
+
+    def detach(self, wake: Callable[[], None]) -> bool:
+        """Be the reader no longer. Returns whether C{wake} was attached."""
+        isAttached = self._wakeReader == wake
+        if isAttached:
+            self._wakeReader = None
+        return isAttached
+
+    async def wait(self) -> None:
+        """
+        Wait until there may be something to take, or the stream has ended.
+
+        @raise ConsumerTimeoutError: nothing has come in time; the reader may wait again.
+        @raise ConsumerStateError: another reader is attached.
+        """
+        waiting: Deferred[None] = Deferred()
+
+        def wake() -> None:
+            self.detach(wake)
+            waiting.callback(None)
+
+        self.attach(wake)
+        if self._timeoutMs >= 0:
+            timeoutMs = self._timeoutMs
+
+            def late(_result: object, _seconds: float) -> None:
+                raise ConsumerTimeoutError(f"{self.name}: no message within {timeoutMs} ms")
+
+            waiting.addTimeout(timeoutMs / 1000, self._clock, late)
+        try:
+            await waiting
+        finally:
+            self.detach(wake)
+
+    # -- the ways to read
 
     def __aiter__(self) -> MessageStream:
         return self
@@ -419,7 +463,7 @@ class MessageStream:
         The next message.
 
         @raise StopAsyncIteration: the consumer was shut down.
-        @raise ConsumerTimeoutError: none came in time; ask again when you like.
+        @raise ConsumerTimeoutError: none came in time; the reader may ask again.
         @raise PylogbrokerError: see L{take}.
         """
         while True:
@@ -430,34 +474,11 @@ class MessageStream:
                 raise StopAsyncIteration
             await self.wait()
 
-    async def wait(self) -> None:
+    def batches(self, countMax: int = BATCH_COUNT_MAX) -> BatchIterator:
         """
-        Until there may be something to take, or the stream has ended.
+        An asynchronous iterator over lists of messages: those that are there, at least one.
 
-        @raise ConsumerTimeoutError: nothing has come in time; wait again when you like.
-        @raise ConsumerStateError: somebody else reads this stream: it is one reader's, whose messages the other would get.
-        """
-        self._beAlone()
-        reader: Deferred[None] = Deferred()
-        self._reader = reader
-        if self._timeoutMs >= 0:
-            timeoutMs = self._timeoutMs
-
-            def late(_result: object, _seconds: float) -> None:
-                raise ConsumerTimeoutError(f"{self.name}: no message within {timeoutMs} ms")
-
-            reader.addTimeout(timeoutMs / 1000, self._clock, late)
-        try:
-            await reader
-        finally:
-            if self._reader is reader:
-                self._reader = None
-
-    def chunks(self, countMax: int = CHUNK_MESSAGE_COUNT_MAX) -> BatchIterator:
-        """
-        An asynchronous iterator over lists of messages: as many as are there, and at least one.
-
-        @param countMax: at most so many in a list.
+        @param countMax: the most messages in a list.
         @raise ValueError: that is less than 1.
         """
         if countMax < 1:
@@ -468,232 +489,26 @@ class MessageStream:
         """
         Push messages into a receiver.
 
-        @param receiver: an L{twisted.internet.interfaces.IConsumer}; its C{write} is called with L{ConsumedMessage}s, and it may pause the producer that
-            it is given.
-        @return: fires with L{None} when the consumer was shut down; fails with a partition's error, or what C{write} raised. The stream can then be
-            delivered anew. Fails with L{ConsumerStateError} when somebody else reads this stream, and with what C{registerProducer} raised: a receiver that
-            refused gets nothing.
+        @param receiver: a L{twisted.internet.interfaces.IConsumer}. Its C{write} is called with L{ConsumedMessage}s, and it may pause the
+            producer that it is given.
+        @return: fires with L{None} when the consumer was shut down, or the receiver wants no more. Fails with a partition's error, or
+            with what C{write} raised; the stream can then be piped again. Fails with L{ConsumerStateError} when another reader is
+            attached, and with what C{registerProducer} raised; the receiver gets nothing then.
         """
+        pipe = PipeProducer(self, receiver, self._clock)
         try:
-            self._beAlone()
-        except ConsumerStateError:
+            return pipe.start()
+        except Exception:
             return fail()
-        self._delivery = _Delivery(self, receiver, self._clock)
-        return self._delivery.start()
-
-    def _beAlone(self) -> None:
-        if self._reader is not None or self._delivery is not None:
-            raise ConsumerStateError(
-                f"{self.name}: somebody else reads this stream, {'and waits' if self._delivery is None else 'a receiver'}"
-            )
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
-        An iterator for a plain thread, while the reactor runs in another. It comes to its end when the consumer is shut down: see to it that this happens
-        before the reactor stops (L{ConsumerConnector.shutdownBeforeStop}), or the thread waits for ever.
+        An iterator for a plain thread, while the reactor runs in another one.
+
+        It ends when the consumer is shut down. That must happen before the reactor stops
+        (L{ConsumerConnector.shutdownBeforeStop<pylogbroker.consumer.group.ConsumerConnector.shutdownBeforeStop>}), or the thread waits
+        for ever.
 
         @param reactor: the one that the consumer belongs to.
         """
-        return BlockingIterator(self, reactor, self._timeoutMs)
-
-
-class BatchIterator:
-    """
-    An asynchronous iterator over lists of messages.
-
-    The rule for positions is that of all ways to read: they move in the moment in which the list is handed out, behind all of its messages. What an error is
-    about, that comes behind the list, is behind its partition's position only when that was told; to this iterator, or to who reads on in another way.
-    """
-
-    def __init__(self, stream: MessageStream, countMax: int) -> None:
-        self._stream = stream
-        self._countMax = countMax
-
-    def __aiter__(self) -> BatchIterator:
-        return self
-
-    async def __anext__(self) -> list[ConsumedMessage]:
-        """
-        The next messages.
-
-        @raise StopAsyncIteration: the consumer was shut down.
-        @raise ConsumerTimeoutError: none came in time; ask again when you like.
-        @raise PylogbrokerError: see L{MessageStream.take}; messages that were before it are handed out first, and the next call goes on behind it.
-        """
-        stream = self._stream
-        while True:
-            ahead = stream.poll(self._countMax)
-            stream.deliver(ahead)
-            if ahead.messages:
-                return ahead.messages
-            if ahead.error is not None:
-                raise ahead.error
-            if stream.isEnded:
-                raise StopAsyncIteration
-            await stream.wait()
-
-
-@implementer(IPushProducer)
-class _Delivery:
-    """Pushes a stream's messages into a receiver, while that lets it."""
-
-    def __init__(self, stream: MessageStream, receiver: Any, clock: Any) -> None:
-        self._stream = stream
-        self._receiver = receiver
-        self._clock = clock
-        self._isPaused = False
-        self._turn: Any = None
-        self._done: Deferred[None] = Deferred(lambda _done: self._end())
-
-    def start(self) -> Deferred[None]:
-        try:
-            self._receiver.registerProducer(self, True)
-        except Exception:
-            self._leave()  # and not by L{_end}: what is registered there is another's
-            return fail()
-        self.goOn()
-        return self._done
-
-    def goOn(self) -> None:
-        """There may be something to deliver."""
-        if (
-            self._turn is None
-            and (not self._isPaused or self._stream.isEnded)
-            and not self._done.called
-        ):
-            self._turn = self._clock.callLater(0, self._deliver)
-
-    def _deliver(self) -> None:
-        self._turn = None
-        try:
-            for _count in range(DELIVERY_COUNT_MAX):
-                if self._isPaused or (message := self._stream.take()) is None:
-                    break
-                self._receiver.write(message)
-            else:
-                self.goOn()
-                return
-        except Exception:
-            self._finish(Failure())
-            return
-        if self._stream.isEnded:
-            self._finish(None)
-
-    def _finish(self, result: Any) -> None:
-        self._end()
-        if not self._done.called:
-            self._done.callback(result)
-
-    def _end(self) -> None:
-        if self._leave():
-            self._receiver.unregisterProducer()
-
-    def _leave(self) -> bool:
-        """Read no more; whether this one still did."""
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
-        isReading = self._stream._delivery is self
-        if isReading:
-            self._stream._delivery = None
-        return isReading
-
-    def pauseProducing(self) -> None:
-        """The receiver has enough."""
-        self._isPaused = True
-
-    def resumeProducing(self) -> None:
-        """The receiver wants more."""
-        self._isPaused = False
-        self.goOn()
-
-    def stopProducing(self) -> None:
-        """The receiver wants no more, ever."""
-        self._isPaused = True
-        if not self._done.called:
-            self._finish(None)
-
-
-class BlockingIterator:
-    """
-    Messages for a plain thread: some at a time come from the reactor's thread.
-
-    A message's position moves when the thread gets it, as with the other ways to read. When the partition is dropped, the rest of the thread's batch
-    is dropped, too; a message that the thread gets in that very moment may be delivered again by the partition's next owner. When a partition goes on
-    elsewhere, since its broker has nothing at the position any more, its position does not come back from there for what the thread still has to read; it
-    moves there with the last message before that, since the other partitions' messages of the batch may take the thread long.
-    """
-
-    def __init__(
-        self,
-        stream: MessageStream,
-        reactor: Any,
-        timeoutMs: int,
-        batchCountMax: int = BATCH_COUNT_MAX,
-    ) -> None:
-        self._stream = stream
-        self._reactor = reactor
-        self._timeoutMs = timeoutMs
-        self._batchCountMax = batchCountMax
-        self._batch: deque[tuple[ConsumedMessage, PartitionId, int] | Exception] = (
-            deque()
-        )  # each with where its partition's position moves
-        self._ahead = PolledBatch([], None, {}, 0)
-
-    def __iter__(self) -> BlockingIterator:
-        return self
-
-    def __next__(self) -> ConsumedMessage:
-        """
-        @raise StopIteration: the consumer was shut down.
-        @raise ConsumerTimeoutError: none came in time; ask again when you like.
-        @raise PylogbrokerError: see L{MessageStream.take}.
-        """
-        stream = self._stream
-        while not stream.isEnded:
-            if not self._batch:
-                self._fetch()
-                continue
-            item = self._batch.popleft()
-            if isinstance(item, Exception):
-                raise item
-            message, place, position = item
-            epoch = self._ahead.epoch
-            if not stream.wasDropped(place, epoch):
-                stream.positions[place] = position
-                elsewhere = stream.movedTo(place, epoch)
-                if elsewhere is not None:
-                    stream.positions[place] = elsewhere
-                return message
-        raise StopIteration
-
-    def _fetch(self) -> None:
-        answers: queue.SimpleQueue[PolledBatch] = queue.SimpleQueue()
-        self._reactor.callFromThread(self._begin, answers)
-        self._ahead = ahead = answers.get()
-        ends = (
-            dict(ahead.positions) if ahead.error is None else {}
-        )  # what an error is about is behind its partition's position only when that was told
-        for message in reversed(ahead.messages):
-            place = PartitionId(message.topic, message.partition)
-            self._batch.appendleft((message, place, ends.pop(place, message.nextOffset)))
-        if ahead.error is not None:
-            self._batch.append(ahead.error)
-
-    def _begin(self, answers: queue.SimpleQueue[PolledBatch]) -> None:
-        """On the reactor's thread: the other thread has had all of its batch; what came behind the last message of a partition counts now, too."""
-        self._stream.done(self._ahead)
-        self._collect(answers)
-
-    def _collect(self, answers: queue.SimpleQueue[PolledBatch]) -> None:
-        """What there is, or else the next thing that comes. The positions of what is in the batch are the other thread's to move."""
-        stream = self._stream
-        ahead = stream.poll(self._batchCountMax)
-        if ahead.messages or ahead.error is not None or stream.isEnded:
-            answers.put(ahead)
-            return
-        waiting = Deferred.fromCoroutine(stream.wait())
-        waiting.addCallbacks(
-            lambda _: self._collect(answers),
-            lambda failure: answers.put(ahead._replace(error=failure.value)),
-        )
+        return BlockingIterator(self, reactor)

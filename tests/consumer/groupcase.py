@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.group import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.errors import NoNodeException, NotEmptyException
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.consumer.farend import FarCluster
 
@@ -34,6 +35,16 @@ def drain(*streams: MessageStream) -> list[Any]:
         while (message := stream.take()) is not None:
             values.append(message.value)
     return values
+
+
+async def deleteTree(zookeeper: Any, path: str) -> None:
+    """Delete a node and all below, as C{deleteall} of ZooKeeper's shell does; what is made again meanwhile stays, and so does what is above it."""
+    try:
+        for name in await zookeeper.get_children(path):
+            await deleteTree(zookeeper, f"{path}/{name}")
+        await zookeeper.delete(path)
+    except (NoNodeException, NotEmptyException):
+        pass
 
 
 class GroupCase(SynchronousTestCase):

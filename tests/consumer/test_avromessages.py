@@ -50,7 +50,7 @@ class AvroMessagesTests(TestCase):
 
     def messages(self, *payloads: bytes, **arguments: Any) -> AvroMessages:
         self.positions = {PLACE: 0}
-        self.stream = MessageStream("thread", reactor, self.positions, lambda: None)
+        self.stream = MessageStream("thread", reactor, self.positions)
         self.put(PLACE, *payloads)
         return AvroMessages(self.stream, self.registry, **arguments)
 

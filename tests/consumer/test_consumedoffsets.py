@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.consumedoffsets import Positions
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
+from pylogbroker.errors import ConnectionLossException
 from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 
 A, B = PartitionId("t", BrokerPartition(0, 0)), PartitionId("t", BrokerPartition(0, 1))
@@ -118,6 +119,44 @@ class PositionsTests(SynchronousTestCase):
         positions.begin(A, 30)
         positions.forget([A, B])
         self.assertEqual(self.do(positions.find(A)), 5)
+
+    def test_deleted(self) -> None:
+        """What is gone from the store is stored again, though it has not moved; a store that cannot say what is gone is asked at the next commit."""
+
+        class HttpRequest(MemoryOffsetStore):
+            reachable = True
+
+            def missing(self, places: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
+                if not self.reachable:
+                    return fail(ConnectionLossException("away"))
+                return succeed([place for place in places if place not in self.positions])
+
+        store = HttpRequest()
+        positions = Positions(store)
+        positions.begin(A, 10)
+        positions.begin(B, 20)
+        self.do(positions.commit(lambda: [A, B]))
+        positions.begin(B, 30)
+        del store.positions[A]
+        store.reachable = False
+        self.assertEqual(self.do(positions.commit(lambda: [A, B])), [])
+        self.assertEqual(store.positions, {B: 30})
+        store.reachable = True
+        self.assertEqual(self.do(positions.commit(lambda: [B])), [])
+        self.assertEqual(store.positions, {B: 30})
+        self.assertEqual(self.do(positions.commit(lambda: [A, B])), [])
+        self.assertEqual(store.positions, {A: 10, B: 30})
+
+    def test_deletedMeanwhile(self) -> None:
+        """Who comes back to a partition whose position was deleted goes on where it was."""
+        store = MemoryOffsetStore({A: 5})
+        positions = Positions(store)
+        self.do(positions.find(A))
+        positions.begin(A, 30)
+        store.positions.clear()
+        self.assertEqual(self.do(positions.find(A)), 30)
+        self.do(positions.commit(lambda: [A]))
+        self.assertEqual(store.positions, {A: 30})
 
     def test_put(self) -> None:
         """A position can be stored at once."""

@@ -33,7 +33,7 @@ from pylogbroker.errors import (
 from pylogbroker.records.compression import GZIP
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.consumer.farend import FarCluster
-from tests.consumer.groupcase import GroupCase, drain, place
+from tests.consumer.groupcase import GroupCase, deleteTree, drain, place
 from tests.consumer.model07 import Consumer07
 
 
@@ -770,6 +770,34 @@ class CommitTests(GroupCase):
         self.cluster.advance(3)
         self.successResultOf(ending)
         self.assertEqual(self.offset("0-0"), "110")
+
+    def test_deleted(self) -> None:
+        """Stored offsets that somebody has deleted are stored again at the next commit, though nothing has moved and nothing comes."""
+        member = self.member({"autocommit.interval.ms": "1000"})
+        (stream,) = self.streams(member)
+        self.cluster.advance(1)
+        stream.take()
+        self.cluster.advance(1)
+        for path in ("/consumers/g/offsets", "/consumers/g"):
+            self.cluster.do(deleteTree(self.cluster.admin, path))
+            self.assertIsNone(self.offset("0-0"))
+            self.cluster.advance(1)
+            self.assertEqual((self.offset("0-0"), self.offset("0-1")), ("11", "0"))
+
+    def test_deletedBeforeTheEnd(self) -> None:
+        """Who leaves before that stores them, so that a member that begins at the logs' ends without a stored offset skips nothing."""
+        member = self.member({"autooffset.reset": "largest"})
+        (stream,) = self.streams(member)
+        self.assertIsNone(stream.take())
+        self.broker.log("t", 0).append(b"new")
+        self.cluster.advance(1)
+        self.assertEqual(drain(stream), [b"new"])
+        self.soon(member.commitOffsets())
+        self.cluster.do(deleteTree(self.cluster.admin, "/consumers/g"))
+        self.cluster.do(member.shutdown())
+        self.broker.log("t", 0).append(b"newer")
+        (stream,) = self.streams(self.member({"autooffset.reset": "largest"}))
+        self.assertEqual(drain(stream), [b"newer"])
 
     def test_manyPartitions(self) -> None:
         """A commit of many partitions is pipelined: it takes no longer than a few round trips."""

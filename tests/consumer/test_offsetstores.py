@@ -17,7 +17,7 @@ from pylogbroker.consumer.offsetstores import (
     SqliteOffsetStore,
     ZookeeperOffsetStore,
 )
-from pylogbroker.errors import ConnectionLossException, OffsetConflictError
+from pylogbroker.errors import ConnectionLossException, OffsetConflictError, ZookeeperError
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 
@@ -51,6 +51,8 @@ class MemoryTests(Promises, SynchronousTestCase):
 class ZookeeperTests(Promises, SynchronousTestCase):
     """In ZooKeeper, as 0.7 has it."""
 
+    store: ZookeeperOffsetStore
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.server = FakeZookeeper(self.clock)
@@ -76,6 +78,24 @@ class ZookeeperTests(Promises, SynchronousTestCase):
         self.do(self.client.set("/consumers/g/offsets/t/0-0", b"x"))
         self.assertIsNone(self.do(self.store.load(A)))
         self.assertEqual(self.do(self.store.commit({A: 2})), {A: 2})
+
+    def missing(self) -> list[PartitionId]:
+        found: list[PartitionId] = self.do(self.store.missing([A, B]))
+        return found
+
+    def test_missing(self) -> None:
+        """What was deleted is missing, one by one or all at once; one request a topic finds it out."""
+        self.do(self.store.commit({A: 5, B: 7}))
+        self.assertEqual(self.missing(), [])
+        self.do(self.client.delete("/consumers/g/offsets/t/0-0"))
+        self.assertEqual(self.missing(), [A])
+        self.do(self.client.delete("/consumers/g/offsets/u/10-3"))
+        self.do(self.client.delete("/consumers/g/offsets/u"))
+        self.assertEqual(self.missing(), [A, B])
+        self.server.disconnect(self.client)
+        asking = self.store.missing([A])
+        self.clock.pump([1] * 20)
+        self.failureResultOf(asking, ZookeeperError)
 
     def test_connectionLost(self) -> None:
         """A commit gives those that are safe, and does not fail; loading does."""

@@ -7,8 +7,9 @@ from itertools import pairwise
 from twisted.internet.defer import CancelledError, Deferred
 
 from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.consumer.childwatches import ChildWatches
 from pylogbroker.consumer.partitionowners import PartitionOwners
-from tests.consumer.groupcase import GroupCase, drain, place
+from tests.consumer.groupcase import GroupCase, deleteTree, drain, place
 
 
 class OwnershipTests(GroupCase):
@@ -68,7 +69,10 @@ class OwnershipTests(GroupCase):
 
     def test_brokenOff(self) -> None:
         """Who is cancelled while hundreds are let go of begins no more of them."""
-        ownership = PartitionOwners(self.cluster.zookeeper.client(), GroupPaths("g"), "m")
+        session = self.cluster.zookeeper.client()
+        ownership = PartitionOwners(
+            session, ChildWatches(session, lambda: None), GroupPaths("g"), "m"
+        )
         disowning = Deferred.fromCoroutine(
             ownership.disown({place(f"0-{number}"): "m-0" for number in range(300)})
         )
@@ -79,9 +83,89 @@ class OwnershipTests(GroupCase):
         """An owner's node that is another's by now is not deleted at the end."""
         member = self.member()
         self.streams(member)
-        self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-0"))
+        self.cluster.admin.delete("/consumers/g/owners/t/0-0")
         self.cluster.do(
             self.cluster.admin.create("/consumers/g/owners/t/0-0", b"somebody", flags=1)
         )
         self.cluster.do(member.shutdown())
         self.assertEqual(self.owners(), {"0-0": "somebody"})
+
+    def deleteGroup(self) -> None:
+        """What 0.7's C{ConsoleConsumer --from-beginning} does to a group that it is started into."""
+        self.cluster.do(deleteTree(self.cluster.admin, "/consumers/g"))
+
+    def test_comesBack(self) -> None:
+        """Owner nodes that were deleted come back at once, and what is read goes on without a gap and without a repetition."""
+        self.broker.log("t", 0).append(b"a", b"b")
+        member = self.member()
+        (stream,) = self.streams(member)
+        before = self.owners()
+        self.assertEqual(set(before), {"0-0", "0-1"})
+        first = stream.take()
+        self.deleteGroup()
+        self.assertEqual((self.owners(), member.isOwning), (before, True))
+        self.broker.log("t", 0).append(b"c")
+        self.cluster.advance(2)
+        self.assertEqual([first and first.value, *drain(stream)], [b"a", b"b", b"c"])
+
+    def test_oneComesBack(self) -> None:
+        """So does a single one, also one that somebody has written to, and though nothing else in the group has changed."""
+        member = self.member()
+        self.streams(member)
+        before = self.owners()
+        for _time in range(2):
+            self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-1"))
+            self.assertEqual(self.owners(), before)
+        self.cluster.do(self.cluster.admin.set("/consumers/g/owners/t/0-1", b"nonsense"))
+        self.assertEqual(self.owners(), before)
+
+    def test_goneWhileAway(self) -> None:
+        """Owner nodes that were deleted while the connection to ZooKeeper was lost come back when it is there again."""
+        member = self.member()
+        self.streams(member)
+        before = self.owners()
+        self.cluster.zookeeper.disconnect(self.sessions[member])
+        self.cluster.do(deleteTree(self.cluster.admin, "/consumers/g/owners"))
+        self.cluster.zookeeper.reconnect(self.sessions[member])
+        self.cluster.turn()
+        self.assertEqual(self.owners(), before)
+
+    def test_takenMeanwhile(self) -> None:
+        """A partition whose deleted owner node another session has made is fetched no more, and its position is the other's; when the node goes, we have it."""
+        member = self.member({"autocommit.interval.ms": "1000"})
+        (stream,) = self.streams(member)
+        self.broker.log("t", 0).append(b"a")
+        self.cluster.advance(2)
+        self.assertEqual((drain(stream), set(member.owned)), ([b"a"], {place("0-0"), place("0-1")}))
+        self.cluster.advance(1)
+        self.assertEqual(self.offset("0-0"), "11")
+        self.cluster.admin.delete("/consumers/g/owners/t/0-0")
+        self.cluster.do(self.cluster.admin.create("/consumers/g/owners/t/0-0", b"other", flags=1))
+        self.cluster.write("/consumers/g/offsets/t/0-0", b"0")
+        self.broker.log("t", 0).append(b"b")
+        self.broker.log("t", 1).append(b"c")
+        self.cluster.advance(2)
+        self.assertEqual((drain(stream), set(member.owned)), ([b"c"], {place("0-1")}))
+        self.assertEqual((self.offset("0-0"), self.owners()["0-0"]), ("0", "other"))
+        self.cluster.do(self.cluster.admin.delete("/consumers/g/owners/t/0-0"))
+        self.cluster.advance(3)
+        self.assertEqual(
+            (drain(stream), set(member.owned)), ([b"a", b"b"], set(map(place, ("0-0", "0-1"))))
+        )
+
+    def test_noWatchOfItsOwnDoing(self) -> None:
+        """A partition that goes to another member in order does not make its old owner look again."""
+        first = self.member()
+        self.streams(first)
+        second = self.member()
+        self.streams(second)
+        self.assertEqual([len(each.owned) for each in (first, second)], [1, 1])
+        watches = first._member._watches
+        owner = "/consumers/g/owners/t/"
+        self.assertEqual(
+            [
+                watches.isWatched(f"{owner}{each.partition}")
+                for each in (*first.owned, *second.owned)
+            ],
+            [True, False],
+        )

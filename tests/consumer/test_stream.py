@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import reactor
@@ -13,12 +14,14 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from pylogbroker.consumer.stream import BlockingIterator, Chunk, ConsumedMessage, MessageStream
+from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
+from pylogbroker.consumer.streamreaders import BlockingIterator
 from pylogbroker.errors import (
     ConsumerStateError,
     ConsumerTimeoutError,
     CorruptCompressionError,
     InvalidChecksumError,
+    PylogbrokerError,
     RemoteUnknownError,
 )
 from pylogbroker.records.compression import GZIP
@@ -29,8 +32,16 @@ A, B = PartitionId("t", BrokerPartition(0, 0)), PartitionId("t", BrokerPartition
 
 
 def chunk(place: PartitionId, offset: int, *payloads: bytes, codec: int = 0) -> Chunk:
-    data = encodeSet(payloads, codec)
-    return Chunk(place, MessageSet(data, offset), len(data), offset + len(data))
+    return chunkOf(place, offset, encodeSet(payloads, codec))
+
+
+def chunkOf(
+    place: PartitionId,
+    offset: int,
+    data: bytes,
+    onReadError: Callable[[int, PylogbrokerError], None] = lambda offset, error: None,
+) -> Chunk:
+    return Chunk(place, MessageSet(data, offset), len(data), offset + len(data), onReadError)
 
 
 class StreamCase(SynchronousTestCase):
@@ -40,19 +51,20 @@ class StreamCase(SynchronousTestCase):
         self.clock = Clock()
         self.positions: dict[PartitionId, int] = {A: 0, B: 0}
         self.wakeCount = 0
-        self.unreadable: list[tuple[PartitionId, int]] = []
+        self.readErrors: list[tuple[PartitionId, int]] = []
 
-    def gotRoom(self) -> None:
+    def onCapacity(self) -> None:
         self.wakeCount += 1
+
+    def onReadError(self, offset: int, error: PylogbrokerError) -> None:
+        self.readErrors.append((A, offset))
 
     def stream(self, **arguments: Any) -> MessageStream:
         return MessageStream(
             "s",
             self.clock,
             self.positions,
-            self.gotRoom,
             chunkCountMax=2,
-            unreadable=lambda place, offset, _error: self.unreadable.append((place, offset)),
             **arguments,
         )
 
@@ -85,17 +97,17 @@ class TakingTests(StreamCase):
         for isAhead in (False, True):
             stream = self.stream()
             self.positions[A] = 0
-            stream.put(Chunk(A, MessageSet(data, 0), len(data), len(data)))
+            stream.put(chunkOf(A, 0, data))
             if isAhead:
                 ahead = stream.poll(10)
                 self.assertEqual(self.positions[A], 0)
-                stream.done(ahead)
+                stream.acknowledge(ahead)
             else:
                 self.assertEqual((self.values(stream), stream.take()), ([b"a"], None))
             self.assertEqual(self.positions[A], len(data))
         stream = self.stream()
         self.positions[A] = 100
-        stream.put(Chunk(A, MessageSet(empty, 100), len(empty), 100 + len(empty)))
+        stream.put(chunkOf(A, 100, empty))
         self.assertEqual(stream.poll(10).messages, [])
         self.assertEqual(self.positions[A], 100 + len(empty))
 
@@ -108,8 +120,8 @@ class TakingTests(StreamCase):
         empty = encodeMessage(gzip.compress(b""), codec=GZIP)
         data = encodeSet([b"0"]) + first + empty + second + encodeSet([b"f"])
         a, b, end = 11, 11 + len(first) + len(empty), len(data)
-        stream = self.stream(isCounting=True)
-        stream.put(Chunk(A, MessageSet(data, 0), end, end))
+        stream = self.stream(tracksIntraBatch=True)
+        stream.put(chunkOf(A, 0, data))
         found = {
             message.value: (message.nextOffset, consumedCount(message.nextOffset))
             for message in iter(stream.take, None)
@@ -133,9 +145,9 @@ class TakingTests(StreamCase):
             (a, 9, b"cdef"),
             (end - 11, 1, b"f"),
         ):
-            stream = self.stream(isCounting=True)
+            stream = self.stream(tracksIntraBatch=True)
             self.positions[A] = IntraBatchOffset(begin, doneCount) if doneCount else begin
-            stream.put(Chunk(A, MessageSet(data[begin:], begin), end - begin, end))
+            stream.put(chunkOf(A, begin, data[begin:]))
             self.assertEqual(b"".join(self.values(stream)), values)
             self.assertEqual(self.positions[A], end)
 
@@ -154,14 +166,14 @@ class TakingTests(StreamCase):
         )
         self.assertEqual(stream.take(), ConsumedMessage(b"c", "t", BrokerPartition(0, 1), 11))
         self.assertEqual(self.positions, {A: 0, B: 11})
-        stream.done(ahead)
+        stream.acknowledge(ahead)
         self.assertEqual(self.positions, {A: 122, B: 11})
         stream.put(chunk(A, 122, b"d"))
         stream.put(chunk(B, 11, b"e"))
         ahead = stream.poll(10)
         stream.drop((A,))
         self.positions[A] = 122
-        stream.done(ahead)
+        stream.acknowledge(ahead)
         self.assertEqual(
             (self.positions, [each.value for each in ahead.messages]),
             ({A: 122, B: 22}, [b"d", b"e"]),
@@ -175,20 +187,20 @@ class TakingTests(StreamCase):
         stream.put(chunk(B, 0, b"b"))
         ahead = stream.poll(10)
         self.assertEqual(stream.poll(10).messages, [])
-        stream.jump(A, 7)
-        stream.done(ahead)
+        stream.resetPosition(A, 7)
+        stream.acknowledge(ahead)
         self.assertEqual(self.positions, {A: 7, B: 11})
         stream.put(chunk(A, 7, b"c"))
-        stream.done(stream.poll(10))
+        stream.acknowledge(stream.poll(10))
         self.assertEqual(self.positions, {A: 18, B: 11})
 
     def test_aheadOverJump(self) -> None:
         """What was taken ahead on both sides of a jump moves the position behind the last of it."""
         stream = self.stream()
         stream.put(chunk(A, 100, b"a"))
-        stream.jump(A, 7)
+        stream.resetPosition(A, 7)
         stream.put(chunk(A, 7, b"b"))
-        stream.done(stream.poll(10))
+        stream.acknowledge(stream.poll(10))
         self.assertEqual(self.positions[A], 18)
 
     def test_aheadWithErrors(self) -> None:
@@ -201,35 +213,38 @@ class TakingTests(StreamCase):
         self.assertEqual([each.value for each in ahead.messages], [b"a"])
         self.assertIsInstance(ahead.error, RemoteUnknownError)
         self.assertEqual(self.positions, {A: 0, B: 0})
-        stream.done(ahead)
-        stream.done(stream.poll(10))
+        stream.acknowledge(ahead)
+        stream.acknowledge(stream.poll(10))
         self.assertEqual(self.positions, {A: 11, B: 11})
 
     def test_room(self) -> None:
-        """Room is kept for what is on its way; who waits for room hears of it when there is some."""
+        """Capacity is reserved for what is on its way; a fetcher that waits for capacity is told once when there is some."""
         stream = self.stream()
-        self.assertTrue(stream.hasRoom)
+        stream.whenCapacity(self.onCapacity)
+        stream.whenCapacity(self.onCapacity)
+        self.assertTrue(stream.hasCapacity)
         stream.reserve(100)
         stream.put(chunk(A, 0, b"a"))
-        self.assertFalse(stream.hasRoom)
+        self.assertFalse(stream.hasCapacity)
         self.assertEqual(stream.queuedSize, 11)
         stream.release(100)
-        self.assertEqual((stream.hasRoom, self.wakeCount), (True, 1))
+        self.assertEqual((stream.hasCapacity, self.wakeCount), (True, 1))
         stream.put(chunk(A, 11, b"b"))
-        self.assertFalse(stream.hasRoom)
+        self.assertFalse(stream.hasCapacity)
+        stream.whenCapacity(self.onCapacity)
         stream.take()
-        self.assertEqual((stream.hasRoom, self.wakeCount), (True, 2))
+        self.assertEqual((stream.hasCapacity, self.wakeCount), (True, 2))
         stream.take()
         self.assertEqual(self.wakeCount, 2)
 
     def test_roomInBytes(self) -> None:
         """Chunks of many bytes fill a stream before their number does; an empty stream has room for any."""
         stream = self.stream(queuedSizeMax=10)
-        self.assertTrue(stream.hasRoom)
+        self.assertTrue(stream.hasCapacity)
         stream.put(chunk(A, 0, b"a"))
-        self.assertFalse(stream.hasRoom)
+        self.assertFalse(stream.hasCapacity)
         stream.take()
-        self.assertTrue(stream.hasRoom)
+        self.assertTrue(stream.hasCapacity)
 
     def test_drop(self) -> None:
         """Dropping a partition forgets its chunks, the one that is being read and errors included, and nothing else."""
@@ -242,7 +257,7 @@ class TakingTests(StreamCase):
         stream.drop({A})
         self.assertEqual(self.values(stream), [b"c"])
         self.assertEqual(self.positions[A], 11)
-        self.assertTrue(stream.hasRoom)
+        self.assertTrue(stream.hasCapacity)
 
     def test_end(self) -> None:
         """After the end there is nothing, and nothing more comes."""
@@ -267,13 +282,13 @@ class TakingTests(StreamCase):
     def test_jump(self) -> None:
         """A jump moves the position in its turn, or at once when nothing of the partition is waiting."""
         stream = self.stream()
-        stream.jump(A, 500)
+        stream.resetPosition(A, 500)
         self.assertEqual(self.positions[A], 500)
         stream.put(chunk(A, 500, b"a"))
-        stream.jump(A, 900)
+        stream.resetPosition(A, 900)
         self.assertEqual(self.positions[A], 500)
         stream.take()
-        stream.jump(A, 1000)
+        stream.resetPosition(A, 1000)
         self.assertIsNone(stream.take())
         self.assertEqual(self.positions[A], 1000)
 
@@ -282,23 +297,23 @@ class TakingTests(StreamCase):
         good, bad = encodeMessage(b"a"), bytearray(encodeMessage(b"b"))
         bad[-1] ^= 1
         stream = self.stream()
-        stream.put(Chunk(A, MessageSet(good + bytes(bad) + good, 1000), 33, 1033))
+        stream.put(chunkOf(A, 1000, good + bytes(bad) + good, self.onReadError))
         stream.put(chunk(A, 1033, b"c"))
         stream.put(chunk(B, 0, b"d"))
         self.assertEqual(stream.take().value, b"a")  # type: ignore[union-attr]
         error = self.assertRaises(InvalidChecksumError, stream.take)
         self.assertIn("t/0-0 at offset 1011", str(error))
-        self.assertEqual(self.unreadable, [(A, 1011)])
+        self.assertEqual(self.readErrors, [(A, 1011)])
         self.assertEqual(self.values(stream), [b"d"])
 
     def test_badWrapper(self) -> None:
         """A wrapper that cannot be opened is an error that names its offset."""
         stream = self.stream()
         data = encodeMessage(b"no gzip", codec=GZIP)
-        stream.put(Chunk(A, MessageSet(data, 7), len(data), 7 + len(data)))
+        stream.put(chunkOf(A, 7, data, self.onReadError))
         self.positions[A] = 7
         self.assertIn("at offset 7", str(self.assertRaises(CorruptCompressionError, stream.take)))
-        self.assertEqual(self.unreadable, [(A, 7)])
+        self.assertEqual(self.readErrors, [(A, 7)])
 
     def test_compressed(self) -> None:
         """Feature 115: inside a wrapper the position stays at its start until its last message, so that a reader that stops gets it again whole."""
@@ -325,7 +340,7 @@ class TakingTests(StreamCase):
         self.assertEqual(stream.take().value, 1)  # type: ignore[union-attr]
         self.assertRaises(ValueError, stream.take)
         self.assertEqual(self.values(stream), [3])
-        self.assertEqual(self.unreadable, [])
+        self.assertEqual(self.readErrors, [])
 
 
 class IteratingTests(StreamCase):
@@ -353,7 +368,7 @@ class IteratingTests(StreamCase):
         consumer's.
         """
         stream = self.stream(decode=int, timeoutMs=500)
-        chunks = stream.chunks(3)
+        chunks = stream.batches(3)
 
         def ask() -> Deferred[Any]:
             return Deferred.fromCoroutine(chunks.__anext__())
@@ -374,10 +389,10 @@ class IteratingTests(StreamCase):
         self.failureResultOf(late, ConsumerTimeoutError)
         stream.fail(A, RemoteUnknownError())
         self.failureResultOf(ask(), RemoteUnknownError)
-        self.assertRaises(ValueError, stream.chunks, 0)
+        self.assertRaises(ValueError, stream.batches, 0)
 
         async def read() -> list[Any]:
-            return [each.value async for messages in stream.chunks() for each in messages]
+            return [each.value async for messages in stream.batches() for each in messages]
 
         reading = Deferred.fromCoroutine(read())
         stream.put(chunk(A, 33, b"7", b"8"))
@@ -399,13 +414,13 @@ class IteratingTests(StreamCase):
                     [
                         each.value
                         for each in self.successResultOf(
-                            Deferred.fromCoroutine(stream.chunks().__anext__())
+                            Deferred.fromCoroutine(stream.batches().__anext__())
                         )
                     ],
                     [1],
                 )
                 self.assertEqual(self.positions, {A: 11, B: 0})
-                again = stream.chunks().__anext__() if isChunks else stream.__anext__()
+                again = stream.batches().__anext__() if isChunks else stream.__anext__()
                 self.failureResultOf(Deferred.fromCoroutine(again), ValueError)
                 self.assertEqual(self.positions[place], start + 11)
                 self.assertEqual(self.values(stream), [2])
@@ -414,7 +429,7 @@ class IteratingTests(StreamCase):
         """An error behind the last list that is not told any more is the next owner's."""
         stream = self.stream(decode=int)
         stream.put(chunk(A, 0, b"1", b"x"))
-        self.successResultOf(Deferred.fromCoroutine(stream.chunks().__anext__()))
+        self.successResultOf(Deferred.fromCoroutine(stream.batches().__anext__()))
         stream.end()
         self.assertIsNone(stream.take())
         self.assertEqual(self.positions[A], 11)
@@ -423,7 +438,7 @@ class IteratingTests(StreamCase):
         """A partition that is dropped before the error is told does not move with it."""
         stream = self.stream(decode=int)
         stream.put(chunk(A, 0, b"1", b"x"))
-        self.successResultOf(Deferred.fromCoroutine(stream.chunks().__anext__()))
+        self.successResultOf(Deferred.fromCoroutine(stream.batches().__anext__()))
         stream.drop((A,))
         self.positions[A] = 5
         self.assertRaises(ValueError, stream.take)
@@ -616,7 +631,7 @@ class BlockingTests(TestCase):
         self.positions: dict[PartitionId, int] = {A: 0, B: 0}
 
     def stream(self, **arguments: Any) -> MessageStream:
-        return MessageStream("s", reactor, self.positions, lambda: None, **arguments)
+        return MessageStream("s", reactor, self.positions, **arguments)
 
     async def begun(self, start: int) -> tuple[MessageStream, BlockingIterator]:
         """A thread has the first of three messages, two of A from an offset on and one of B."""
@@ -661,7 +676,7 @@ class BlockingTests(TestCase):
         """A partition that goes on elsewhere behind messages of the batch does so with the last of them, while the batch goes on with others."""
         stream = self.stream()
         stream.put(chunk(A, 100, b"a", b"b"))
-        stream.jump(A, 0)
+        stream.resetPosition(A, 0)
         stream.put(chunk(B, 0, b"c"))
         messages = stream.blocking(reactor)
         found = []
@@ -696,7 +711,7 @@ class BlockingTests(TestCase):
     async def test_elsewhere(self) -> None:
         """A partition that goes on elsewhere while the thread still has messages of it stays there when the thread gets them, and goes on from there."""
         stream, messages = await self.begun(100)
-        stream.jump(A, 7)
+        stream.resetPosition(A, 7)
         for _message in range(2):
             await deferToThread(next, messages)
         self.assertEqual(self.positions, {A: 7, B: 11})

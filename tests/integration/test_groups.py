@@ -7,11 +7,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
 
@@ -20,6 +23,8 @@ from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import NoNodeException, ZookeeperTimeoutException
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing import LocalBroker
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.consumer.groupcase import deleteTree
 from tests.integration.chroots import freshChroot, registered
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -113,6 +118,76 @@ class GroupTests(ClusterTestCase):
                 [number for each, number in pairs if each == key],
                 [number for number in range(total) if number % 7 == key],
             )
+
+
+class DeletedGroupTests(ClusterTestCase):
+    """Somebody deletes all nodes of a group: an operator, or 0.7's C{ConsoleConsumer --from-beginning} that is started into it."""
+
+    async def until(self, holds: Callable[[], Awaitable[Any]]) -> None:
+        """Wait for something to be so."""
+        while not await holds():
+            await deferLater(reactor, 0.02)
+
+    async def tree(self, path: str) -> dict[str, bytes | None]:
+        """The nodes without children below a path, and what is in them."""
+        found: dict[str, bytes | None] = {}
+        try:
+            for name in await self.operator.get_children(path):
+                below = await self.tree(f"{path}/{name}")
+                found.update(
+                    below or {f"{path}/{name}": (await self.operator.get(f"{path}/{name}"))[0]}
+                )
+        except NoNodeException:
+            pass
+        return found
+
+    async def test_comesBack(self) -> None:
+        """Registration, owner nodes and stored offsets come back though no message does, C{groups verify} is content, and nothing comes twice."""
+        self.operator = ZookeeperClient(reactor, self.servers)
+        await self.operator.connect()
+        self.addCleanup(self.operator.close)
+        producer = Producer(reactor, {"zk.connect": self.servers, "confirm": "true"})
+        await producer.start()
+        self.addCleanup(producer.close)
+        await producer.send("clicks", b"first", key="a")
+        consumer = ConsumerConnector(
+            reactor,
+            {
+                "zk.connect": self.servers,
+                "groupid": "g",
+                "rebalance.backoff.ms": "100",
+                "fetcher.backoff.ms": "20",
+                "autocommit.interval.ms": "200",
+            },
+        )
+        await consumer.connect()
+        self.addCleanup(consumer.shutdown)
+        [stream] = (await consumer.createMessageStreams({"clicks": 1}))["clicks"]
+        self.assertEqual((await stream.__anext__()).value, b"first")
+
+        async def isWhole() -> bool:
+            tree = await self.tree("/consumers/g")
+            kinds = Counter(path.split("/")[3] for path in tree)
+            return consumer.isOwning and kinds == {
+                "ids": 1,
+                "owners": len(consumer.owned),
+                "offsets": len(consumer.owned),
+            }
+
+        await self.until(isWhole)
+        before = await self.tree("/consumers/g")
+        await deleteTree(self.operator, "/consumers/g")
+        await self.until(isWhole)
+        self.assertEqual(await self.tree("/consumers/g"), before)
+        environment = {"PYTHONPATH": str(ROOT), **os.environ}
+        output, errors, status = await getProcessOutputAndValue(
+            sys.executable,
+            ["-m", "pylogbroker", "groups", "verify", "g", "--zookeeper", self.servers],
+            env=environment,
+        )
+        self.assertEqual(status, 0, (output, errors))
+        await producer.send("clicks", b"second", key="a")
+        self.assertEqual((await stream.__anext__()).value, b"second")
 
 
 class WrongPlaceTests(ClusterTestCase):

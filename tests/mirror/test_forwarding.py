@@ -64,8 +64,6 @@ class ForwarderTests(SynchronousTestCase):
             "s",
             self.clock,
             self.positions,
-            lambda: None,
-            unreadable=lambda place, offset, _error: self.unreadable.append(place),
         )
         self.target = FarTarget(self.clock)
         self.ledger = OffsetTracker()
@@ -97,7 +95,15 @@ class ForwarderTests(SynchronousTestCase):
             data = data[:-1] + b"\xff"
         start = self.ends.get(place, 0)
         self.ends[place] = start + len(data)
-        self.stream.put(Chunk(place, MessageSet(data, start), len(data), start + len(data)))
+        self.stream.put(
+            Chunk(
+                place,
+                MessageSet(data, start),
+                len(data),
+                start + len(data),
+                lambda offset, error: self.unreadable.append(place),
+            )
+        )
         self.turn()
         return self.ends[place]
 

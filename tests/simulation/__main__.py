@@ -3,6 +3,7 @@ The simulated cluster by hand::
 
     python -m tests.simulation --seed 156             one seed, step by step
     python -m tests.simulation --seeds 0-99999        many; those that fail are named
+    python -m tests.simulation --seed 7 --delete-group   an operator deletes the group's nodes now and then
 
 The exit status is 0 if all that must hold held. Interrupted, it says how far it came.
 """
@@ -16,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from time import monotonic, process_time
 from typing import TextIO
@@ -61,32 +63,34 @@ def describe(outcome: Outcome) -> str:
     return "\n".join(lines) + "\n"
 
 
-def chunk(seeds: range) -> tuple[Counter[str], list[Outcome], float]:
+def chunk(seeds: range, isGroupDeleted: bool = False) -> tuple[Counter[str], list[Outcome], float]:
     """Some seeds: figures, those that failed, CPU seconds."""
     figures: Counter[str] = Counter()
     failed = []
     begun = process_time()
     for seed in seeds:
-        outcome = simulate(seed)
+        outcome = simulate(seed, isGroupDeleted=isGroupDeleted)
         figures.update(outcome.figures)
         if outcome.faults:
             failed.append(outcome)
     return figures, failed, process_time() - begun
 
 
-def runAll(seeds: range, jobCount: int) -> Iterator[tuple[Counter[str], list[Outcome], float]]:
+def runAll(
+    seeds: range, jobCount: int, isGroupDeleted: bool
+) -> Iterator[tuple[Counter[str], list[Outcome], float]]:
     """In order."""
     chunks = [seeds[start : start + CHUNK_COUNT] for start in range(0, len(seeds), CHUNK_COUNT)]
     if jobCount == 1:
-        yield from map(chunk, chunks)
+        yield from (chunk(some, isGroupDeleted) for some in chunks)
         return
     with ProcessPoolExecutor(
         jobCount, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
     ) as pool:
-        yield from pool.map(chunk, chunks)
+        yield from pool.map(partial(chunk, isGroupDeleted=isGroupDeleted), chunks)
 
 
-def many(seeds: range, jobCount: int, out: TextIO) -> int:
+def many(seeds: range, jobCount: int, out: TextIO, isGroupDeleted: bool = False) -> int:
     """Run them, and print what they were made of."""
     out.write(
         f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}\n"
@@ -97,7 +101,7 @@ def many(seeds: range, jobCount: int, out: TextIO) -> int:
     begun, cpuSeconds, doneCount = monotonic(), 0.0, 0
     progress = Progress(sys.stderr, len(seeds))
     try:
-        for some, faulty, seconds in runAll(seeds, jobCount):
+        for some, faulty, seconds in runAll(seeds, jobCount, isGroupDeleted):
             figures.update(some)
             failed += faulty
             cpuSeconds += seconds
@@ -123,9 +127,9 @@ def many(seeds: range, jobCount: int, out: TextIO) -> int:
     return 0 if doneCount == len(seeds) else 1
 
 
-def one(seed: int, out: TextIO) -> int:
+def one(seed: int, out: TextIO, isGroupDeleted: bool = False) -> int:
     """Run a seed, and print all of it."""
-    outcome = simulate(seed)
+    outcome = simulate(seed, isGroupDeleted=isGroupDeleted)
     out.write(describe(outcome))
     out.write("".join(f"  {name} {count:,}\n" for name, count in sorted(outcome.figures.items())))
     out.write(f"  fingerprint {outcome.fingerprint:08x}\n")
@@ -152,11 +156,17 @@ def main() -> int:
     which.add_argument("--seed", type=int, help="one seed, step by step")
     which.add_argument("--seeds", type=seedRange, metavar="A-B", help="all from A to B")
     parser.add_argument("--jobs", type=int, default=1, help="processes to use (%(default)s)")
+    parser.add_argument(
+        "--delete-group",
+        dest="isGroupDeleted",
+        action="store_true",
+        help="an operator deletes the group's nodes now and then",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if options.seed is not None:
-        return one(options.seed, sys.stdout)
-    return many(options.seeds, options.jobs, sys.stdout)
+        return one(options.seed, sys.stdout, options.isGroupDeleted)
+    return many(options.seeds, options.jobs, sys.stdout, options.isGroupDeleted)
 
 
 if __name__ == "__main__":

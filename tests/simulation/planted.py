@@ -67,18 +67,16 @@ class _Eager(ConsumerConnector):
             f"{self.consumerId}-{index}",
             self._clock,
             self._positions.consumed,
-            self._fetchers.wake,
             decode=decode,
             chunkCountMax=settings.queuedChunkCountMax,
             queuedSizeMax=settings.queuedSizeMax,
-            unreadable=self._fetchers.unreadable,
         )
 
 
 class UnsortedRebalance(Rebalance):
     """A list is not sorted: this member shares the partitions out as they happen to be listed, and it lists them from the end."""
 
-    def _seen(self, view: GroupState) -> list[Effect]:
+    def _seen(self, view: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
         order = {topic: sorted(places, key=str) for topic, places in view.topics.items()}
         mirrors = {
             topic: dict(zip(places, reversed(places), strict=True))
@@ -86,7 +84,7 @@ class UnsortedRebalance(Rebalance):
         }
         share = computeAssignment(self._consumerId, view)
         if share is None:
-            return super()._seen(view)
+            return super()._seen(view, missing)
         self._brokers = view.brokers
         self._wanted = {
             PartitionId(place.topic, mirrors[place.topic][place.partition]): thread

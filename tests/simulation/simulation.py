@@ -7,6 +7,9 @@ nothing here goes by the order of a set.)
 What must hold is of two kinds. What the L{Ledger} knows: nothing is lost, nothing comes twice or out of order without a reason. And what can be seen in
 ZooKeeper and in the members: within a session's time-out, a tick and three back-offs of the last fault, each partition has one owner, the one that says so
 itself, and it stays so.
+
+With C{isGroupDeleted}, an operator also deletes all nodes of the group now and then, and once when it has settled. This draws on a chance of its own: the rest of
+a seed's life stays the same.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from random import Random
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from pylogbroker.cluster import paths
 from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.errors import NoNodeException, NotEmptyException, ZookeeperError
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.simulation.brokers import SimulatedBroker
@@ -41,6 +46,8 @@ SETTLE_SECONDS = SESSION_SECONDS + TICK_SECONDS + 3 * BACKOFF_SECONDS
 LOOK_SECONDS = 0.25
 STOP_SECONDS_MAX = 30.0
 DRAIN_SECONDS_MAX = 60.0
+DELETION_CHANCE = 0.2
+"""That an operator deletes the group's nodes after a step, if he does so at all."""
 
 STEPS = {
     "publish": 6,
@@ -98,8 +105,12 @@ class Simulation:
     See the module. Make one, call C{run}.
     """
 
-    def __init__(self, seed: int, plants: Plants | None = None) -> None:
+    def __init__(
+        self, seed: int, plants: Plants | None = None, isGroupDeleted: bool = False
+    ) -> None:
         self.seed = seed
+        self.isGroupDeleted = isGroupDeleted
+        self.operatorRandom = Random(~seed)
         self.random = random = Random(seed)
         self.plants = plants or Plants()
         self.steps: list[str] = []
@@ -173,6 +184,8 @@ class Simulation:
             self._begin()
             for _step in range(self.random.randint(10, 16)):
                 self._step()
+                if self.isGroupDeleted and self.operatorRandom.random() < DELETION_CHANCE:
+                    self._deleteGroup()
                 self.world.advance(
                     self.random.choice((0.0, 0.01, 0.1, 0.4, 1.0, 2.5)) * self.random.random()
                 )
@@ -381,6 +394,33 @@ class Simulation:
         wire.budget = self.random.choice((0, 10, 100, 1000)) * self.random.randint(1, 9) // 9
         return f"{wire.client.name} from {wire.server.name} in {wire.budget} bytes"
 
+    def _deleteGroup(self) -> None:
+        """What C{deleteall} of ZooKeeper's shell does, or 0.7's C{ConsoleConsumer --from-beginning}; it takes a while, and the order is anybody's guess."""
+        if not self.zookeeper.isRunning:
+            return
+        self.figures["group deleted"] += 1
+        self._say("group deleted")
+        for member in self.members:
+            member.trouble(SETTLE_SECONDS)
+        operator = self.zookeeper.client()
+        Deferred.fromCoroutine(self._delete(operator)).addErrback(
+            lambda failure: failure.trap(ZookeeperError)
+        ).addBoth(lambda _result: operator.close())
+
+    async def _delete(self, operator: Any) -> None:
+        await operator.connect()
+        await self._deleteTree(operator, f"/consumers/{GROUP}")
+
+    async def _deleteTree(self, operator: Any, path: str) -> None:
+        try:
+            names = await operator.get_children(path)
+            self.operatorRandom.shuffle(names)
+            for name in names:
+                await self._deleteTree(operator, f"{path}/{name}")
+            await operator.delete(path)
+        except (NoNodeException, NotEmptyException):
+            pass  # it has gone by itself, or somebody has put something there meanwhile
+
     # -- the end
 
     def _end(self) -> None:
@@ -409,6 +449,13 @@ class Simulation:
         self.faults += [
             f"{SETTLE_SECONDS} s after the last fault: {text}" for text in self.unstable()
         ]
+        if self.isGroupDeleted:
+            self._deleteGroup()
+            world.advance(SETTLE_SECONDS)
+            self.faults += [
+                f"{SETTLE_SECONDS} s after the group's nodes were deleted: {text}"
+                for text in (*self.unstable(), *self.uncommitted())
+            ]
         for producer in self.producers:
             producer.close()
         if not self._waitFor(self._isDrained, DRAIN_SECONDS_MAX):
@@ -467,6 +514,16 @@ class Simulation:
                 )
         return found
 
+    def uncommitted(self) -> list[str]:
+        """Partitions whose stored offsets are not there."""
+        tree = self.zookeeper.tree()
+        return [
+            f"{place}: no stored offset"
+            for member in self._present
+            for place in member.connector.owned
+            if f"/consumers/{GROUP}/offsets/{TOPIC}/{place.partition}" not in tree
+        ]
+
     def _isDrained(self) -> bool:
         """Whether all is settled, flushed and delivered."""
         if not all(producer.isClosed for producer in self.producers) or not all(
@@ -521,6 +578,6 @@ class Simulation:
         self.figures["calls"] += self.world.callCount
 
 
-def simulate(seed: int, plants: Plants | None = None) -> Outcome:
+def simulate(seed: int, plants: Plants | None = None, isGroupDeleted: bool = False) -> Outcome:
     """Run a seed."""
-    return Simulation(seed, plants).run()
+    return Simulation(seed, plants, isGroupDeleted).run()

@@ -18,6 +18,7 @@ from tests.simulation.simulation import STEPS, simulate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED_COUNT = 1000
+DELETED_SEED_COUNT = 100
 EACH_COUNT = 50
 REPEAT_COUNT = 20
 FOUND_SEEDS = (58071,)
@@ -33,13 +34,22 @@ class SeedTests(SynchronousTestCase):
     """
 
 
-def _seeds(seeds: range) -> Callable[[SeedTests], None]:
-    def test(self: SeedTests) -> None:
+class DeletedGroupTests(SynchronousTestCase):
+    """
+    The same lives, in which an operator deletes all nodes of the group now and then, in the midst of rebalances too: registrations, owner nodes and stored offsets
+    come back.
+    """
+
+
+def _seeds(seeds: range, isGroupDeleted: bool = False) -> Callable[[SynchronousTestCase], None]:
+    option = " --delete-group" if isGroupDeleted else ""
+
+    def test(self: SynchronousTestCase) -> None:
         for seed in seeds:
-            outcome = simulate(seed)
+            outcome = simulate(seed, isGroupDeleted=isGroupDeleted)
             if outcome.faults:
                 story = "\n".join([*outcome.steps, *outcome.faults])
-                self.fail(f"python -m tests.simulation --seed {seed}\n{story}")
+                self.fail(f"python -m tests.simulation --seed {seed}{option}\n{story}")
 
     test.__doc__ = f"What must hold holds for seeds {seeds.start} to {seeds.stop - 1}."
     return test
@@ -49,6 +59,12 @@ for _first in FOUND_SEEDS:
     setattr(SeedTests, f"test_found{_first}", _seeds(range(_first, _first + 1)))
 for _first in range(0, SEED_COUNT, EACH_COUNT):
     setattr(SeedTests, f"test_from{_first:03}", _seeds(range(_first, _first + EACH_COUNT)))
+for _first in range(0, DELETED_SEED_COUNT, EACH_COUNT):
+    setattr(
+        DeletedGroupTests,
+        f"test_from{_first:03}",
+        _seeds(range(_first, _first + EACH_COUNT), isGroupDeleted=True),
+    )
 
 
 class PlantedTests(SynchronousTestCase):

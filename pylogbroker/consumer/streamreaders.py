@@ -1,0 +1,230 @@
+"""
+The ways to read a stream beside C{async for} over its messages: lists, a Twisted push producer, and an iterator for a plain thread.
+
+Each is a thin loop around L{MessageStream.take<pylogbroker.consumer.stream.MessageStream.take>} or
+L{MessageStream.poll<pylogbroker.consumer.stream.MessageStream.poll>}.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pylogbroker.types import PartitionId
+
+if TYPE_CHECKING:
+    from pylogbroker.consumer.stream import ConsumedMessage, MessageStream, PolledBatch
+
+THREAD_COUNT_MAX = 100
+"""Messages that a plain thread gets from the reactor's thread at a time."""
+DELIVERY_COUNT_MAX = 1_000
+"""Messages handed to a receiver in one reactor turn."""
+
+
+class BatchIterator:
+    """
+    An asynchronous iterator over lists of messages.
+
+    The positions move behind all messages of a list when the list is handed out. The position moves behind an error that follows the list
+    only when the error was raised: by this iterator, or by whatever reads the stream next.
+    """
+
+    def __init__(self, stream: MessageStream, countMax: int) -> None:
+        self._stream = stream
+        self._countMax = countMax
+
+    def __aiter__(self) -> BatchIterator:
+        return self
+
+    async def __anext__(self) -> list[ConsumedMessage]:
+        """
+        The next messages.
+
+        @raise StopAsyncIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time; the reader may ask again.
+        @raise PylogbrokerError: as C{take} of the stream. The messages before the error are handed out first.
+        """
+        stream = self._stream
+        while True:
+            batch = stream.poll(self._countMax)
+            stream.deliver(batch)
+            if batch.messages:
+                return batch.messages
+            if batch.error is not None:
+                raise batch.error
+            if stream.isEnded:
+                raise StopAsyncIteration
+            await stream.wait()
+
+
+@implementer(IPushProducer)
+class PipeProducer:
+    """Pushes a stream's messages into a receiver until the receiver pauses it."""
+
+    def __init__(self, stream: MessageStream, receiver: Any, clock: Any) -> None:
+        self._stream = stream
+        self._receiver = receiver
+        self._clock = clock
+        self._isPaused = False
+        self._turn: Any = None
+        self._done: Deferred[None] = Deferred(lambda _done: self._end())
+
+    def start(self) -> Deferred[None]:
+        """
+        Become the stream's reader and the receiver's producer.
+
+        @return: see C{pipeTo} of the stream.
+        @raise Exception: the stream has another reader, or the receiver refuses.
+        """
+        self._stream.attach(self._wake)
+        try:
+            self._receiver.registerProducer(self, True)
+        except Exception:
+            self._leave()  # not _end: the producer that is registered is another one
+            raise
+        self._wake()
+        return self._done
+
+    def _wake(self) -> None:
+        """There may be something to deliver."""
+        if (
+            self._turn is None
+            and (not self._isPaused or self._stream.isEnded)
+            and not self._done.called
+        ):
+            self._turn = self._clock.callLater(0, self._deliver)
+
+    def _deliver(self) -> None:
+        self._turn = None
+        try:
+            for _count in range(DELIVERY_COUNT_MAX):
+                if self._isPaused or (message := self._stream.take()) is None:
+                    break
+                self._receiver.write(message)
+            else:
+                self._wake()
+                return
+        except Exception:
+            self._finish(Failure())
+            return
+        if self._stream.isEnded:
+            self._finish(None)
+
+    def _finish(self, result: Any) -> None:
+        self._end()
+        if not self._done.called:
+            self._done.callback(result)
+
+    def _end(self) -> None:
+        if self._leave():
+            self._receiver.unregisterProducer()
+
+    def _leave(self) -> bool:
+        """Stop reading. Returns whether it was reading."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        return self._stream.detach(self._wake)
+
+    def pauseProducing(self) -> None:
+        """The receiver has enough."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """The receiver wants more."""
+        self._isPaused = False
+        self._wake()
+
+    def stopProducing(self) -> None:
+        """The receiver wants no more, ever."""
+        self._isPaused = True
+        if not self._done.called:
+            self._finish(None)
+
+
+class BlockingIterator:
+    """
+    Messages for a plain thread, which fetches them from the reactor's thread in batches.
+
+    A message's position moves when the thread gets the message. When a partition is dropped, the rest of the thread's batch of it is
+    dropped too. A message that the thread gets in that very moment may be delivered again by the partition's next owner. When a partition
+    is reset, the thread still gets the messages of its batch, and the position stays where it was reset to. A reset that stands behind
+    messages of the batch takes effect with the last of them, since the batch's other messages may take the thread long.
+    """
+
+    def __init__(
+        self, stream: MessageStream, reactor: Any, countMax: int = THREAD_COUNT_MAX
+    ) -> None:
+        self._stream = stream
+        self._reactor = reactor
+        self._countMax = countMax
+        # Each message with its partition, and where that partition's position moves.
+        self._messages: deque[tuple[ConsumedMessage, PartitionId, int] | Exception] = deque()
+        self._batch: PolledBatch | None = None
+
+    def __iter__(self) -> BlockingIterator:
+        return self
+
+    def __next__(self) -> ConsumedMessage:
+        """
+        The next message; blocks until there is one.
+
+        @raise StopIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time.
+        @raise PylogbrokerError: as C{take} of the stream.
+        """
+        stream = self._stream
+        while not stream.isEnded:
+            if self._batch is None or not self._messages:
+                self._batch = self._poll()
+                continue
+            item = self._messages.popleft()
+            if isinstance(item, Exception):
+                raise item
+            message, place, position = item
+            epoch = self._batch.epoch
+            if not stream.wasDropped(place, epoch):
+                stream.positions[place] = position
+                offset = stream.resetOffset(place, epoch)
+                if offset is not None:
+                    stream.positions[place] = offset
+                return message
+        raise StopIteration
+
+    def _poll(self) -> PolledBatch:
+        batches: queue.SimpleQueue[PolledBatch] = queue.SimpleQueue()
+        self._reactor.callFromThread(self._begin, batches)
+        batch = batches.get()
+        # The position moves behind an error only when the error was raised.
+        ends = dict(batch.positions) if batch.error is None else {}
+        for message in reversed(batch.messages):
+            place = PartitionId(message.topic, message.partition)
+            self._messages.appendleft((message, place, ends.pop(place, message.nextOffset)))
+        if batch.error is not None:
+            self._messages.append(batch.error)
+        return batch
+
+    def _begin(self, batches: queue.SimpleQueue[PolledBatch]) -> None:
+        """On the reactor's thread. The other thread has had all of its batch: what follows each partition's last message counts now."""
+        if self._batch is not None:
+            self._stream.acknowledge(self._batch)
+        self._collect(batches)
+
+    def _collect(self, batches: queue.SimpleQueue[PolledBatch]) -> None:
+        """Answer with what there is, or else with the next thing that comes."""
+        stream = self._stream
+        batch = stream.poll(self._countMax)
+        if batch.messages or batch.error is not None or stream.isEnded:
+            batches.put(batch)
+            return
+        waiting = Deferred.fromCoroutine(stream.wait())
+        waiting.addCallbacks(
+            lambda _: self._collect(batches),
+            lambda failure: batches.put(batch._replace(error=failure.value)),
+        )
