@@ -17,7 +17,7 @@ try:
     from pylogbroker.schemaregistry.service import RegistryService
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"a registry needs the extra avro: pip install 'pylogbroker[avro]' ({error})"
+        f"a registry needs the extra avro: pip install '.[avro]' in the checkout ({error})"
     ) from error
 
 

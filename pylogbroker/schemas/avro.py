@@ -15,7 +15,6 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import fastavro
-from fastavro import _read_py
 from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import (
@@ -28,7 +27,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.schemas.canonical import exceedsDepth
 from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
-from pylogbroker.schemas.logical import readable
+from pylogbroker.schemas.logical import readerFor
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, parseSchema
 
@@ -195,9 +194,7 @@ class AvroDecoder:
         if reader is not None and reader.text == writer.text:
             reader = None
         isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
-        read = _read_py.schemaless_reader if isRecursive else fastavro.schemaless_reader
-        schema, wanted = (
-            readable(writer.text, writer.schema, None if reader is None else reader.text),
-            None if reader is None else reader.schema,
-        )
-        return lambda body: read(body, schema, wanted)
+        wanted: tuple[str | None, Any] = (None, None)
+        if reader is not None:
+            wanted = reader.text, reader.schema
+        return readerFor(writer.text, writer.schema, *wanted, isRecursive)

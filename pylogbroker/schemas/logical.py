@@ -7,10 +7,11 @@ knows: the unit. Where both name a logical type the unit is the writer's: micros
 and C{12.3} with one digit behind the point is C{12.30} with two. Where two meet that have nothing to do with each other (a date where a timestamp is wanted,
 nanoseconds, which nobody here reads), the number would silently stand for something else: it is refused, as with schemas that do not fit.
 
-The library C{fastavro} looks at the writer's logical type only, whatever the reader wants. It can be told of more logical types, though, and calls what stands
-for one with the reader's schema in its hands, after it has resolved unions and names. So numbers and bytes of which a reader may want more than what they
-are get a logical type of ours, which looks at both schemas (L{readable}). Rejected: to read plain values and go through them again, since of a union's
-value nobody can tell afterwards which branch it was.
+The library C{fastavro} looks at the writer's logical type only, whatever the reader wants. Its table of logical types can be extended, though: a function in
+the table gets the reader's schema, too, after unions and names have been resolved. So numbers and bytes of which a reader may want more than what they
+are get a logical type of ours, whose function looks at both schemas (L{readerFor}). The table of the library belongs to the whole process, and other code may
+change it. So we load the library's reader in Python a second time, with a table of its own (decision 9). Schemas that need none of this are read by the
+library's compiled reader. Rejected: to read plain values and go through them again, since the value of a union does not tell its branch.
 
 Two things more are ours. Decimals: the library takes two minutes for one of a megabyte, and rounds silently. And defaults (L{fillDefaults}): the library hands
 them out as they stand in JSON, so that a moment's would be a number.
@@ -22,11 +23,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
+from importlib.util import find_spec, module_from_spec
+from io import BytesIO
 from typing import Any
 
 import fastavro
-from fastavro._read_py import maybe_promote
-from fastavro.read import LOGICAL_READERS, SchemaResolutionError
+from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import InvalidSchemaError
 from pylogbroker.schemas.canonical import rewritten
@@ -61,11 +63,23 @@ _PROMOTED = {
 }
 """What may have been written where a type is read."""
 
+
+def _loadReader() -> Any:
+    """The module of the library's reader in Python, loaded a second time; nothing else imports this copy."""
+    spec = find_spec("fastavro._read_py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_reader = _loadReader()
+
 _READERS: dict[str, Callable[..., Any]] = {
-    f"{kind}-{name}": LOGICAL_READERS[f"{kind}-{name}"] for kind, names in _NAMES.items() for name in names
-    if f"{kind}-{name}" in LOGICAL_READERS and name != "decimal"
+    f"{kind}-{name}": _reader.LOGICAL_READERS[f"{kind}-{name}"] for kind, names in _NAMES.items() for name in names
+    if f"{kind}-{name}" in _reader.LOGICAL_READERS and name != "decimal"
 }  # fmt: skip
-"""The library's, before others add theirs. What is not here is read as what underlies it."""
+"""The library's. What is not here is read as what underlies it."""
 
 
 def logicalType(schema: Mapping[str, Any]) -> str:
@@ -86,7 +100,7 @@ def logicalType(schema: Mapping[str, Any]) -> str:
 
 
 def _meaning(data: Any, writer: dict[str, Any], reader: dict[str, Any] | str | None) -> Any:
-    """What stands in L{fastavro.read.LOGICAL_READERS} for our logical type: a value, read as what underlies it."""
+    """The function of our logical type: gets a value, read as what underlies it."""
     written: str = writer[_WRITTEN]
     if reader is None:
         return _meant(data, written, writer, written, writer)
@@ -102,11 +116,10 @@ def _meaning(data: Any, writer: dict[str, Any], reader: dict[str, Any] | str | N
 
 
 def _promoted(data: Any, kind: str, wanted: str) -> Any:
-    return data if kind == wanted else maybe_promote(data, kind, wanted)  # type: ignore[no-untyped-call] # the library's
+    return data if kind == wanted else _reader.maybe_promote(data, kind, wanted)
 
 
-_OURS: dict[str, Callable[..., Any]] = {f"{kind}-{_MARK}": _meaning for kind in _NAMES}
-LOGICAL_READERS.update(_OURS)
+_reader.LOGICAL_READERS = {**_READERS, **{f"{kind}-{_MARK}": _meaning for kind in _NAMES}}
 
 
 def _meant(
@@ -162,20 +175,26 @@ def _form(precision: int, scale: int) -> tuple[Decimal, Context]:
 # -- schemas
 
 
-def readable(text: str, schema: Any, readerText: str | None) -> Any:
+def readerFor(
+    text: str, schema: Any, readerText: str | None, readerSchema: Any, isRecursive: bool
+) -> Callable[[BytesIO], Any]:
     """
-    A writer's schema, for the library C{fastavro} to read by. Takes time, as parsing does.
+    A function that reads a value. Takes time, as parsing does.
 
-    @param text: of the writer's; canonical, as the reader's.
-    @param schema: the same, as it stands.
+    @param text: of the writer's schema; canonical, as the reader's.
+    @param schema: the writer's, as C{fastavro} has parsed it.
     @param readerText: L{None}: values are wanted as they were written.
+    @param isRecursive: whether a value may hold others of its own kind. The compiled reader recurses on C's stack without a limit.
     """
     wanted = None if readerText is None else _wanted(readerText)
+    isMarked = False
 
     def marked(each: Any) -> Any:
+        nonlocal isMarked
         written = logicalType(each) if isinstance(each, dict) else ""
         kind = each["type"] if isinstance(each, dict) else each
         if written == "decimal" if wanted is None else kind in wanted:
+            isMarked = True
             return {
                 **(each if isinstance(each, dict) else {"type": kind}),
                 "logicalType": _MARK,
@@ -186,7 +205,13 @@ def readable(text: str, schema: Any, readerText: str | None) -> Any:
         return {key: value for key, value in each.items() if key != "logicalType"}
 
     changed = rewritten(text, marked)
-    return schema if changed == text else fastavro.parse_schema(json.loads(changed))
+    if changed != text:
+        schema = fastavro.parse_schema(json.loads(changed))
+    if isRecursive or isMarked:
+        read = _reader.schemaless_reader
+    else:
+        read = fastavro.schemaless_reader
+    return lambda body: read(body, schema, readerSchema)
 
 
 def _wanted(text: str) -> frozenset[str]:

@@ -17,7 +17,6 @@ schemas from strangers and a consumer payloads:
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.canonical import canonicalText
+from pylogbroker.schemas.canonical import canonicalText, rewritten
 from pylogbroker.schemas.logical import fillDefaults
 from pylogbroker.schemas.lru import LruCache
 
@@ -46,6 +45,9 @@ EMPTY_COUNT_MAX = 16
 
 NAME_SIZE_MAX = 1_000
 """Characters of a name, with its namespace."""
+
+HIDDEN = "pylogbroker-logicalType"
+"""The property that has a schema's logical type in C{Parsed.tree}."""
 
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
 _SIZED = frozenset(
@@ -71,7 +73,7 @@ class Parsed(NamedTuple):
     A schema that was understood.
 
     @ivar text: canonical.
-    @ivar tree: of the library C{avro}.
+    @ivar tree: of the library C{avro}, with logical types in the property L{HIDDEN}.
     @ivar schema: of the library C{fastavro}; its defaults are values (L{pylogbroker.schemas.logical.fillDefaults}).
     @ivar isRecursive: whether a value of it can hold another of it.
     """
@@ -110,11 +112,7 @@ def isKept(text: str) -> bool:
 def _parse(text: str) -> Parsed:
     text = canonicalText(text)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about logical types that it does not know, which are then left out, as Avro wants it
-            tree = avro.schema.parse(text)
+        tree = avro.schema.parse(rewritten(text, _hideLogicalType))
         schema = fastavro.parse_schema(json.loads(text))
         fillDefaults(schema, FILLED_COUNT_MIN + len(text) // FILLED_SIZE)
         _qualifyAliases(tree)
@@ -126,6 +124,16 @@ def _parse(text: str) -> Parsed:
     except Exception as error:  # whatever the libraries raise, RecursionError included
         raise InvalidSchemaError(f"not an Avro schema: {describeError(error)}") from error
     return Parsed(text, tree, schema, isRecursive)
+
+
+def _hideLogicalType(schema: Any) -> Any:
+    """
+    A schema without a logical type for the library C{avro}, which would warn of each that it does not know. (A filter of warnings would be the whole
+    process's, whatever thread sets it.)
+    """
+    if not isinstance(schema, dict) or "logicalType" not in schema:
+        return schema
+    return {HIDDEN if key == "logicalType" else key: value for key, value in schema.items()}
 
 
 def _inside(tree: Any) -> Iterator[Any]:

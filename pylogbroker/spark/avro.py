@@ -34,7 +34,7 @@ from pylogbroker.schemas.avro import AvroDecoder
 from pylogbroker.schemas.canonical import withoutLogicalType
 from pylogbroker.schemas.framing import schemaIdOf
 from pylogbroker.schemas.logical import logicalType
-from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.parsing import HIDDEN, parseSchema
 from pylogbroker.syncclient.registryclient import RegistryClient
 
 PERMISSIVE = "PERMISSIVE"
@@ -82,7 +82,7 @@ def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
         return _unionType(
             [branch for branch in tree.schemas if branch.type != "null"], len(tree.schemas)
         )
-    logical = logicalType(tree.props)
+    logical = logicalType({**tree.props, "logicalType": tree.props.get(HIDDEN)})
     if logical == "decimal":
         return _decimalType(tree.props["precision"], tree.props.get("scale", 0)), False
     if logical in ("time-millis", "time-micros", "duration"):

@@ -168,6 +168,13 @@ class ClusterOptions:
     timeoutMs: int
     retryCount: int
 
+    @property
+    def name(self) -> str:
+        """The cluster, for texts."""
+        if self.zookeeper:
+            return f"the cluster of ZooKeeper {self.zookeeper}"
+        return f"the brokers {', '.join(f'{each.host}:{each.port}' for each in self.brokers)}"
+
     def view(self) -> IClusterMetadata:
         """A look at the cluster; to be closed. Raises as L{AccessOptions.settings}, and so do the others."""
         if self.zookeeper:

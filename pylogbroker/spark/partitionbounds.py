@@ -13,6 +13,7 @@ from pylogbroker.spark.splits import SegmentBounds
 from pylogbroker.types import LATEST, BrokerPartition
 
 SEGMENT_COUNT_MAX = 1_000_000
+TIME_MAX_MS = 2**63 - 1
 
 
 def _offsetsBefore(
@@ -58,3 +59,13 @@ def fetchOffsetAt(
     """
     found = _offsetsBefore(brokers, topic, partition, timeMs)
     return found[0] if found else fetchBounds(brokers, topic, partition).earliest
+
+
+def hasLog(brokers: BrokerClients, topic: str, partition: BrokerPartition) -> bool:
+    """
+    Whether the broker has a log for a partition. A broker names no offset for a time if the log does not exist; for the earliest and the latest offset it
+    names 0 then, as if the log existed and were empty (spec-0.7 wire-protocol §10).
+
+    @raise pylogbroker.errors.BrokerConnectionError: as L{BrokerClients.ask}.
+    """
+    return bool(_offsetsBefore(brokers, topic, partition, TIME_MAX_MS))

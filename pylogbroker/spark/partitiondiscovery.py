@@ -64,7 +64,7 @@ class Cluster:
             except (NoBrokersError, BrokerConnectionError) as error:
                 if isLast:
                     raise type(error)(
-                        f"{error} (looked for {self._patience.retryCount + 1} times)"
+                        f"{error} (looked for {self._patience.retryCount + 1} times in {self._options.name})"
                     ) from error
                 log.warning("The partitions are looked for again: %s", error)
             except ZookeeperError as error:

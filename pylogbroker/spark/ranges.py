@@ -8,13 +8,13 @@ left no trace in ZooKeeper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.errors import ConfigurationError, NoBrokersError
 from pylogbroker.spark.brokerclients import BrokerClients
 from pylogbroker.spark.fetching import reportDataLoss
 from pylogbroker.spark.options import SourceOptions, Where
-from pylogbroker.spark.partitionbounds import fetchBounds, fetchOffsetAt
+from pylogbroker.spark.partitionbounds import fetchBounds, fetchOffsetAt, hasLog
 from pylogbroker.spark.splits import OffsetRange, SegmentBounds
 from pylogbroker.types import EARLIEST, LATEST, PartitionId
 
@@ -95,6 +95,28 @@ def inBounds(options: SourceOptions, wanted: OffsetRange, bounds: SegmentBounds)
     return wanted._replace(start=min(start, end), end=end)
 
 
+_EMPTY = SegmentBounds((0,), 0)
+
+
+def checkTopics(
+    options: SourceOptions, brokers: BrokerClients, bounds: Mapping[PartitionId, SegmentBounds]
+) -> None:
+    """
+    Tell a topic that does not exist from one that has no messages. Brokers answer both alike when they are asked for bounds.
+
+    @param bounds: of all partitions that are to be read.
+    @raise NoBrokersError: a topic has no log on any broker.
+    """
+    for topic in dict.fromkeys(place.topic for place in bounds):
+        places = [place for place in bounds if place.topic == topic]
+        if all(bounds[place] == _EMPTY for place in places) and not any(
+            hasLog(brokers, *place) for place in places
+        ):
+            raise NoBrokersError(
+                f"topic {topic} does not exist in {options.cluster.name}; the first message that is sent to it creates it"
+            )
+
+
 def batchRanges(
     options: SourceOptions, brokers: BrokerClients, places: list[PartitionId]
 ) -> dict[OffsetRange, SegmentBounds]:
@@ -102,11 +124,13 @@ def batchRanges(
     The ranges of a batch read.
 
     @raise ConfigurationError: a range ends before it begins.
+    @raise NoBrokersError: as L{checkTopics}.
     @raise pylogbroker.errors.DataLossError: some of it is gone.
     """
     found = {}
-    for place in places:
-        bounds = fetchBounds(brokers, *place)
+    known = {place: fetchBounds(brokers, *place) for place in places}
+    checkTopics(options, brokers, known)
+    for place, bounds in known.items():
         start = startOf(options, brokers, place, bounds, EARLIEST)
         end = _offset(options.ending, place, bounds)
         if end < start <= bounds.latest:

@@ -27,7 +27,7 @@ from pylogbroker.spark.fetching import reportDataLoss
 from pylogbroker.spark.options import SourceOptions
 from pylogbroker.spark.partitionbounds import fetchBounds
 from pylogbroker.spark.partitiondiscovery import Cluster, isSelected
-from pylogbroker.spark.ranges import checkNamed, expectedPlaces, inBounds, startOf
+from pylogbroker.spark.ranges import checkNamed, checkTopics, expectedPlaces, inBounds, startOf
 from pylogbroker.spark.reading import readSplit
 from pylogbroker.spark.splits import InputSplit, OffsetRange, SegmentBounds, splitRanges
 from pylogbroker.types import LATEST, PartitionId
@@ -53,14 +53,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- where to begin, and how much at a time
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where to begin, if there is no checkpoint."""
+        """
+        Where to begin, if there is no checkpoint.
+
+        @raise NoBrokersError: a topic does not exist.
+        """
         options, cluster = self._options, self._live()
         places = cluster.places(options.selection, expectedPlaces(options))
         checkNamed("startingOffsets", options.starting, places)
         ranges = {}
         with cluster.brokers(partition.broker for _topic, partition in places) as brokers:
-            for place in places:
-                bounds = fetchBounds(brokers, *place)
+            known = {place: fetchBounds(brokers, *place) for place in places}
+            checkTopics(options, brokers, known)
+            for place, bounds in known.items():
                 start = startOf(options, brokers, place, bounds, LATEST)
                 ranges[place] = inBounds(options, OffsetRange(*place, start, start), bounds)
         return encodeProgress(ranges)

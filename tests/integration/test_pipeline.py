@@ -125,7 +125,7 @@ class HelpTests(SynchronousTestCase):
         """Each program has a C{--help}, which has every option that it is shown with, on the page and in its own words."""
         programs = {path.name: path.read_text(encoding="utf-8") for path in PROGRAMS.glob("*.py")}
         shown = re.findall(
-            r"(?m)^ *python (\w+\.py) (.*)$",
+            r"(?m)^ *python (\w+\.py)(.*)$",
             self.PAGE.read_text(encoding="utf-8") + "".join(programs.values()),
         )
         self.assertEqual(
@@ -155,6 +155,33 @@ class HelpTests(SynchronousTestCase):
             )
 
 
+class MistakeTests(SynchronousTestCase):
+    """What a reader sees whose files or servers are not there."""
+
+    def fails(self, *arguments: str) -> str:
+        """The last line that the publisher says; it fails without a traceback."""
+        ended = subprocess.run(
+            [sys.executable, str(PROGRAMS / "publishlogs.py"), "--zookeeper", "127.0.0.1:1", "--registry", "http://127.0.0.1:1", *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True, timeout=SECONDS_MAX,
+        )  # fmt: skip
+        self.assertNotIn("Traceback", ended.stderr)
+        self.assertGreater(ended.returncode, 0)
+        return ended.stderr.splitlines()[-1]
+
+    def test_noSuchFile(self) -> None:
+        """A file that is not there is named, and so is the program that writes one."""
+        self.assertEqual(
+            self.fails("--apache", "nosuch.log"),
+            "publishlogs.py: error: argument --apache: nosuch.log: No such file or directory; samplelogs.py writes sample files",
+        )
+
+    def test_noRegistry(self) -> None:
+        """A registry that is not there is named."""
+        self.assertRegex(
+            self.fails("--apache", os.devnull), r"^publishlogs.py: http://127\.0\.0\.1:1 cannot be"
+        )
+
+
 class PipelineTests(SynchronousTestCase):
     """Each example, from its beginning to its end."""
 
@@ -165,11 +192,15 @@ class PipelineTests(SynchronousTestCase):
         self.cluster = SparkCluster(1, num_partitions="2")
         self.addCleanup(self.cluster.end)
 
-    def start(self, name: str, *arguments: str) -> Program:
-        """Start a program with this cluster's ZooKeeper."""
-        program = Program(self.folder, name, *arguments, "--zookeeper", self.cluster.zookeeper)
+    def run_(self, name: str, *arguments: str) -> Program:
+        """Start a program."""
+        program = Program(self.folder, name, *arguments)
         self.addCleanup(program.end)
         return program
+
+    def start(self, name: str, *arguments: str) -> Program:
+        """Start a program with this cluster's ZooKeeper."""
+        return self.run_(name, *arguments, "--zookeeper", self.cluster.zookeeper)
 
     def payloads(self, topic: str) -> list[bytes]:
         """All that the broker has of a topic."""
@@ -206,14 +237,19 @@ class PipelineTests(SynchronousTestCase):
         registry = RegistryProcess(f"{self.folder}/registry", self.cluster.brokers[0].port).start()
         self.addCleanup(registry.kill)
         apache, openssh = truth.apacheLines(), truth.opensshLines()
-        facts = truth.apacheFacts(apache + truth.ODD_APACHE) + truth.opensshFacts(
-            openssh + truth.ODD_OPENSSH
+        self.run_("samplelogs.py").complete()
+        samples = [
+            Path(self.folder, name).read_bytes().split(b"\n")[:-1]
+            for name in ("error.log", "auth.log")
+        ]
+        facts = truth.apacheFacts(apache + truth.ODD_APACHE + samples[0]) + truth.opensshFacts(
+            openssh + truth.ODD_OPENSSH + samples[1]
         )
 
         said = self.start(
             "publishlogs.py", "--registry", registry.url, "--year", str(truth.YEAR),
-            "--apache", self.file("error.log", apache), self.file("odd_error.log", truth.ODD_APACHE),
-            "--openssh", self.file("auth.log", openssh), self.file("odd_auth.log", truth.ODD_OPENSSH),
+            "--apache", "error.log", self.file("real_error.log", apache), self.file("odd_error.log", truth.ODD_APACHE),
+            "--openssh", "auth.log", self.file("real_auth.log", openssh), self.file("odd_auth.log", truth.ODD_OPENSSH),
         ).complete()  # fmt: skip
         for name, lines, topic, strangeCount in (
             (
@@ -230,7 +266,7 @@ class PipelineTests(SynchronousTestCase):
             ),
         ):
             self.assertIn(
-                f"{name}: {len(lines)} lines for {topic}, {strangeCount} that are none", said
+                f"{name}: {len(lines)} records for {topic}, {strangeCount} lines skipped", said
             )
         decoder = AvroDecoder(find=registry.registryClient().schema)
         records = [

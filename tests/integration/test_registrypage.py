@@ -28,10 +28,12 @@ from tests.integration.registryprocess import RegistryProcess
 from tests.integration.sparksession import sharedSession
 
 PAGE = (ROOT / "docs" / "registry.md").read_text(encoding="utf-8")
-CLICK = json.dumps(
+TOPIC = "visits"
+GROUPS_PAGE = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
+VISIT = json.dumps(
     {
         "type": "record",
-        "name": "Click",
+        "name": "Visit",
         "fields": [{"name": "user", "type": "string"}, {"name": "page", "type": "string"}],
     }
 )
@@ -86,11 +88,14 @@ class ExampleTests(TestCase):
         self.assertEqual((status, errors), (0, b""))
         return output.decode().splitlines()
 
+    def sendTo(self, topic: str, *payloads: bytes) -> None:
+        with SyncProducer("127.0.0.1", self.broker.port) as producer:
+            producer.send(topic, 0, payloads)
+
     def send(self, *payloads: bytes) -> None:
         """They are there before it returns."""
-        with SyncProducer("127.0.0.1", self.broker.port) as producer:
-            producer.send("clicks", 0, payloads)
-        until(lambda: len(self.payloads("clicks")) == len(payloads), "they are visible")
+        self.sendTo(TOPIC, *payloads)
+        until(lambda: len(self.payloads(TOPIC)) == len(payloads), "they are visible")
 
     def payloads(self, topic: str) -> list[bytes]:
         with SimpleConsumer("127.0.0.1", self.broker.port) as consumer:
@@ -98,29 +103,31 @@ class ExampleTests(TestCase):
                 payload for payload, _nextOffset in consumer.fetch(topic, 0, 0, 1 << 20).payloads()
             ]
 
-    def sendClicks(self) -> None:
+    def sendVisits(self) -> None:
         """Two, as the page's program for Twisted sends one."""
         encoder = AvroEncoder(
-            RegistryClient(self.registry.url).register("clicks-value", CLICK), CLICK
+            RegistryClient(self.registry.url).register(f"{TOPIC}-value", VISIT), VISIT
         )
         self.send(*(encoder.encode({"user": user, "page": "/"}) for user in ("anna", "bob")))
 
     async def test_twisted(self) -> None:
-        """The program for Twisted registers its schema, sends a click and reads it back; what is broken goes to the topic for that, and the stream goes on."""
+        """The program for Twisted registers its schema, sends a visit and reads it back; what is broken goes to the topic for that, and the stream goes on."""
         await deferToThread(self.send, b"rubbish")
         self.assertEqual(await self.run_("react("), ["anna"])
-        self.assertEqual(await deferToThread(self.payloads, "clicks-broken"), [b"rubbish"])
+        self.assertEqual(await deferToThread(self.payloads, f"{TOPIC}-broken"), [b"rubbish"])
 
     async def test_threads(self) -> None:
-        """The program for threads reads what was sent."""
-        await deferToThread(self.sendClicks)
+        """The program for threads reads what was sent, also after the examples of the page about groups, whose messages are no records."""
+        await deferToThread(self.sendVisits)
+        for topic in set(re.findall(r'"--topic", default="(\w+)"', GROUPS_PAGE)):
+            await deferToThread(self.sendTo, topic, b"click 0")
         self.assertEqual(await self.run_("pylogbroker.syncclient"), ["anna", "bob"])
 
     async def test_spark(self) -> None:
         """The program for Spark shows what was sent. (It gets the session of these tests, which is small.)"""
 
         def show() -> str:
-            self.sendClicks()
+            self.sendVisits()
             sharedSession()
             shown = StringIO()
             with redirect_stdout(shown):
@@ -133,7 +140,7 @@ class ExampleTests(TestCase):
     def test_commands(self) -> None:
         """The commands install the extra that there is, and start the registry as these tests do, with a file that is there."""
         install, start = block("sh", "twistd").splitlines()
-        self.assertEqual(install, "pip install 'pylogbroker[avro]'")
+        self.assertEqual(install, "pip install '.[avro]'")
         words = start.split()
         self.assertEqual(words[:4], ["twistd", "-n", "pylogbroker-registry", "--config"])
         self.assertTrue((ROOT / words[4]).is_file())

@@ -53,7 +53,7 @@ class TapTests(SynchronousTestCase):
         )
         self.assertEqual(ended.returncode, 1)
         self.assertIn(
-            "ImportError: a registry needs the extra avro: pip install 'pylogbroker[avro]'",
+            "ImportError: a registry needs the extra avro: pip install '.[avro]'",
             ended.stderr,
         )
 

@@ -4,17 +4,21 @@ Tests for L{pylogbroker.schemas.logical}, by way of the decoder.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import IncompatibleSchemaError, InvalidPayloadError, InvalidSchemaError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
 from pylogbroker.schemas.logical import logicalType
 from pylogbroker.schemas.parsing import parseSchema
+from tests.integration.brokerprocess import ROOT
 from tests.schemas.schematexts import field, record
 
 ID = uuid.UUID(int=7)
@@ -84,6 +88,42 @@ class ReadingCase(SynchronousTestCase):
         self.assertEqual(
             self.read(writer, value, reader), (type(expected), expected), (writer, reader)
         )
+
+
+class LibraryTests(SynchronousTestCase):
+    """What is expected of the library C{fastavro}, whose reader in Python is private."""
+
+    CODE = """
+import fastavro.read as library
+before = dict(library.LOGICAL_READERS)
+import pylogbroker.schemas.logical
+print(library.LOGICAL_READERS == before)
+from fastavro import _read_py
+print(pylogbroker.schemas.logical._reader is not _read_py, _read_py.LOGICAL_READERS == before)
+"""
+
+    def test_tableOfTheProcess(self) -> None:
+        """The table of logical types that all users of the library share stays as it is; ours is another one."""
+        ended = subprocess.run(
+            [sys.executable, "-c", self.CODE], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        self.assertEqual((ended.stdout, ended.stderr), ("True\nTrue True\n", ""))
+
+    def test_otherUsers(self) -> None:
+        """What others put into that table changes nothing of what a reader's schema makes of a value."""
+        library = fastavro.read.LOGICAL_READERS
+        for key in list(library):
+            before = library[key]
+            self.addCleanup(library.__setitem__, key, before)
+            library[key] = lambda *_arguments: self.fail("the process's table was used")
+        for schema, value, expected in KINDS:
+            wanted = record("R", field("v", ["null", schema]))
+            text = record("R", field("v", schema))
+            payload = AvroEncoder(1, record("R", field("v", plain(schema)))).encode({"v": value})
+            self.assertEqual(
+                AvroDecoder(wanted, find=lambda schemaId, text=text: text).decode(payload),  # type: ignore[misc]
+                {"v": expected},
+            )
 
 
 class OneOrBothTests(ReadingCase):

@@ -5,8 +5,10 @@ Tests for L{pylogbroker.schemas.parsing}.
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
+import avro.schema
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidSchemaError
@@ -54,6 +56,28 @@ class ParseTests(SynchronousTestCase):
             record("A", field("x", "int"), field("x", "int")), record("A", field("x", "int", default="one")), record("int"),
         ):  # fmt: skip
             self.assertIn("not an Avro schema", self.refused(text), text)
+
+    def test_noWarnings(self) -> None:
+        """A logical type that nobody knows is no reason to warn, and no filter is set that other threads would share."""
+        filters, seen = warnings.filters, []
+        make = avro.schema.make_avsc_object
+
+        def watching(*arguments: Any, **options: Any) -> Any:
+            seen.append(warnings.filters is filters)
+            return make(*arguments, **options)
+
+        self.patch(avro.schema, "make_avsc_object", watching)
+        text = record(
+            "Moon",
+            field("phase", {"type": "long", "logicalType": "lunar"}),
+            field("seen", {"type": "string", "logicalType": "date"}),
+            field("size", {"type": "fixed", "name": "S", "size": 2, "logicalType": "decimal", "precision": 0}),
+        )  # fmt: skip
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            filters = warnings.filters
+            parseSchema(text)
+        self.assertEqual((warned, set(seen)), ([], {True}))
 
     def test_recursive(self) -> None:
         """A schema whose values can hold others of it is known as such; one that is used twice is not taken for one."""

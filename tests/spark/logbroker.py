@@ -148,7 +148,10 @@ class LogBroker:
                 self._append(part)
             return b""
         assert isinstance(request, Fetch | Offsets)
-        log = self.logs.get((request.topic, request.partition), Log())
+        log = self.logs.get((request.topic, request.partition))
+        if isinstance(request, Offsets) and log is None and request.time >= 0:
+            return encodeOffsets([])
+        log = log or Log()
         if isinstance(request, Offsets):
             return encodeOffsets(log.offsets(request.time)[: request.countMax])
         if request.partition >= self.partitionCount:

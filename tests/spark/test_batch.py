@@ -6,7 +6,7 @@ import pickle
 
 from pyspark.sql.datasource import InputPartition
 
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.errors import ConfigurationError, NoBrokersError
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.batch import BatchReader
 from tests.spark.sourcecase import SourceCase
@@ -43,9 +43,32 @@ class BatchReaderTests(SourceCase):
 
     def test_nothing(self) -> None:
         """No messages are no splits; the one that Spark makes up then has no rows."""
+        self.broker.log()
         reader = BatchReader(self.options())
         self.assertEqual(reader.partitions(), [])
         self.assertEqual(list(reader.read(InputPartition(None))), [])
+
+    def test_noSuchTopic(self) -> None:
+        """A topic that no broker has is an error that names topic and cluster, not an empty table."""
+        self.broker.log("impressions")
+        for options in (
+            {"subscribe": "impressions,clicks"},
+            {"subscribe": None, "assign": '{"clicks": ["0-0"]}'},
+        ):
+            error = self.assertRaises(
+                NoBrokersError, BatchReader(self.options(**options)).partitions
+            )
+            self.assertIn("topic clicks does not exist", str(error))
+            self.assertIn(self.broker.listed.partition(":")[2], str(error))
+
+    def test_oneOfTwoBrokers(self) -> None:
+        """A topic exists if one broker has it, with messages or without."""
+        other = self.serve(number=7)
+        options = self.options(brokers=f"{self.broker.listed},{other.listed}")
+        other.log()
+        self.assertEqual(BatchReader(options).partitions(), [])
+        other.log().append(*SETS[:1])
+        self.assertEqual(len(BatchReader(options).partitions()), 1)
 
     def test_otherPartitionsThanNamed(self) -> None:
         """Offsets for a partition that is not there are refused, after it was looked for."""

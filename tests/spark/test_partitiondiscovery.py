@@ -133,7 +133,7 @@ class ClusterTests(SourceCase):
             self.cluster({}, {"t": [HERE]}).places(Selection(topics=("t",))), [("t", HERE)]
         )
         error = self.assertRaises(NoBrokersError, self.cluster({}).places, Selection(topics=("t",)))
-        self.assertIn("topic t (looked for 3 times)", str(error))
+        self.assertIn("topic t (looked for 3 times in the brokers 127.0.0.1:", str(error))
 
     def test_zookeeperAway(self) -> None:
         """A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error."""

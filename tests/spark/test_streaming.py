@@ -9,7 +9,12 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.errors import ConfigurationError, DataLossError, ZookeeperTimeoutException
+from pylogbroker.errors import (
+    ConfigurationError,
+    DataLossError,
+    NoBrokersError,
+    ZookeeperTimeoutException,
+)
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.partitiondiscovery import Cluster
 from pylogbroker.spark.streaming import StreamReader
@@ -196,6 +201,29 @@ class MicroBatchTests(StreamCase):
         self.assertRaises(
             ConfigurationError, self.reader(startingOffsets='{"clicks": {"0-0": 0}}').initialOffset
         )
+
+    def test_noSuchTopic(self) -> None:
+        """A stream of a topic that no broker has does not start; a stream of a topic without messages does, wherever it is to start."""
+        for starting in ("earliest", "latest", None):
+            reader = self.reader(subscribe="views", startingOffsets=starting)
+            error = self.assertRaises(NoBrokersError, reader.initialOffset)
+            self.assertIn(
+                f"topic views does not exist in the brokers 127.0.0.1:{self.broker.address.port}, ",
+                str(error),
+            )
+        self.other.log("views")
+        for starting in ("earliest", "latest", '{"views": {"0-0": 0, "1-0": -1}}'):
+            reader = self.reader(subscribe="views", startingOffsets=starting)
+            start = reader.initialOffset()
+            self.assertEqual(self.next(reader, start), start)
+
+    def test_topicIsGone(self) -> None:
+        """A topic that a running stream has read and that is gone is lost data, as an emptied log is."""
+        self.log.append(*sets(b"a"))
+        reader = self.reader()
+        start = self.next(reader, reader.initialOffset())
+        self.broker.logs.clear()
+        self.assertRaises(DataLossError, self.next, reader, start)
 
     def test_notStarted(self) -> None:
         """A reader that was never asked anything can be stopped; one for the workers is never more."""

@@ -1,16 +1,16 @@
 """
-Publishes log files, line by line, as Avro records with a schema of the registry's: Apache's error logs to the topic C{apache}, sshd's to C{openssh}.
+Publishes log files, line by line, as Avro records with a schema from the registry: Apache's error logs to the topic C{apache}, sshd's to C{openssh}.
 
-    python publishlogs.py --zookeeper localhost:2181 --registry http://localhost:8081 --apache error.log --openssh auth.log --year 2016
+    python publishlogs.py --zookeeper localhost:2181 --registry http://localhost:8081 --apache error.log --openssh auth.log --year 2026
 
-Lines that are no log lines are counted, and the first ones shown. When lines could not be sent, it says so at its end, and exits with status 1.
+Lines that are not log lines are counted, and the first five are shown. If a line could not be published, the exit status is 1.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from typing import Any
 
@@ -19,17 +19,18 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import react
 
 from pylogbroker.client.registryclient import RegistryClient
+from pylogbroker.errors import PylogbrokerError
 from pylogbroker.producer.producer import Producer
 from pylogbroker.schemas.avro import AvroEncoder
 
-TOLD_COUNT_MAX = 5
+SHOWN_COUNT_MAX = 5
 
 
-class ZnodeWarnings:
+class Problems:
     """
-    What is wrong with lines: counted, and the first ones shown.
+    Problems of one kind: counts them, and prints the first five.
 
-    @ivar count: how many there were.
+    @ivar count: the number of problems.
     """
 
     def __init__(self, what: str) -> None:
@@ -38,7 +39,7 @@ class ZnodeWarnings:
 
     def __call__(self, text: str) -> None:
         self.count += 1
-        if self.count <= TOLD_COUNT_MAX:
+        if self.count <= SHOWN_COUNT_MAX:
             print(f"{self._what}: {text[:200]}", file=sys.stderr)
 
 
@@ -46,33 +47,32 @@ class LogPublisher:
     """
     Publishes files.
 
-    @ivar failed: lines that could not be sent.
+    @ivar failed: lines that could not be published.
     """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self.failed = ZnodeWarnings("a line was not published")
+        self.failed = Problems("not published")
 
     async def publish(self, topic: str, path: str, read: Callable[[str], Record | None]) -> None:
-        """One file. Lines of one client, or of none, stay in their order."""
-        strange, count = ZnodeWarnings("this is no log line"), 0
+        """Publish one file. The lines of one client keep their order."""
+        skipped, count = Problems("not a log line"), 0
         with open(path, "rb") as file:
-            for record in records(file, read, strange):
+            for record in records(file, read, skipped):
                 await self._producer.whenReady()
                 sent = self._producer.send(topic, record, record["client"] or "")
                 sent.addErrback(lambda failure: self.failed(failure.getErrorMessage()))
                 count += 1
-        print(f"{path}: {count} lines for {topic}, {strange.count} that are none", flush=True)
+        print(f"{path}: {count} records for {topic}, {skipped.count} lines skipped", flush=True)
 
 
-async def main(reactor: Any, options: Namespace) -> None:
+async def publishAll(reactor: Any, options: Namespace) -> int:
+    """Publish all files, and return how many lines could not be published."""
     registry = RegistryClient(reactor, options.registry)
     text = json.dumps(SCHEMA)
     schemaId = 0
-    for topic in ("apache", "openssh"):
-        schemaId = await registry.register(
-            f"{topic}-value", text
-        )  # the same for both: an id stands for a schema
+    for topic in ("apache", "openssh"):  # one schema, so both get the same id
+        schemaId = await registry.register(f"{topic}-value", text)
     settings = {
         "zk.connect": options.zookeeper,
         "producer.type": "async",
@@ -87,8 +87,27 @@ async def main(reactor: Any, options: Namespace) -> None:
     for path in options.openssh:
         await publisher.publish("openssh", path, SshdLines(options.year).read)
     await producer.close()
-    if publisher.failed.count:
-        raise SystemExit(f"{publisher.failed.count} lines were not published")
+    return publisher.failed.count
+
+
+async def main(reactor: Any, options: Namespace) -> None:
+    try:
+        failedCount = await publishAll(reactor, options)
+    except PylogbrokerError as error:
+        raise SystemExit(f"publishlogs.py: {error}") from None
+    if failedCount:
+        raise SystemExit(f"publishlogs.py: {failedCount} lines were not published")
+
+
+def readableFile(path: str) -> str:
+    """The path of a file, checked before anything is published."""
+    try:
+        open(path, "rb").close()
+    except OSError as error:
+        raise ArgumentTypeError(
+            f"{path}: {error.strerror}; samplelogs.py writes sample files"
+        ) from None
+    return path
 
 
 if __name__ == "__main__":
@@ -106,16 +125,22 @@ if __name__ == "__main__":
         help="of the schema registry, for instance http://localhost:8081",
     )
     parser.add_argument(
-        "--apache", nargs="+", default=[], metavar="FILE", help="error logs of Apache's"
+        "--apache",
+        nargs="+",
+        default=[],
+        type=readableFile,
+        metavar="FILE",
+        help="error logs of Apache",
     )
     parser.add_argument(
         "--openssh",
         nargs="+",
         default=[],
+        type=readableFile,
         metavar="FILE",
-        help="logs of sshd's, as syslog writes them",
+        help="logs of sshd, as syslog writes them",
     )
-    parser.add_argument("--year", type=int, help="of sshd's lines, which have none")
+    parser.add_argument("--year", type=int, help="of sshd's lines, which do not name it")
     options = parser.parse_args()
     if options.openssh and options.year is None:
         parser.error("--openssh needs --year")

@@ -14,6 +14,7 @@ from pylogbroker.spark.offsetmaps import parseOffsets
 from pylogbroker.spark.options import SourceOptions
 from pylogbroker.spark.partitionbounds import fetchBounds
 from pylogbroker.spark.partitiondiscovery import Cluster
+from pylogbroker.spark.ranges import checkTopics
 from pylogbroker.types import EARLIEST, LATEST, OffsetBounds, PartitionId
 
 StartOffsets = str | Mapping[str, Mapping[str, int]] | None
@@ -77,6 +78,7 @@ def planLoad(
             checkFolder(topic)
         with cluster.brokers(place.partition.broker for place in places) as brokers:
             found = {place: fetchBounds(brokers, *place) for place in places}
+            checkTopics(options, brokers, found)
     bounds = {place: OffsetBounds(each.earliest, each.latest) for place, each in found.items()}
     plan = planRanges(
         positions, bounds, parseBeginnings(beginnings, places), isLossFatal=options.failOnDataLoss

@@ -1,7 +1,9 @@
 """
-How far Spark is, while it works: a thread that looks every half second and tells somebody.
+Progress of Spark jobs: a thread reads Spark's status twice a second and calls a function with it.
 
-Spark tells nobody by itself what a job has read; its own books of running stages do. Where there are none (Spark Connect), nothing is told.
+Stages and tasks come from Spark's public C{StatusTracker}. It has no rows and bytes, and neither has any other public API of PySpark; so L{stageOutput}
+reads them from the JVM's C{AppStatusStore}, through C{SparkContext._jsc}. Nothing else in this package uses private attributes of Spark; a test holds
+them against the Spark that is installed. Spark Connect has no context, and no progress is reported there.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def watched(spark: SparkSession, runId: str, stage: str, report: Report | None) 
     @param stage: what they do, for people.
     @param report: is called on another thread; L{None}: nothing is watched. What it raises ends the watching, and nothing else.
     """
-    context = getattr(spark, "_sc", None)
+    context = getattr(spark, "sparkContext", None)
     if report is None or context is None:
         yield
         return
@@ -85,13 +87,19 @@ def _watch(context: Any, group: str, stage: str, report: Report, over: Event) ->
         ]
         for number in running[-1:]:
             info = tracker.getStageInfo(number)
-            written = _written(context, number)
+            written = stageOutput(context, number)
             if info is not None and written is not None:
                 report(StageProgress(stage, info.numTasks, info.numCompletedTasks, *written))
 
 
-def _written(context: Any, number: int) -> tuple[int, int] | None:
-    """Rows and bytes that a stage has put out: to a shuffle, or to files. L{None}: Spark does not know it any more."""
+def stageOutput(context: Any, number: int) -> tuple[int, int] | None:
+    """
+    Rows and bytes that a stage has written so far, to a shuffle or to files.
+
+    @param context: of Spark.
+    @param number: of the stage.
+    @return: L{None} if Spark does not remember the stage.
+    """
     try:
         found = context._jsc.sc().statusStore().lastStageAttempt(number)
     except Py4JError:

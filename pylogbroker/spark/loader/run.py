@@ -217,9 +217,8 @@ class _Run:
             for name, value in self._request.given.items()
             if not name.startswith("subscribe")
         }
-        context = getattr(
-            self._spark, "_sc", None
-        )  # Spark Connect has none, and does not say how many tasks it runs at a time
+        # Spark Connect has no context, and does not say how many tasks it runs at a time.
+        context = getattr(self._spark, "sparkContext", None)
         options.setdefault("minPartitions", str(2 * context.defaultParallelism if context else 1))
         options |= {
             "assign": json.dumps(assigned),

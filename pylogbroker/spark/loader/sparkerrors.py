@@ -4,8 +4,10 @@ What Spark raises, as an error of ours: one line that says why, where Spark says
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
@@ -17,8 +19,20 @@ _OURS = re.compile(r"^(?:pylogbroker\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _TEXT_SIZE_MAX = 500
 
 
-def reason(text: str) -> str:
-    """The last error of ours that a worker has told of; if there is none, the first line that says anything."""
+_NO_JAVA_PROCESS = "JAVA_GATEWAY_EXITED"
+"""What PySpark says if the Java process that it starts ends at once, for whatever reason."""
+
+JAVA_VERSION_MIN = 17
+
+
+def reason(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """
+    One line of what Spark says: the last error of ours that a worker has told of; if there is none, the first line that says anything.
+
+    @param environment: of the program that starts Spark; names its Java runtime.
+    """
+    if _NO_JAVA_PROCESS in text:
+        return _javaProblem(environment)
     found = _OURS.findall(text)
     if found:
         return f"{found[-1][1]} ({found[-1][0]})"
@@ -28,6 +42,20 @@ def reason(text: str) -> str:
         if line.strip() and not line.startswith("An error occurred while calling")
     ]
     return (lines[0] if lines else "Spark does not say why")[:_TEXT_SIZE_MAX]
+
+
+def _javaProblem(environment: Mapping[str, str]) -> str:
+    """Why there is no Java process. Spark takes the runtime of C{JAVA_HOME}, or the first one in the path if that is not set."""
+    home = environment.get("JAVA_HOME")
+    path = environment.get("PATH", os.defpath)
+    java = shutil.which(f"{home}/bin/java" if home else "java", path=path)
+    if java is None:
+        where = f"JAVA_HOME={home} has none" if home else "there is none"
+        return (
+            f"it needs a Java runtime, and {where}: install one of version {JAVA_VERSION_MIN} or later"
+            " (Debian: default-jre-headless)"
+        )
+    return f"its Java process has ended at once; is {java} of version {JAVA_VERSION_MIN} or later?"
 
 
 @contextmanager

@@ -49,6 +49,10 @@ class PlanningTests(LoadCase):
             sourceOptions({"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}),
             {},
         )
+        self.assertIn(
+            f"topic {self.topic} does not exist in the brokers",
+            str(self.assertRaises(NoBrokersError, planLoad, self.options(), {})),
+        )
         self.write(b"a")
         self.assertRaises(
             LoadError, planLoad, self.options(), {PartitionId(self.topic, HERE): 10**6}

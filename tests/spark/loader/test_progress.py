@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 
-from pylogbroker.spark.loader.progress import StageProgress, _written, watched
+from pylogbroker.spark.loader.progress import StageProgress, stageOutput, watched
 from tests.spark.loader.cases import SparkCase
 
 
@@ -43,7 +43,24 @@ class WatchTests(SparkCase):
 
     def test_forgotten(self) -> None:
         """A stage that Spark does not know any more is nothing to tell of."""
-        self.assertIsNone(_written(self.spark.sparkContext, 10**6))
+        self.assertIsNone(stageOutput(self.spark.sparkContext, 10**6))
+
+    def test_statusStore(self) -> None:
+        """The installed Spark still has what is read of it without a public API: rows and bytes of each stage of a job, to a shuffle and to files."""
+        context = self.spark.sparkContext
+        context.setJobGroup("written", "")
+        self.addCleanup(context.setLocalProperty, "spark.jobGroup.id", None)
+        self.spark.range(0, 1_000, 1, 1).repartition(2).write.parquet(self.folder)
+        tracker = context.statusTracker()
+        outputs = []
+        for job in tracker.getJobIdsForGroup("written"):
+            info = tracker.getJobInfo(job)
+            assert info is not None
+            outputs += [stageOutput(context, number) for number in info.stageIds]
+        found = [output for output in outputs if output is not None and output[0]]
+        self.assertEqual({rowCount for rowCount, _size in found}, {1_000})
+        self.assertGreaterEqual(len(found), 2)
+        self.assertEqual([size for _rowCount, size in found if size < 1_000], [])
 
     def test_nobody(self) -> None:
         """Without somebody to tell, and without a context to ask, nothing is watched."""
