@@ -60,12 +60,10 @@ class BuildWithSample(build_py):
         return outputs if self.editable_mode else [*outputs, self.samplePath()]
 
 
-FAST = ["zlib-ng>=0.5"]
 TLS = ["twisted[tls]"]
 SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3"]
 AVRO = ["avro>=1.12,<2", "fastavro>=1.9,<2"]
 TEST = [
-    *FAST,
     *TLS,
     *SPARK,
     *AVRO,
@@ -96,9 +94,14 @@ setup(
     zip_safe=False,
     cmdclass={"build_py": BuildWithSample},
     entry_points={"console_scripts": ["pylogbroker = pylogbroker.cli.main:main"]},
-    install_requires=["twisted>=22.10", "crcmod>=1.7", "cramjam>=2.8", "kazoo>=2.9"],
+    install_requires=[
+        "twisted>=22.10",
+        "crcmod>=1.7",
+        "cramjam>=2.8",
+        "kazoo>=2.9",
+        "zlib-ng>=0.5",
+    ],
     extras_require={
-        "fast": FAST,
         "tls": TLS,
         "spark": SPARK,
         "avro": AVRO,

@@ -69,6 +69,7 @@ _STOP_LOOK_MS = 20
 _TURN_SECONDS = 0.05
 _OTHER_DESCRIPTOR_COUNT = 64
 _SEGMENT_COUNT_LEAST = 4
+_HEAP_BLOCK_SIZE = 8 << 20
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
@@ -101,6 +102,16 @@ def raiseDescriptorLimit() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def keepFreedMemory() -> None:
+    """
+    Let the C library keep up to 16 MiB of freed memory at the end of its heap.
+
+    glibc doubles the largest block that it has unmapped so far, and returns what is freed beyond that to the system. With its first value, 128 KiB,
+    each received piece would take new pages from the system, a tenth of what produce requests cost. Other C libraries do nothing.
+    """
+    bytearray(_HEAP_BLOCK_SIZE)
 
 
 def shareDescriptors(descriptorCount: int, segmentCountMax: int) -> tuple[int, int]:
@@ -302,6 +313,7 @@ class BrokerService(Service):
         @raise StorageError: the directory cannot be used.
         @raise ZookeeperError: ZooKeeper cannot be reached, or refuses.
         """
+        keepFreedMemory()
         room, self.directory.cache.descriptorCountMax = shareDescriptors(
             raiseDescriptorLimit(), self._settings.openSegmentCountMax
         )

@@ -399,10 +399,10 @@ class VisitScenario:
         }
 
 
-TARGETS = {1: 6.0, 50: 4.0, 1000: 3.6}
+TARGETS = {1: 4.5, 50: 2.6, 1000: 2.4}
 """Ratio of CPU at most, by messages in a request; one connection, one partition, not compressed."""
 
-FETCH_TARGETS = {200_000: 0.65, 1_000_000: 0.8}
+FETCH_TARGETS = {200_000: 0.65, 1_000_000: 0.75}
 """Share of the yardstick's MB/s at least, by bytes of a fetch; one consumer."""
 
 ALL: list[Scenario] = [

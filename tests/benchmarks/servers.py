@@ -22,15 +22,12 @@ from tests.benchmarks.native import Programs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATION = ROOT / "etc" / "broker.properties"
-SOCKET_BUFFER_SIZE = 1 << 20
 SERVES = re.compile(r"serves \d+ partitions .*host='127\.0\.0\.1', port=(\d+)\)")
 START_SECONDS_MAX = 60
 _CPUCLOCK_SCHED = 2
 
 SETTINGS = {
     "port": "0",
-    "socket.send.buffer": str(SOCKET_BUFFER_SIZE),
-    "socket.receive.buffer": str(SOCKET_BUFFER_SIZE),
     "log.flush.interval": "10000",
     "log.default.flush.interval.ms": "1000",
     "log.default.flush.scheduler.interval.ms": "1000",

@@ -60,16 +60,14 @@ class DefaultTests(SettingsCase):
     """What a broker is told when the file says nothing."""
 
     def test_kafkasDefaults(self) -> None:
-        """Kafka's keys have the defaults of 0.7.2's code, in milliseconds and bytes."""
+        """Kafka's keys have the defaults of 0.7.2's code, in milliseconds and bytes, but for the buffers of sockets, which the system sizes."""
         settings = self.read("")
         self.assertEqual(
             (settings.brokerId, settings.logDirectory, settings.enableZookeeper),
             (3, "/data", False),
         )
         self.assertEqual((settings.port, settings.hostName), (6667, None))
-        self.assertEqual(
-            (settings.socketSendBufferSize, settings.socketReceiveBufferSize), (102400, 102400)
-        )
+        self.assertEqual((settings.socketSendBufferSize, settings.socketReceiveBufferSize), (0, 0))
         self.assertEqual(
             (settings.requestSizeMax, settings.payloadSizeMax, settings.topicNameSizeMax),
             (104857600, 1000000, 255),

@@ -53,6 +53,14 @@ class WheelTests(SynchronousTestCase):
         }
         self.assertEqual(self.names, modules | others | page)
 
+    def test_requirements(self) -> None:
+        """A plain install brings the fast CRC-32; there is no extra for it."""
+        (metadata,) = self.unpacked.glob("*.dist-info/METADATA")
+        lines = metadata.read_text(encoding="utf-8").splitlines()
+        needed = [line for line in lines if line.startswith("Requires-Dist: zlib-ng")]
+        self.assertIn("Requires-Dist: zlib-ng>=0.5", needed)
+        self.assertNotIn("Provides-Extra: fast", lines)
+
     def runWheel(self, code: str) -> str:
         """Run code that finds the wheel's contents and not this tree."""
         code = WITHOUT_THE_TREE.format(wheel=str(self.unpacked), root=str(ROOT)) + code

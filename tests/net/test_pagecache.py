@@ -5,11 +5,12 @@ Tests of what is known about the page cache.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.net.pagecache import PIECE_SIZE, PROBE_STEP_SIZE, PageCache
+from pylogbroker.net.pagecache import PIECE_SIZE, PROBE_STEP_SIZE, PageCache, makeCachestat
 
 
 class RecentTests(SynchronousTestCase):
@@ -54,8 +55,13 @@ class RecentTests(SynchronousTestCase):
         self.assertFalse(warmth.isCached("a", -1, 0, 1))
 
 
-class CachedTests(SynchronousTestCase):
-    """What the kernel says."""
+def noCachestat(fileno: int, position: int, size: int) -> int:
+    """A kernel before Linux 6.5."""
+    raise OSError(errno.ENOSYS, "")
+
+
+class KernelTestCase(SynchronousTestCase):
+    """A file of one piece, and a kernel whose probes the test answers."""
 
     def setUp(self) -> None:
         self.path = self.mktemp()
@@ -65,7 +71,7 @@ class CachedTests(SynchronousTestCase):
             os.fsync(out.fileno())
         self.fileno = os.open(self.path, os.O_RDONLY)
         self.addCleanup(os.close, self.fileno)
-        self.warmth = PageCache(0)
+        self.warmth = PageCache(0, noCachestat)
 
     def answering(self, *answers: object) -> list[int]:
         """Let the kernel answer probes so; returns the positions that were asked about."""
@@ -82,6 +88,71 @@ class CachedTests(SynchronousTestCase):
 
         self.patch(os, "preadv", preadv)
         return asked
+
+
+class CachestatTests(KernelTestCase):
+    """What C{cachestat} says, where the kernel has it."""
+
+    def test_wholeRange(self) -> None:
+        """
+        A range is warm when all pages that it touches are cached, and its last byte can be read without waiting: pages on their way from the disk count as
+        cached, too. No other byte is probed.
+        """
+        ranges: list[tuple[int, int, int]] = []
+
+        def cachestat(fileno: int, position: int, size: int) -> int:
+            ranges.append((fileno, position, size))
+            return 3
+
+        warmth = PageCache(0, cachestat)
+        asked = self.answering(1, BlockingIOError(errno.EAGAIN, ""))
+        start = mmap.PAGESIZE - 1
+        self.assertTrue(warmth.isCached(self.path, self.fileno, start, mmap.PAGESIZE + 2))
+        self.assertEqual(ranges, [(self.fileno, start, mmap.PAGESIZE + 2)])
+        self.assertEqual(asked, [2 * mmap.PAGESIZE])
+        self.assertFalse(warmth.isCached(self.path, self.fileno, start, mmap.PAGESIZE + 2))
+        self.assertEqual(len(asked), 2)
+
+    def test_pageMissing(self) -> None:
+        """A range of which one page is not cached is cold, and no byte of it is probed."""
+        asked = self.answering()
+        warmth = PageCache(0, lambda *_: 2)
+        self.assertFalse(warmth.isCached(self.path, self.fileno, 0, 2 * mmap.PAGESIZE + 1))
+        self.assertEqual(asked, [])
+
+    def test_missingCall(self) -> None:
+        """A kernel or a sandbox without the call is asked once; from then on bytes are probed."""
+        calls: list[int] = []
+
+        def cachestat(fileno: int, position: int, size: int) -> int:
+            calls.append(fileno)
+            raise OSError(errno.EPERM, "")
+
+        asked = self.answering()
+        warmth = PageCache(0, cachestat)
+        for _ in range(2):
+            self.assertTrue(warmth.isCached(self.path, self.fileno, 0, PROBE_STEP_SIZE + 1))
+        self.assertEqual((len(calls), len(asked)), (1, 6))
+
+    def test_forReal(self) -> None:
+        """The kernel counts the pages of a range that was just written, or says that it has no such call, or that it is forbidden."""
+        try:
+            count = makeCachestat()(self.fileno, 1, 2 * mmap.PAGESIZE)
+        except OSError as error:
+            self.assertIn(error.errno, (errno.ENOSYS, errno.EPERM))
+        else:
+            with open("/proc/mounts", encoding="utf-8") as mounts:
+                isOverlay = " / overlay " in mounts.read()
+            self.assertIn(count, (0, 3) if isOverlay else (3,))
+
+    def test_badDescriptor(self) -> None:
+        """An error of the kernel is raised with its number."""
+        error = self.assertRaises(OSError, makeCachestat(), -1, 0, 1)
+        self.assertIn(error.errno, (errno.EBADF, errno.ENOSYS, errno.EPERM))
+
+
+class CachedTests(KernelTestCase):
+    """What probes of single bytes say, where there is no C{cachestat}."""
 
     def test_sampled(self) -> None:
         """A piece is warm when its first byte, its last, and one every 64 KiB between can be read without waiting."""

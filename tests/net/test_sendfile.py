@@ -20,8 +20,15 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.broker import service
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.net import sendfile
-from pylogbroker.net.pagecache import PIECE_SIZE
-from pylogbroker.net.sendfile import READ_SIZE, BufferedSender, letGo
+from pylogbroker.net.pagecache import PageCache
+from pylogbroker.net.sendfile import (
+    CACHED_SECONDS,
+    RANGE_SIZE_MAX,
+    READ_SIZE,
+    TURN_SIZE_MAX,
+    BufferedSender,
+    letGo,
+)
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeMultiFetch, encodeProduce
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, fetchHeader
 from pylogbroker.records.messageset import encodeSet
@@ -244,6 +251,54 @@ class WarmTests(TransferTestCase):
         self.assertEqual(self.lead.pinCounts(), [0])
 
 
+class AskedTests(TransferTestCase):
+    """What the kernel is asked about data that it has cached."""
+
+    properties = {"warm.bytes": "0"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.asked: list[tuple[int, int]] = []
+        real = PageCache._isCached
+
+        def isCached(warmth: PageCache, fileno: int, position: int, size: int) -> bool:
+            self.asked.append((position, size))
+            real(warmth, fileno, position, size)
+            return True
+
+        self.patch(PageCache, "_isCached", isCached)
+
+    def test_onceForARange(self) -> None:
+        """A slice is looked up range by range, each once, however little the socket takes at a time."""
+        peer = self.connect(5_000)
+        peer.send(encodeFetch("t", 0, 50, ALL))
+        received = b""
+        while data := peer.receive(3_000):
+            received += data
+        self.assertEqual(received, fetchHeader(0, SIZE - 50) + SET[50:])
+        starts = range(50, SIZE, RANGE_SIZE_MAX)
+        self.assertEqual(
+            self.asked, [(start, min(RANGE_SIZE_MAX, SIZE - start)) for start in starts]
+        )
+
+    def test_inOneCall(self) -> None:
+        """What the socket has room for leaves in one C{sendfile}, up to a turn's share."""
+        sizes: list[int] = []
+        real = os.sendfile
+
+        def sendfile(out: int, source: int, position: int, size: int) -> int:
+            sizes.append(size)
+            return real(out, source, position, size)
+
+        self.patch(os, "sendfile", sendfile)
+        peer = self.connect(1 << 20)
+        peer.send(encodeFetch("t", 0, 0, 100_000))
+        self.assertEqual(peer.receive(), fetchHeader(0, 100_000) + SET[:100_000])
+        peer.send(encodeFetch("t", 0, 0, ALL))
+        self.assertEqual(sizes, [100_000, TURN_SIZE_MAX - 6])
+        self.assertEqual(self.receiveAll(peer), fetchHeader(0, SIZE) + SET)
+
+
 class ColdTests(TransferTestCase):
     """Slices that may have to come from the disk."""
 
@@ -269,25 +324,39 @@ class ColdTests(TransferTestCase):
             self.assertEqual(len(self.lead.readWorker.jobs), 1)
             self.assertNotIn(peer.transport, self.lead.reactor.getWriters())
             self.assertFalse(peer.transport.isSending)
-            self.assertEqual(len(received), 6 + pieceCount * PIECE_SIZE)
+            self.assertEqual(len(received), 6 + pieceCount * RANGE_SIZE_MAX)
             other.send(encodeFetch("t", 0, 99_999_999, 1))
             self.assertEqual(other.fetched(), [(1, b"")])
             self.lead.readWorker.perform()
             pieceCount += 1
             received += peer.receive()
         self.assertEqual(received, fetchHeader(0, SIZE) + SET)
-        self.assertEqual(pieceCount, -(-SIZE // PIECE_SIZE))
+        self.assertEqual(pieceCount, -(-SIZE // RANGE_SIZE_MAX))
 
     def test_narrow(self) -> None:
         """A piece that was read in for a connection is sent to its end without reading again, however little the socket takes at a time."""
         peer = self.connect(5_000)
-        peer.send(encodeFetch("t", 0, 100_000, PIECE_SIZE))
+        size = RANGE_SIZE_MAX + 1
+        peer.send(encodeFetch("t", 0, 100_000, size))
         received, jobCount = b"", 0
-        for _ in range(2_000):
+        for _ in range(4_000):
             jobCount += self.lead.readWorker.performAll()
             received += peer.receive(2_000)
-        self.assertEqual(received, fetchHeader(0, PIECE_SIZE) + SET[100_000 : 100_000 + PIECE_SIZE])
+        self.assertEqual(received, fetchHeader(0, size) + SET[100_000 : 100_000 + size])
         self.assertEqual(jobCount, 2)
+
+    def test_notForLong(self) -> None:
+        """What was read in does not count as cached for ever: a client that stops taking for a second has the rest looked up again."""
+        peer = self.connect(5_000)
+        peer.send(encodeFetch("t", 0, 0, 900_000))
+        self.lead.settle()
+        received = peer.receive(20_000)
+        self.assertEqual(self.lead.readWorker.jobs.__len__(), 0)
+        self.lead.advance(CACHED_SECONDS)
+        received += peer.receive(500_000)
+        self.assertEqual(self.lead.readWorker.jobs.__len__(), 1)
+        received += self.receiveAll(peer)
+        self.assertEqual(received, fetchHeader(0, 900_000) + SET[:900_000])
 
     def test_failing(self) -> None:
         """When reading in fails, the connection is cut and the reason logged."""
