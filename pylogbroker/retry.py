@@ -1,18 +1,46 @@
 """
-When to connect again: after a failure, later and later; and to a broker that is well, now and then.
+When to try again: the delays after failures, and when a producer replaces a good connection.
 
-Both rules are arithmetic: they are told the time and chance, and answer with a duration or with yes or no. Whoever asks does the waiting, on a
-clock or in a thread. They stand here, on floor 2, since both low-level clients need them, and the Twisted one stands above.
+All of it is arithmetic: these classes are told the time and given random numbers, and answer with a duration or with yes or no. The caller waits, on a
+reactor's clock or in a thread, so both kinds of client, Spark and the mirror share one policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-BACKOFF_FIRST_MS = 10
-BACKOFF_FACTOR = 2
-BACKOFF_MAX_MS = 2_000
-BACKOFF_JITTER = 0.5
+
+class RetryDelays(NamedTuple):
+    """
+    How the delays of a L{Backoff} grow.
+
+    @ivar firstMs: milliseconds after the first failure.
+    @ivar maxMs: the longest delay.
+    @ivar factor: by which a delay grows with each further failure.
+    @ivar jitter: the part of a delay, from 0 to 1, that chance may take away.
+    """
+
+    firstMs: float
+    maxMs: float
+    factor: float = 2
+    jitter: float = 0.5
+
+
+RECONNECT_DELAYS = RetryDelays(10, 2_000)
+"""Between attempts to connect to a broker."""
+
+READ_DELAYS = RetryDelays(100, 5_000)
+"""Between attempts to read from ZooKeeper, and between Spark's attempts to ask a broker."""
+
+RESEND_DELAYS = RetryDelays(200, 10_000)
+"""Between the mirror's attempts to send a batch, and to join its clusters."""
+
+PARTITION_DELAYS = RetryDelays(1_000, 60_000, jitter=0)
+"""Between attempts to fetch a partition that could not be read."""
+
+RETRY_INTERVAL_MS = 1_000
+"""Between attempts of a service that tries until it succeeds, always with the same delay."""
 
 RECONNECT_INTERVAL = 30_000
 """Default of C{reconnect.interval}, requests."""
@@ -23,62 +51,112 @@ RECONNECT_TIME_INTERVAL_MS = 10_000_000
 
 class Backoff:
     """
-    Waiting times that grow with every failure in a row, with jitter, so that many clients of one broker that went down do not all come
-    back in the same instant.
+    Exponential backoff with jitter, so that the clients of one broker that failed do not all return at the same instant.
 
-    0.7.2 waits 1, 10, 100 … up to 60,000 ms, begins anew with every call, and gives up when the next wait would end too late (spec-0.7
-    producer §4): a broker that needs two seconds to start is then tried for one. Ours doubles from 10 ms up to 2 s, so that a caller who has five
-    seconds tries several times, up to the end of them.
+    0.7.2 waits 1, 10, 100 … up to 60,000 ms, begins anew with every call, and gives up when the next delay would end too late (spec-0.7 producer §4): it
+    tries a broker that needs two seconds to start for one second only.
+    """
+
+    __slots__ = ("_delays", "_nextMs", "_random")
+
+    def __init__(self, random: Callable[[], float], delays: RetryDelays = RECONNECT_DELAYS) -> None:
+        """
+        @param random: gives numbers from 0 up to, not including, 1.
+        """
+        self._random = random
+        self._delays = delays
+        self._nextMs = delays.firstMs
+
+    def failed(self) -> float:
+        """Record a failed attempt. Returns the milliseconds to wait before the next one."""
+        delays = self._delays
+        delay = min(self._nextMs, delays.maxMs)
+        self._nextMs = min(self._nextMs * delays.factor, delays.maxMs)
+        return delay * (1 - delays.jitter * self._random())
+
+    def succeeded(self) -> None:
+        """Record a success: the next delay is the first one again."""
+        self._nextMs = self._delays.firstMs
+
+
+class RetryPolicy:
+    """A limited number of attempts in a thread, with a L{Backoff} between them."""
+
+    def __init__(
+        self,
+        retryCount: int,
+        sleep: Callable[[float], object],
+        random: Callable[[], float],
+        delays: RetryDelays = READ_DELAYS,
+    ) -> None:
+        """
+        @param retryCount: attempts after the first one.
+        @param sleep: waits for a number of seconds.
+        @param random: as of L{Backoff}.
+        """
+        self.retryCount = retryCount
+        self._sleep = sleep
+        self._random = random
+        self._delays = delays
+
+    def attempts(self) -> Iterator[bool]:
+        """One item for each attempt: whether it is the last. Sleeps before all but the first."""
+        backoff = Backoff(self._random, self._delays)
+        for _retry in range(self.retryCount):
+            yield False
+            self._sleep(backoff.failed() / 1000)
+        yield True
+
+
+class Outage:
+    """
+    Repeated failures of one operation: a L{Backoff}, and reports when the failures begin, when their reason changes, and when they end.
     """
 
     def __init__(
         self,
-        random: Callable[[], float],
-        *,
-        firstMs: float = BACKOFF_FIRST_MS,
-        factor: float = BACKOFF_FACTOR,
-        maxMs: float = BACKOFF_MAX_MS,
-        jitter: float = BACKOFF_JITTER,
+        backoff: Backoff,
+        failing: Callable[[BaseException], object],
+        recovered: Callable[[], object] = lambda: None,
     ) -> None:
         """
-        @param random: numbers from 0 up to, not including, 1.
-        @param firstMs: the wait after the first failure.
-        @param factor: by which it grows with each more.
-        @param maxMs: the longest.
-        @param jitter: the part of a wait, from 0 to 1, that chance may take away.
+        @param failing: called with the first failure, and with each whose text differs from the one before.
+        @param recovered: called with the first success after a failure.
         """
-        self._random = random
-        self._firstMs = firstMs
-        self._factor = factor
-        self._maxMs = maxMs
-        self._jitter = jitter
-        self._nextMs = firstMs
+        self._backoff = backoff
+        self._failing = failing
+        self._recovered = recovered
+        self._reported: str | None = None
 
-    def failed(self) -> float:
-        """An attempt failed. Returns for how many milliseconds to wait before the next."""
-        wait = min(self._nextMs, self._maxMs)
-        self._nextMs = min(self._nextMs * self._factor, self._maxMs)
-        return wait * (1 - self._jitter * self._random())
+    def failed(self, error: BaseException) -> float:
+        """Record a failed attempt. Returns the milliseconds to wait before the next one."""
+        if self._reported != str(error):
+            self._reported = str(error)
+            self._failing(error)
+        return self._backoff.failed()
 
     def succeeded(self) -> None:
-        """The other side is well: the next failure is a first one."""
-        self._nextMs = self._firstMs
+        """Record a success."""
+        if self._reported is not None:
+            self._reported = None
+            self._recovered()
+        self._backoff.succeeded()
 
 
 class ReconnectPolicy:
     """
-    When a producer lets go of a good connection and makes a new one, so that the connections of many producers spread again behind an address that
-    stands for several brokers: after so many requests, or so long a time (spec-0.7 producer §4, C{reconnect.interval} and C{reconnect.time.interval.ms}).
+    When a producer replaces a good connection, so that the connections of many producers spread again behind an address that stands for several brokers:
+    after C{reconnect.interval} requests or C{reconnect.time.interval.ms} milliseconds (spec-0.7 producer §4).
 
-    The time of the first connection is taken to be a random part of the interval ago, so that producers that were started together do not reconnect together.
-    (0.7.2 takes that part of the request count, by mistake; gotcha 36.)
+    The first connection counts as made a random part of the interval ago, so that producers that start together do not reconnect together. (0.7.2 takes
+    that part of the request count, by mistake; gotcha 36.)
     """
 
     def __init__(self, intervalCount: int, intervalMs: float, random: Callable[[], float]) -> None:
         """
         @param intervalCount: requests over one connection.
-        @param intervalMs: milliseconds that a connection is used; negative: any time.
-        @param random: numbers from 0 up to, not including, 1.
+        @param intervalMs: milliseconds that a connection is used; negative: without limit.
+        @param random: as of L{Backoff}.
         @raise ValueError: C{intervalCount} is not positive.
         """
         if intervalCount < 1:
@@ -90,12 +168,12 @@ class ReconnectPolicy:
         self._sinceMs = 0.0
 
     def connected(self, nowMs: float) -> None:
-        """A connection was made."""
+        """Record a new connection."""
         self._count = 0
         self._sinceMs = nowMs - self._headStartMs
         self._headStartMs = 0.0
 
     def sent(self, nowMs: float) -> bool:
-        """A request was written. Returns whether the connection is to be replaced now."""
+        """Record a request. Returns whether to replace the connection now."""
         self._count += 1
         return self._count >= self._intervalCount or 0 <= self._intervalMs <= nowMs - self._sinceMs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.retry import Backoff, ReconnectPolicy
+from pylogbroker.retry import Backoff, Outage, ReconnectPolicy, RetryDelays, RetryPolicy
 
 
 class BackoffTests(SynchronousTestCase):
@@ -19,7 +19,7 @@ class BackoffTests(SynchronousTestCase):
 
     def test_beginsAnew(self) -> None:
         """After a success the next failure is a first one."""
-        backoff = Backoff(lambda: 0.0, firstMs=1, factor=10, maxMs=60_000)
+        backoff = Backoff(lambda: 0.0, RetryDelays(1, 60_000, factor=10))
         self.assertEqual([backoff.failed(), backoff.failed()], [1, 10])
         backoff.succeeded()
         self.assertEqual(backoff.failed(), 1)
@@ -27,8 +27,39 @@ class BackoffTests(SynchronousTestCase):
     def test_jitter(self) -> None:
         """Chance takes away a part of the wait, up to the jitter, and never adds to it."""
         chances = iter([0.0, 0.5, 1.0])
-        backoff = Backoff(lambda: next(chances), firstMs=100, factor=1, jitter=0.5)
+        backoff = Backoff(lambda: next(chances), RetryDelays(100, 2_000, factor=1, jitter=0.5))
         self.assertEqual([backoff.failed(), backoff.failed(), backoff.failed()], [100, 75, 50])
+
+
+class RetryPolicyTests(SynchronousTestCase):
+    """A limited number of attempts."""
+
+    def test_attempts(self) -> None:
+        """There is one attempt more than retries, with a growing pause before each but the first, and the last one says so."""
+        pauses: list[float] = []
+        policy = RetryPolicy(2, pauses.append, lambda: 0.0, RetryDelays(100, 5_000))
+        for _call in range(2):
+            pauses.clear()
+            self.assertEqual(list(policy.attempts()), [False, False, True])
+            self.assertEqual(pauses, [0.1, 0.2])
+
+
+class OutageTests(SynchronousTestCase):
+    """Reports of repeated failures."""
+
+    def test_reports(self) -> None:
+        """The first failure is reported, each with another reason, and the end; a success without a failure is not."""
+        reports: list[str] = []
+        outage = Outage(
+            Backoff(lambda: 0.0),
+            lambda error: reports.append(str(error)),
+            lambda: reports.append("over"),
+        )
+        outage.succeeded()
+        delays = [outage.failed(ValueError(text)) for text in "aab"]
+        outage.succeeded()
+        self.assertEqual((delays, reports), ([10, 20, 40], ["a", "b", "over"]))
+        self.assertEqual((outage.failed(ValueError("b")), reports[3:]), (10, ["b"]))
 
 
 class ReconnectRuleTests(SynchronousTestCase):

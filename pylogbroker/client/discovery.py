@@ -43,12 +43,9 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import gatherSettled
-from pylogbroker.retry import Backoff
+from pylogbroker.retry import READ_DELAYS, Backoff
 from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import createPersistent
-
-RETRY_FIRST_MS = 100
-RETRY_MAX_MS = 5_000
 
 log = Logger()
 
@@ -345,7 +342,7 @@ class ZookeeperDiscovery:
         """Begin to follow a path, unless it is followed. Fires when it has been read."""
         if path in self._followed or self._isStopped:
             return succeed(None)
-        backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
+        backoff = Backoff(self._random, READ_DELAYS)
         followed = self._followed[path] = _WatchedPath(
             self._clock, path, begin, apply, self._notFollowed, backoff
         )
@@ -515,7 +512,7 @@ class ZookeeperDiscovery:
         return Deferred.fromCoroutine(self._lookUp(name))
 
     async def _lookUp(self, name: str) -> list[BrokerPartition]:
-        backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
+        backoff = Backoff(self._random, READ_DELAYS)
         retriesLeft = self._readRetryCount
         read = self._readIds
         while not (found := self.partitions(name)):

@@ -33,7 +33,7 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
-from pylogbroker.mirror.retry import RetryPolicy
+from pylogbroker.mirror.retry import loggedOutage
 from pylogbroker.net.timer import Timer
 from pylogbroker.types import PartitionId
 
@@ -142,7 +142,7 @@ class PartitionPipeline:
         self._origin = origin
         self._send = send
         self._counters = counters
-        self._patience = RetryPolicy(clock, random, f"Messages of {place} cannot be sent")
+        self._outage = loggedOutage(random, f"Messages of {place} cannot be sent")
         self._timer = Timer(clock)
         self._number = 0
         self._underWay: dict[Batch, None] = {}
@@ -173,7 +173,7 @@ class PartitionPipeline:
 
     def _confirmed(self, _result: None, batch: Batch) -> None:
         del self._underWay[batch]
-        self._patience.succeeded()
+        self._outage.succeeded()
         self._counters.stuck.pop(batch, None)
         batch.settled()
         if self._isProbing and not self._failed:
@@ -248,7 +248,7 @@ class PartitionPipeline:
             )
             self._failed = []
             self._isProbing = True
-            self._timer.start(self._patience.failed(self._error), self._probe)
+            self._timer.start(self._outage.failed(self._error), self._probe)
 
     def _probe(self) -> None:
         self._begin(self._waiting.popleft())

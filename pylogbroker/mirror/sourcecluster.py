@@ -28,8 +28,9 @@ from pylogbroker.mirror.forwarding import Forwarder
 from pylogbroker.mirror.offsets import ConfirmedOffsetStore
 from pylogbroker.mirror.offsetsyncs import OffsetSyncStore
 from pylogbroker.mirror.offsettracker import OffsetTracker
-from pylogbroker.mirror.retry import RetryPolicy, retryForever
+from pylogbroker.mirror.retry import loggedOutage
 from pylogbroker.mirror.target import Target
+from pylogbroker.net.deferreds import retryForever
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -93,8 +94,9 @@ class SourceCluster:
     async def run(self) -> None:
         """Begin, however long it takes; then it goes on by itself. May be cancelled."""
         streams = await retryForever(
+            self._reactor,
             self._join,
-            RetryPolicy(self._reactor, SystemRandom().random, f"{self!r} is not there yet"),
+            loggedOutage(SystemRandom().random, f"{self!r} is not there yet"),
         )
         self._log.info(
             "{source}: mirroring {pattern}", source=self, pattern=self._topics.encode().decode()

@@ -29,8 +29,8 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.mirror.retry import RetryPolicy, retryForever
-from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.mirror.retry import loggedOutage
+from pylogbroker.net.deferreds import gatherSettled, retryForever
 from pylogbroker.net.endpoints import brokerEndpoint
 from pylogbroker.producer.inflight import InFlightLimiter
 from pylogbroker.producer.producer import Producer, ProducerData
@@ -151,10 +151,8 @@ class Target:
     async def connect(self) -> None:
         """Find it, however long it takes."""
         if self._settings.zookeeperServers:
-            patience = RetryPolicy(
-                self._reactor, SystemRandom().random, f"{self!r} is not there yet"
-            )
-            await retryForever(self._find, patience)
+            outage = loggedOutage(SystemRandom().random, f"{self!r} is not there yet")
+            await retryForever(self._reactor, self._find, outage)
         # The room is smaller than any one producer's queue; so that nothing is ever refused there.
         own = replace(
             self._settings,

@@ -10,12 +10,16 @@ How many there may be is the caller's to say; L{gatherInBatches} does it for tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
+
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.retry import Outage
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -75,3 +79,21 @@ def batched(items: Iterable[A], countMax: int) -> Iterator[list[A]]:
     left = iter(items)
     while some := list(islice(left, countMax)):
         yield some
+
+
+async def retryForever(clock: Any, work: Callable[[], Awaitable[T]], outage: Outage) -> T:
+    """
+    Call a function until it succeeds.
+
+    @param outage: gives the delays, and reports.
+    @return: its result.
+    @raise Exception: what it raises that is no L{PylogbrokerError}.
+    """
+    while True:
+        try:
+            result = await work()
+        except PylogbrokerError as error:
+            await deferLater(clock, outage.failed(error) / 1000)
+        else:
+            outage.succeeded()
+            return result

@@ -8,51 +8,25 @@ is an answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import TypeVar
 
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError
-from pylogbroker.retry import Backoff
+from pylogbroker.retry import RetryPolicy
 from pylogbroker.spark.options import ClusterOptions
 from pylogbroker.syncclient.connection import sleep
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 
 T = TypeVar("T")
 
-RETRY_FIRST_MS = 100
-RETRY_MAX_MS = 5_000
-
 log = logging.getLogger(__name__)
 
 
-class RetryPolicy:
-    """
-    How often to try, and how long to wait in between.
-    """
-
-    def __init__(
-        self,
-        retryCount: int,
-        pause: Callable[[float], None] = sleep,
-        random: Callable[[], float] | None = None,
-    ) -> None:
-        """
-        @param pause: waits so many seconds.
-        @param random: numbers from 0 up to, not including, 1; by default the system's.
-        """
-        self.retryCount = retryCount
-        self._pause = pause
-        self._random = random or SystemRandom().random
-
-    def tries(self) -> Iterator[bool]:
-        """One for each try, after a pause for all but the first; says whether it is the last."""
-        backoff = Backoff(self._random, firstMs=RETRY_FIRST_MS, maxMs=RETRY_MAX_MS)
-        for left in range(self.retryCount, 0, -1):
-            yield False
-            self._pause(backoff.failed() / 1000)
-        yield True
+def retryPolicy(retryCount: int) -> RetryPolicy:
+    """The policy of a number of retries, which sleeps."""
+    return RetryPolicy(retryCount, sleep, SystemRandom().random)
 
 
 class BrokerClients:
@@ -71,7 +45,7 @@ class BrokerClients:
         """
         self._addresses = addresses
         self._options = options
-        self.patience = patience or RetryPolicy(options.retryCount)
+        self.patience = patience or retryPolicy(options.retryCount)
         self._consumers: dict[int, SimpleConsumer] = {}
 
     def __enter__(self) -> BrokerClients:
@@ -95,7 +69,7 @@ class BrokerClients:
         @raise pylogbroker.errors.WireError: the answer is none.
         """
         consumer = self._consumer(broker, what)
-        for isLast in self.patience.tries():
+        for isLast in self.patience.attempts():
             try:
                 return question(consumer)
             except BrokerConnectionError as error:

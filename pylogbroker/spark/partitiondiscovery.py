@@ -14,7 +14,8 @@ from pylogbroker.cluster.boundedregex import boundedMatcher
 from pylogbroker.cluster.subscription import compilePattern
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperError
-from pylogbroker.spark.brokerclients import BrokerClients, RetryPolicy
+from pylogbroker.retry import RetryPolicy
+from pylogbroker.spark.brokerclients import BrokerClients, retryPolicy
 from pylogbroker.spark.options import ClusterOptions, Selection
 from pylogbroker.syncclient.clustermetadata import IClusterMetadata
 from pylogbroker.types import PartitionId
@@ -32,7 +33,7 @@ class Cluster:
         @param patience: by default that of the options.
         """
         self._options = options
-        self._patience = patience or RetryPolicy(options.retryCount)
+        self._patience = patience or retryPolicy(options.retryCount)
         self._view: IClusterMetadata = options.view()
         self._known: list[PartitionId] = []
         self._addresses: dict[int, BrokerAddress] = {}
@@ -58,7 +59,7 @@ class Cluster:
         @raise ConnectionError: a broker of a list gives no answer.
         @raise ZookeeperError: ZooKeeper cannot be asked, and could not be before.
         """
-        for isLast in self._patience.tries():
+        for isLast in self._patience.attempts():
             try:
                 found = findPlaces(self._view, selection)
             except (NoBrokersError, BrokerConnectionError) as error:
@@ -89,7 +90,7 @@ class Cluster:
         @raise ZookeeperError: ZooKeeper cannot be asked, and did not tell of all of them when it last could.
         """
         wanted = set(numbers)
-        for _isLast in self._patience.tries():
+        for _isLast in self._patience.attempts():
             self._look(wanted)
             if wanted.issubset(self._addresses):
                 return BrokerClients(self._addresses, self._options, self._patience)

@@ -17,9 +17,9 @@ from pylogbroker.metrics.mirrorcounters import MirrorCounters
 from pylogbroker.mirror import forwarding
 from pylogbroker.mirror.forwarding import Forwarder
 from pylogbroker.mirror.offsettracker import OffsetTracker
-from pylogbroker.mirror.retry import RETRY_MAX_MS
 from pylogbroker.producer.inflight import InFlightLimiter
 from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.retry import RESEND_DELAYS
 from pylogbroker.types import BrokerPartition, PartitionId
 
 ONE, TWO = PartitionId("t", BrokerPartition(0, 0)), PartitionId("t", BrokerPartition(0, 1))
@@ -188,7 +188,7 @@ class ForwarderTests(SynchronousTestCase):
                         batch[-1].errback(MessageTooLargeError("too large"))
                     else:
                         batch[-1].callback(None)
-            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.clock.advance(RESEND_DELAYS.maxMs / 1000)
 
     def test_noRoom(self) -> None:
         """With a target that confirms nothing, no more is taken than it has room for, give or take a turn; then it goes on."""

@@ -19,7 +19,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
 from pylogbroker.mirror.pipeline import Batch, PartitionPipeline
-from pylogbroker.mirror.retry import RETRY_MAX_MS
+from pylogbroker.retry import RESEND_DELAYS
 from pylogbroker.types import BrokerPartition, PartitionId
 
 
@@ -96,11 +96,11 @@ class RouteTests(SynchronousTestCase):
         self.answer(b"b", BrokerConnectionError("gone"))
         self.add(b"d")
         self.answer(b"a", UnknownOutcomeError("gone"))
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(self.names(), [b"a", b"b", b"c"])
         self.answer(b"c")
         self.add(b"e")
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(self.names(), [b"a"])
         self.add(b"f")
         self.assertFalse(self.route.isIdle)
@@ -120,11 +120,11 @@ class RouteTests(SynchronousTestCase):
             self.answer(name, NoBrokersError("none"))
         self.assertEqual(self.names(), [b"a", b"b"])
         for _round in range(5):
-            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.clock.advance(RESEND_DELAYS.maxMs / 1000)
             self.assertEqual(self.names(), [b"a"])
             self.answer(b"a", NoBrokersError("none"))
         self.instantly = True
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual((self.names(), self.settled), ([b"a", b"b"], [b"a", b"b"]))
 
     def test_failsWhileSending(self) -> None:
@@ -132,7 +132,7 @@ class RouteTests(SynchronousTestCase):
         self.add(b"a")
         self.answer(b"a", NoBrokersError("none"))
         self.add(b"b", b"c")
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(self.names(), [b"a", b"a"])
         answers = [NoBrokersError("none")]
 
@@ -145,7 +145,7 @@ class RouteTests(SynchronousTestCase):
         self.route._send = send
         self.answer(b"a")
         self.assertEqual(self.names(), [b"b"])
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(self.names(), [b"b"])
         self.answer(b"b")
         self.assertEqual(self.names(), [b"c"])
@@ -164,7 +164,7 @@ class RouteTests(SynchronousTestCase):
 
         for _round in range(10):
             judge()
-            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertIn(b"ab", self.names())
         self.assertEqual(self.settled, [])
         self.assertFalse(self.route.isIdle)
@@ -197,10 +197,10 @@ class RouteTests(SynchronousTestCase):
                             answer.callback(None)
                 if self.counters.stuck:
                     break
-                self.clock.advance(RETRY_MAX_MS / 1000)
+                self.clock.advance(RESEND_DELAYS.maxMs / 1000)
             self.assertIn(b"ab", self.names())
             for _round in range(3):
-                self.clock.advance(RETRY_MAX_MS / 1000)
+                self.clock.advance(RESEND_DELAYS.maxMs / 1000)
                 self.assertEqual(self.names(), [large])
                 self.answer(large, self.lost())
         labels = {"group": "g", "topic": "t", "broker": "0", "partition": "0"}
@@ -212,7 +212,7 @@ class RouteTests(SynchronousTestCase):
             told[0],
         )
         self.instantly = True
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual((len(self.settled), self.route.isIdle, self.counters.stuck), (1, True, {}))
 
     def test_behind(self) -> None:
@@ -223,7 +223,7 @@ class RouteTests(SynchronousTestCase):
                 name, MessageTooLargeError("too large")
             )  # the second is in parts by now, too
         for _round in range(3):
-            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.clock.advance(RESEND_DELAYS.maxMs / 1000)
             for name, answer in self.sent:
                 if not answer.called:
                     if name == b"a":
@@ -236,7 +236,7 @@ class RouteTests(SynchronousTestCase):
         )
         self.names()
         self.instantly = True
-        self.clock.advance(RETRY_MAX_MS / 1000)
+        self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(
             (b"".join(self.names()), self.settled, self.route.isIdle), (b"Xb", [b"aXb"], True)
         )
@@ -248,7 +248,7 @@ class RouteTests(SynchronousTestCase):
             error = UnknownOutcomeError("unknown")
             error.__cause__ = TimedOutError("slow")
             self.answer(b"ab", error)
-            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual((self.names(), self.counters.stuck), ([b"ab"] * 6, {}))
 
     def test_stuckAtTheEnd(self) -> None:
@@ -256,7 +256,7 @@ class RouteTests(SynchronousTestCase):
         self.add(b"a")
         for _round in range(2):
             self.answer(b"a", MessageTooLargeError("too large"))
-            self.clock.advance(RETRY_MAX_MS / 1000)
+            self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.answer(b"a", MessageTooLargeError("too large"))
         self.assertEqual(len(self.counters.stuck), 1)
         self.route.stop()

@@ -10,7 +10,9 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import NoBrokersError, PylogbrokerError
-from pylogbroker.mirror.retry import RETRY_FIRST_MS, RETRY_MAX_MS, RetryPolicy, retryForever
+from pylogbroker.mirror.retry import loggedOutage
+from pylogbroker.net.deferreds import retryForever
+from pylogbroker.retry import RESEND_DELAYS
 
 
 class UntilDoneTests(SynchronousTestCase):
@@ -34,14 +36,14 @@ class UntilDoneTests(SynchronousTestCase):
 
         with capturedLogs() as events:
             doing = Deferred.fromCoroutine(
-                retryForever(work, RetryPolicy(clock, lambda: 0.0, "the matter"))
+                retryForever(clock, work, loggedOutage(lambda: 0.0, "the matter"))
             )
             self.assertEqual(len(outcomes), 3)
-            clock.advance(RETRY_FIRST_MS / 1000)
+            clock.advance(RESEND_DELAYS.firstMs / 1000)
             self.assertEqual(len(outcomes), 2)
-            clock.advance(RETRY_FIRST_MS / 1000)
+            clock.advance(RESEND_DELAYS.firstMs / 1000)
             self.assertEqual(len(outcomes), 2)
-            clock.pump([RETRY_MAX_MS / 1000] * 2)
+            clock.pump([RESEND_DELAYS.maxMs / 1000] * 2)
         self.assertEqual(self.successResultOf(doing), "done")
         self.assertEqual([str(event["error"]) for event in events if "error" in event], ["a", "b"])
         self.assertEqual(events[-1]["log_format"], "Over: {sentence}")
@@ -56,7 +58,7 @@ class UntilDoneTests(SynchronousTestCase):
             self.assertEqual(
                 self.successResultOf(
                     Deferred.fromCoroutine(
-                        retryForever(work, RetryPolicy(Clock(), lambda: 0.0, "the matter"))
+                        retryForever(Clock(), work, loggedOutage(lambda: 0.0, "the matter"))
                     )
                 ),
                 1,
@@ -71,7 +73,7 @@ class UntilDoneTests(SynchronousTestCase):
 
         self.failureResultOf(
             Deferred.fromCoroutine(
-                retryForever(work, RetryPolicy(Clock(), lambda: 0.0, "the matter"))
+                retryForever(Clock(), work, loggedOutage(lambda: 0.0, "the matter"))
             ),
             ZeroDivisionError,
         )

@@ -8,7 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.spark.brokerclients import BrokerClients, RetryPolicy
+from pylogbroker.retry import RetryPolicy
+from pylogbroker.spark.brokerclients import BrokerClients
 from pylogbroker.spark.options import SourceOptions, sourceOptions
 from pylogbroker.spark.splits import OffsetRange
 from pylogbroker.types import BrokerPartition
