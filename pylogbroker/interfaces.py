@@ -28,18 +28,36 @@ class CheckLimits(NamedTuple):
     compressedSizeMax: int = 2**31 - 1
 
 
-class Checked(NamedTuple):
+class ValidatedBatches(NamedTuple):
     """
-    A message set that was found good.
+    Batches that a format has validated and not yet stamped. A batch of the 2011 format is a message set.
 
-    @ivar size: bytes of whole entries from the start; what stands behind them is a cut entry and is not kept.
-    @ivar messageCount: those inside wrappers counted one by one.
-    @ivar timestampMaxMs: the latest time a message carries, -1 for formats without.
+    @ivar buffers: one whole batch each; a write may be cut short between two of them.
+    @ivar size: bytes of all buffers.
+    @ivar messageCount: messages, those inside compressed entries counted one by one.
+    @ivar offsetCount: the offsets that the messages take: the last offset delta and 1.
+    @ivar timestampMaxMs: the largest timestamp; -1 in formats without timestamps.
     """
 
+    buffers: Sequence[bytes]
     size: int
     messageCount: int
+    offsetCount: int
     timestampMaxMs: int = -1
+
+
+class AppendResult(NamedTuple):
+    """
+    What an append assigned.
+
+    @ivar baseOffset: the first offset.
+    @ivar lastOffset: the last offset; C{baseOffset - 1} when nothing was appended.
+    @ivar timeMs: when, in milliseconds since the epoch.
+    """
+
+    baseOffset: int
+    lastOffset: int
+    timeMs: int
 
 
 class Entry(NamedTuple):
@@ -73,50 +91,6 @@ class IScan(Protocol):
 
     def skipToEnd(self) -> int:
         """Walk to the stop without making an L{Entry} for each, which is several times quicker. Returns C{position}."""
-        ...
-
-
-class IFormat(Protocol):
-    """
-    A message format: it parses and stamps, so that the log need not. A partition keeps one format for life.
-    """
-
-    def checkPlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
-        """
-        The hot loop: how far a run of message sets is plain (uncompressed), whole and valid.
-
-        @return: (how many sets from the first on are; how many messages they hold). The next set, if there is one, is for L{check} to judge.
-        """
-        ...
-
-    def check(self, data: bytes, limits: CheckLimits) -> Checked:
-        """
-        Judge one message set, wrappers opened.
-
-        @raise FormatError: why it is refused, and where. L{pylogbroker.errors.MessageTooLargeError} and
-            L{pylogbroker.errors.DecompressionLimitError} have their own meaning to the caller.
-        """
-        ...
-
-    def scan(
-        self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
-    ) -> IScan:
-        """
-        Walk a segment.
-
-        @param read: C{read(position, size)} gives the bytes there, fewer only at the end of the file.
-        @param baseOffset: the offset of the file's first byte.
-        @param start: position of an entry to start from.
-        @param end: position at which to stop.
-        """
-        ...
-
-    def locate(self, baseOffset: int, offset: int) -> int:
-        """The position in a segment, at or below an offset. In the 2011 formats a subtraction."""
-        ...
-
-    def nextOffset(self, offset: int, size: int) -> int:
-        """The offset behind C{size} bytes of whole entries that begin at C{offset}."""
         ...
 
 
@@ -242,6 +216,125 @@ class Slice(NamedTuple):
 
 
 EMPTY_SLICE = Slice(None, 0, 0)
+
+
+# -- record formats ---------------------------------------------------------------------------------
+
+
+class ISegmentIndex(Protocol):
+    """
+    Where offsets are in one segment file. A format may keep it in a file of its own, which can be
+    lost and rebuilt. Methods that block are called on workers, the others on the log's thread.
+    """
+
+    def positionOf(self, offset: int) -> int | None:
+        """
+        The byte in the file where a read from an offset begins: the start of the first batch that
+        reaches the offset (in the 2011 format the offset's own byte), or the end of the file.
+
+        @return: L{None}: memory does not tell; use C{search}.
+        """
+        ...
+
+    def search(self, file: IFile, offset: int) -> int:
+        """C{positionOf}, with the help of the file. Blocks; C{add} may run at the same time."""
+        ...
+
+    def findEnd(self, size: int) -> int:
+        """The offset behind the last of the C{size} bytes in the segment's file. Blocks."""
+        ...
+
+    def add(self, offset: int, position: int) -> None:
+        """Batches were appended: the first has this base offset, and will be at this byte."""
+        ...
+
+    def save(self) -> None:
+        """Make the index durable, before the log rolls or closes. Blocks."""
+        ...
+
+    def remove(self) -> None:
+        """Remove the index's file, before the segment is deleted. Blocks."""
+        ...
+
+
+class IRecordFormat(Protocol):
+    """
+    A format of records. A partition keeps one format for life; the suffix of its segment files
+    names the format.
+
+    @ivar suffix: of segment files, with the dot.
+    """
+
+    suffix: str
+
+    def validatePlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> ValidatedBatches | None:
+        """
+        Validate a run of sets quickly: the hot loop of producing.
+
+        @param payloadSizeMax: bytes of a payload.
+        @return: L{None}: not every set is plain (uncompressed), whole and valid; validate each.
+        """
+        ...
+
+    def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
+        """
+        Validate one set; compressed entries are opened.
+
+        @return: without a last entry that is cut, if the format allows one.
+        @raise FormatError: why the set is refused, and where.
+            L{pylogbroker.errors.MessageTooLargeError} and
+            L{pylogbroker.errors.DecompressionLimitError} have their own meaning to the caller.
+        """
+        ...
+
+    def stamp(
+        self, batches: ValidatedBatches, baseOffset: int, epoch: int, timeMs: int
+    ) -> Sequence[bytes]:
+        """
+        Assign offsets.
+
+        @param epoch: of the partition's leader.
+        @param timeMs: of the append.
+        @return: the buffers to write, one for each batch, of the same sizes.
+        """
+        ...
+
+    def nextOffset(self, offset: int, buffers: Sequence[bytes]) -> int:
+        """The offset behind stamped batches that begin at C{offset}."""
+        ...
+
+    def contiguousEnd(self, baseOffset: int, size: int) -> int | None:
+        """
+        The offset at which the segment behind one of C{size} bytes must begin.
+
+        @return: L{None}: offsets may have gaps, as compaction leaves them.
+        """
+        ...
+
+    def openIndex(
+        self, fileSystem: IFileSystem, path: str, baseOffset: int, size: int, rebuild: bool
+    ) -> ISegmentIndex:
+        """
+        Open the index of a segment, or make it. Blocks.
+
+        @param path: of the segment file.
+        @param size: bytes in that file.
+        @param rebuild: do not trust a file of the index.
+        """
+        ...
+
+    def scan(
+        self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
+    ) -> IScan:
+        """
+        Walk a segment.
+
+        @param read: C{read(position, size)} gives the bytes there, fewer only at the end of the
+            file.
+        @param start: position of an entry to start from.
+        @param end: position at which to stop.
+        """
+        ...
 
 
 # -- ZooKeeper --------------------------------------------------------------------------------------------------------

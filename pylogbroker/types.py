@@ -19,9 +19,6 @@ LATEST = -1
 EARLIEST = -2
 """As an OFFSETS request's time: the oldest retained offset (§3.5)."""
 
-NO_TIMESTAMP = -1
-"""Messages of the 2011 formats carry no time."""
-
 
 def escapeUnprintable(text: str) -> str:
     """
@@ -35,6 +32,20 @@ def escapeUnprintable(text: str) -> str:
             char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
         )
     )
+
+
+class LogPosition(NamedTuple):
+    """
+    A place in a partition's log: Kafka's log offset metadata.
+
+    @ivar offset: in the partition's stream.
+    @ivar segment: base offset of the segment.
+    @ivar byte: in the segment's file.
+    """
+
+    offset: int
+    segment: int
+    byte: int
 
 
 class TopicPartition(NamedTuple):

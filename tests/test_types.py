@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.types import (
     EARLIEST,
     LATEST,
-    NO_TIMESTAMP,
     RANDOM_PARTITION,
     BrokerPartition,
     IntraBatchOffset,
@@ -82,7 +81,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_constants(self) -> None:
         """The wire's special numbers (spec-0.7 wire-protocol §3.1, §3.5)."""
-        self.assertEqual((RANDOM_PARTITION, LATEST, EARLIEST, NO_TIMESTAMP), (-1, -1, -2, -1))
+        self.assertEqual((RANDOM_PARTITION, LATEST, EARLIEST), (-1, -1, -2))
 
 
 class PrintableTests(SynchronousTestCase):

@@ -193,7 +193,7 @@ class LogManager:
             while log in self._heldUp and log.pendingSize:
                 await self.relief(log)
             if log.failure is not None:
-                raise log.refusal("keep what was produced to")
+                raise log.unavailableError("keep what was produced to")
 
     def _holdUp(self, log: PartitionLog, reason: StorageError) -> None:
         if log not in self._heldUp:
@@ -329,7 +329,7 @@ class LogManager:
         def done(result: object) -> None:
             waiting = self._busy.pop(log)
             finish(self._errorIn(result))
-            for report in job.reports:
+            for report in job.events:
                 self.report(report)
             self._settle(log)
             for act in waiting:
@@ -407,7 +407,7 @@ class LogManager:
                 self._log.info(
                     "Rolled {topicPartition} at {baseOffset}",
                     topicPartition=log.topicPartition,
-                    baseOffset=job.offset,
+                    baseOffset=job.position.offset,
                 )
             elif log.blocked is not None:
                 self._holdUp(log, log.blocked)
@@ -456,7 +456,7 @@ class LogManager:
                 sentence,
                 count=len(job.renamed),
                 topicPartition=log.topicPartition,
-                startOffset=log.startOffset,
+                startOffset=log.logStartOffset,
             )
         if error is not None:
             self._log.error(
@@ -522,7 +522,7 @@ class LogManager:
             result: object = await self._worker.do(job.run)
         except Exception:
             result = Failure()
-        for report in job.reports:
+        for report in job.events:
             self.report(report)
         return self._errorIn(result)
 

@@ -33,13 +33,14 @@ from pylogbroker.errors import (
     PylogbrokerError,
     StorageError,
 )
-from pylogbroker.interfaces import EMPTY_SLICE, Checked, CheckLimits, IFormat, Slice
+from pylogbroker.interfaces import EMPTY_SLICE, CheckLimits, IRecordFormat, Slice, ValidatedBatches
 from pylogbroker.limits import MemoryBudget
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
+from pylogbroker.storage.jobs import SearchJob
 from pylogbroker.storage.logdirectory import LogDirectory
-from pylogbroker.storage.partitionlog import PartitionLog
+from pylogbroker.storage.partitionlog import Mark, PartitionLog
 from pylogbroker.types import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
 
 INLINE_COMPRESSED_SIZE_MAX = 2 << 10
@@ -65,7 +66,6 @@ class Broker:
         self,
         clock: Any,
         directory: LogDirectory,
-        form: IFormat,
         settings: BrokerSettings,
         upkeep: LogManager,
         warmth: PageCache,
@@ -82,8 +82,6 @@ class Broker:
         self._reachable: dict[
             tuple[str, int], PartitionLog
         ] = {}  # what _find has found: a name that follows the rules, a number in range
-        self._format = form
-        self._checkPlain = form.checkPlain
         self._payloadSizeMax = settings.payloadSizeMax
         self._limits = CheckLimits(
             settings.payloadSizeMax, settings.decompressedSizeMax, settings.compressionDepthMax
@@ -129,22 +127,22 @@ class Broker:
         """
         log = self._reachable.get((topic, partition))
         if log is not None:
-            done, count = self._checkPlain(sets, self._payloadSizeMax)
-            size = sum(map(len, sets))
+            batches = log.format.validatePlain(sets, self._payloadSizeMax)
+            nowMs = self._upkeep.nowMs()
             if (
-                done == len(sets)
+                batches is not None
                 and not log.rolling
-                and log.fits(size)
+                and batches.size <= log.bytesUntilRoll
                 and not self._upkeep.isThrottled(log)
-                and not log.rollDue(self._upkeep.nowMs())
+                and not log.rollDue(nowMs)
             ):
                 try:
-                    log.append(sets, size, count)
+                    log.append(batches, nowMs)
                 except PartitionOfflineError as error:
                     self._refuse(topic, error, unproven, refused)
                     return None
-                self._count(topic, size, count)
-                self._upkeep.appended(log, size)
+                self._count(topic, batches.size, batches.messageCount)
+                self._upkeep.appended(log, batches.size)
                 return None
         return Deferred.fromCoroutine(self._produceEach(topic, partition, sets, unproven, refused))
 
@@ -177,7 +175,7 @@ class Broker:
         if partition == RANDOM_PARTITION:
             partition = self._random.randrange(self._directory.partitionCount(topic))
         log = self._find(topic, partition) or await self._create(TopicPartition(topic, partition))
-        checked = await self._check(data)
+        batches = await self._check(log.format, data)
         while (
             log.failure is None
             and not log.closed
@@ -188,16 +186,14 @@ class Broker:
                 if self._upkeep.isThrottled(log)
                 else self._upkeep.roll(log)
             )
-        log.append(
-            (data[: checked.size],) if checked.size else (), checked.size, checked.messageCount
-        )
-        self._count(topic, len(data), checked.messageCount)
-        self._upkeep.appended(log, checked.size)
+        log.append(batches, self._upkeep.nowMs())
+        self._count(topic, len(data), batches.messageCount)
+        self._upkeep.appended(log, batches.size)
 
-    async def _check(self, data: bytes) -> Checked:
+    async def _check(self, form: IRecordFormat, data: bytes) -> ValidatedBatches:
         """Here if it is little work, else on a worker, which may have to wait for memory."""
         try:
-            return self._format.check(data, self._inlineLimits)
+            return form.validate(data, self._inlineLimits)
         except DecompressionLimitError:
             pass  # more than is good for the reactor, or than is allowed at all
         granted: Deferred[None] = Deferred()
@@ -208,7 +204,7 @@ class Broker:
         try:
             if not grant.granted:
                 await granted
-            return await self.readWorker.do(lambda: self._format.check(data, self._limits))
+            return await self.readWorker.do(lambda: form.validate(data, self._limits))
         finally:
             grant.release()
 
@@ -279,25 +275,28 @@ class Broker:
         log = self._reachable.get((topic, partition)) or self._find(topic, partition)
         if log is None:
             return EMPTY_SLICE
-        if log.flushDueOffset > log.highWatermark and log.readsPastWatermark(
-            offset, sizeMax, log.flushDueOffset
-        ):
+        if log.readsPastWatermark(offset, sizeMax):
             return Deferred.fromCoroutine(self._fetchSlowly(log, offset, sizeMax))
         found = self._read(log, offset, sizeMax)
-        if found.file is None or found.file.pin():
+        if isinstance(found, Slice) and (found.file is None or found.file.pin()):
             return found
         return Deferred.fromCoroutine(self._fetchSlowly(log, offset, sizeMax))
 
-    def _read(self, log: PartitionLog, offset: int, sizeMax: int) -> Slice:
-        found = log.read(offset, max(sizeMax, 0))
+    def _read(
+        self, log: PartitionLog, offset: int, sizeMax: int, search: SearchJob | None = None
+    ) -> Slice | SearchJob:
+        found = log.read(offset, max(sizeMax, 0), search)
         if sizeMax < 0 and offset != log.highWatermark:
             raise InvalidRequestError(f"fetch of {sizeMax} bytes")
         return found
 
     async def _fetchSlowly(self, log: PartitionLog, offset: int, sizeMax: int) -> Slice:
-        if log.readsPastWatermark(offset, sizeMax, log.flushDueOffset):
+        if log.readsPastWatermark(offset, sizeMax):
             await self._due(log)
         found = self._read(log, offset, sizeMax)
+        while isinstance(found, SearchJob):
+            await self.readWorker.do(found.run)
+            found = self._read(log, offset, sizeMax, found)
         if found.file is not None and not found.file.pin():
             await self.readWorker.do(found.file.openPinned)
         return found
@@ -312,7 +311,7 @@ class Broker:
             if not waiting.called:
                 waiting.callback(None)
 
-        cancel = log.reached("visible", log.flushDueOffset, over)
+        cancel = log.whenReached(Mark.HIGH_WATERMARK, log.flushDueOffset, over)
         tooLong = self._clock.callLater(DUE_FLUSH_WAIT_MS / 1000, over)
         try:
             await waiting

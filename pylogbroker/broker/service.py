@@ -171,13 +171,12 @@ class BrokerService(Service):
         self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreadCount)
         warmth = PageCache(settings.warmSize // PIECE_SIZE)
         quietLog = RateLimitedLogger(reactor, self._log)
-        form = Kafka07Format()
         self.upkeep = LogManager(
             reactor, self._flushWorker, settings, warmth, self.counters.flushes
         )
         self.directory = LogDirectory(
             settings.logDirectory,
-            form,
+            [Kafka07Format()],
             fileSystem or RealFileSystem(),
             logSettings(settings),
             self.upkeep.nowMs,
@@ -186,7 +185,6 @@ class BrokerService(Service):
         broker = Broker(
             reactor,
             self.directory,
-            form,
             settings,
             self.upkeep,
             warmth,

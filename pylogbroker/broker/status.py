@@ -139,7 +139,7 @@ class BrokerStatus:
 def _partition(log: PartitionLog) -> PartitionPicture:
     return PartitionPicture(
         *log.topicPartition,
-        startOffset=log.startOffset,
+        startOffset=log.logStartOffset,
         highWatermark=log.highWatermark,
         logEndOffset=log.logEndOffset,
         size=log.size,

@@ -48,7 +48,7 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
     problems: list[str] = []
     for path in options.paths:
         try:
-            verdicts += verify(RealFileSystem(), path, Kafka07Format())
+            verdicts += verify(RealFileSystem(), path, [Kafka07Format()])
         except StorageError as error:
             problems.append(str(error))
     if options.isJson:

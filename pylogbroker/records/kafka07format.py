@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 
 from pylogbroker.errors import FormatError
-from pylogbroker.interfaces import Checked, CheckLimits, Entry
+from pylogbroker.interfaces import CheckLimits, Entry, IFile, IFileSystem, ValidatedBatches
 from pylogbroker.records.messageset import (
     HEADER_SIZE_0,
     HEADER_SIZE_1,
@@ -28,30 +28,83 @@ CHECKSUM_SIZE = 4
 SHORTER = "the file is shorter than it was"
 
 
+class ByteOffsetIndex:
+    """Where offsets are in a segment: each is the number of a byte, so no file is needed."""
+
+    __slots__ = ("_baseOffset",)
+
+    def __init__(self, baseOffset: int) -> None:
+        self._baseOffset = baseOffset
+
+    def positionOf(self, offset: int) -> int:
+        """The distance from the base offset."""
+        return offset - self._baseOffset
+
+    def search(self, file: IFile, offset: int) -> int:
+        """The same: the file is not read."""
+        return offset - self._baseOffset
+
+    def findEnd(self, size: int) -> int:
+        """The base offset and the size."""
+        return self._baseOffset + size
+
+    def add(self, offset: int, position: int) -> None:
+        """Nothing to note."""
+
+    def save(self) -> None:
+        """Nothing to save."""
+
+    def remove(self) -> None:
+        """Nothing to remove."""
+
+
 class Kafka07Format:
-    """Messages of magic 0 and 1, in one log as in one set."""
+    """
+    The 2011 format, provider of L{pylogbroker.interfaces.IRecordFormat}: messages of magic 0 and 1,
+    in one log as in one set.
+    """
 
-    def checkPlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
+    suffix = ".kafka"
+
+    def validatePlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> ValidatedBatches | None:
         """See L{pylogbroker.records.messageset.checkPlain}."""
-        return checkPlain(sets, payloadSizeMax)
+        setCount, messageCount = checkPlain(sets, payloadSizeMax)
+        if setCount < len(sets):
+            return None
+        size = sum(map(len, sets))
+        return ValidatedBatches(sets, size, messageCount, size)
 
-    def check(self, data: bytes, limits: CheckLimits) -> Checked:
+    def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
         """See L{pylogbroker.records.messageset.checkSet}."""
-        return checkSet(data, limits)
+        size, messageCount = checkSet(data, limits)
+        buffers = (data[:size],) if size else ()
+        return ValidatedBatches(buffers, size, messageCount, size)
+
+    def stamp(
+        self, batches: ValidatedBatches, baseOffset: int, epoch: int, timeMs: int
+    ) -> Sequence[bytes]:
+        """The sets as they are: they hold no offsets."""
+        return batches.buffers
+
+    def nextOffset(self, offset: int, buffers: Sequence[bytes]) -> int:
+        """Offsets grow by what is written."""
+        return offset + sum(map(len, buffers))
+
+    def contiguousEnd(self, baseOffset: int, size: int) -> int:
+        """The offset behind the last byte."""
+        return baseOffset + size
+
+    def openIndex(
+        self, fileSystem: IFileSystem, path: str, baseOffset: int, size: int, rebuild: bool
+    ) -> ByteOffsetIndex:
+        """Arithmetic in place of an index. Does not block."""
+        return ByteOffsetIndex(baseOffset)
 
     def scan(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
     ) -> Scan:
-        """See L{pylogbroker.interfaces.IFormat.scan}."""
+        """See L{pylogbroker.interfaces.IRecordFormat.scan}."""
         return Scan(read, baseOffset, start, end)
-
-    def locate(self, baseOffset: int, offset: int) -> int:
-        """The byte in the segment that an offset is."""
-        return offset - baseOffset
-
-    def nextOffset(self, offset: int, size: int) -> int:
-        """Byte offsets simply grow by what is written."""
-        return offset + size
 
 
 class Scan:

@@ -26,7 +26,7 @@ from pylogbroker.errors import (
     UnknownCodecError,
     UnknownMagicError,
 )
-from pylogbroker.interfaces import Checked, CheckLimits
+from pylogbroker.interfaces import CheckLimits
 from pylogbroker.records.compression import CODEC_NAMES, NONE, compress, decompress
 from pylogbroker.records.zlibbackend import crc32
 from pylogbroker.types import IntraBatchOffset, Message, MessageAndOffset
@@ -274,7 +274,7 @@ def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
     return done, count
 
 
-def checkSet(data: bytes, limits: CheckLimits) -> Checked:
+def checkSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
     """
     Judge one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): first all top-level entries, their checksums and
     sizes; then what is inside the wrappers.
@@ -303,7 +303,7 @@ def checkSet(data: bytes, limits: CheckLimits) -> Checked:
                 at,
             )
         count += _countInside(message, allowance, at)
-    return Checked(position, count)
+    return position, count
 
 
 def _countInside(message: Message, allowance: DecompressionBudget, position: int) -> int:

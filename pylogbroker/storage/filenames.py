@@ -14,7 +14,6 @@ import re
 from pylogbroker.errors import InvalidTopicError
 from pylogbroker.types import TopicPartition
 
-SEGMENT_SUFFIX = ".kafka"
 RETIRED_SUFFIX = ".deleted"
 """Behind the whole name of a segment file that retention has taken out; 0.7.2 does not load such names, nor do we."""
 
@@ -25,7 +24,6 @@ OFFSET_MAX = 2**63 - 1
 
 _FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _DIRECTORY = re.compile(r"(.+)-([0-9]+)", re.DOTALL)
-_SEGMENT = re.compile(r"([0-9]+)\.kafka")
 
 
 def validateTopic(name: str, lengthMax: int = TOPIC_LENGTH_MAX) -> None:
@@ -82,15 +80,15 @@ def parseDirectoryName(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(digits))
 
 
-def segmentName(baseOffset: int) -> str:
-    """Twenty digits and C{.kafka}."""
-    return f"{baseOffset:020d}{SEGMENT_SUFFIX}"
+def segmentName(baseOffset: int, suffix: str) -> str:
+    """Twenty digits and the suffix of the format."""
+    return f"{baseOffset:020d}{suffix}"
 
 
-def parseSegmentName(name: str) -> int | None:
-    """The base offset in a segment file's name, with any number of digits; L{None}: it has none."""
-    found = _SEGMENT.fullmatch(name)
-    if found is None:
+def parseSegmentName(name: str, suffix: str) -> int | None:
+    """The base offset in a segment file's name, with any number of digits; L{None}: none."""
+    digits = name.removesuffix(suffix)
+    if digits == name or not (digits.isascii() and digits.isdigit()):
         return None
-    offset = int(found.group(1))
+    offset = int(digits)
     return offset if offset <= OFFSET_MAX else None

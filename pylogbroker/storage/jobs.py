@@ -14,18 +14,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pylogbroker.errors import StorageError
+from pylogbroker.interfaces import IRecordFormat, ISegmentIndex
 from pylogbroker.storage.descriptors import DescriptorCache, SegmentFile
 from pylogbroker.storage.events import ConflictingFileRemoved, LogEvent
-from pylogbroker.storage.filenames import RETIRED_SUFFIX
+from pylogbroker.storage.filenames import RETIRED_SUFFIX, segmentName
 from pylogbroker.storage.segment import Segment
+from pylogbroker.types import LogPosition
 
 
 class Job(Protocol):
     """
-    @ivar reports: after the run, what an operator should hear of.
+    @ivar events: after the run, what to log.
     """
 
-    reports: list[LogEvent]
+    events: list[LogEvent]
 
     def run(self) -> None:
         """
@@ -40,18 +42,14 @@ class FlushJob:
     """
     Sync a segment file.
 
-    @ivar segment: whose.
-    @ivar position: bytes in the file that the sync covers: what was written when the job was made.
-    @ivar offset: the same as an offset.
-    @ivar count: messages among them.
+    @ivar segment: whose file.
+    @ivar position: what the sync covers: what was written when the job was made.
     """
 
-    def __init__(self, segment: Segment, position: int, offset: int, count: int) -> None:
-        self.reports: list[LogEvent] = []
+    def __init__(self, segment: Segment, position: LogPosition) -> None:
+        self.events: list[LogEvent] = []
         self.segment = segment
         self.position = position
-        self.offset = offset
-        self.count = count
 
     def run(self) -> None:
         """C{fsync}."""
@@ -60,41 +58,43 @@ class FlushJob:
 
 class RollJob:
     """
-    Sync the old segment, then make the new file, then sync the directory.
+    Sync the old segment and its index, then create the new file, then sync the directory.
 
-    In this order: when the new name can be seen after a crash, the old file is whole, and nobody will look at its end again. Nothing may be
-    appended to the new file before the directory is synced, or the name could be lost with the bytes.
+    In this order: when the new name is visible after a crash, the old file is whole, and recovery
+    does not look at its end again. Nothing may be appended to the new file before the directory is
+    synced, or the name could be lost with the bytes.
 
     @ivar segment: the old one.
-    @ivar position: its size.
-    @ivar offset: its end, and the base offset of the new one.
+    @ivar position: the old segment's end; its offset is the base offset of the new one.
     @ivar pinned: whether the job holds the old file's descriptor.
-    @ivar flushed: whether the old file is synced.
-    @ivar created: whether the new file is there; a failure before may pass, one after may not.
+    @ivar flushed: whether the old segment is synced.
+    @ivar created: whether the new file exists; a failure before may pass, a later one may not.
     @ivar file: the new file, after a successful run.
+    @ivar index: of the new file, after a successful run.
     """
 
     def __init__(
         self,
         cache: DescriptorCache,
         directory: str,
+        format: IRecordFormat,
         segment: Segment,
-        offset: int,
-        newPath: str,
+        position: LogPosition,
         pinned: bool,
     ) -> None:
-        self.reports: list[LogEvent] = []
+        self.events: list[LogEvent] = []
         self.segment = segment
-        self.position = segment.writtenSize
-        self.offset = offset
+        self.position = position
         self.pinned = pinned
         self.flushed = False
         self.created = False
         self.file: SegmentFile | None = None
+        self.index: ISegmentIndex | None = None
         self._cache = cache
         self._directory = directory
+        self._format = format
         self._needsSync = segment.size < segment.writtenSize
-        self._newPath = newPath
+        self._newPath = f"{directory}/{segmentName(position.offset, format.suffix)}"
 
     def run(self) -> None:
         """See the class."""
@@ -102,14 +102,18 @@ class RollJob:
         if self._needsSync:
             self.segment.file.sync()
         self.flushed = True
+        self.segment.index.save()
         if fileSystem.status(self._newPath) is not None:
             fileSystem.remove(self._newPath)
             fileSystem.syncDirectory(self._directory)
-            self.reports.append(ConflictingFileRemoved(self._newPath))
+            self.events.append(ConflictingFileRemoved(self._newPath))
         file = fileSystem.open(self._newPath, create=True)
         self.created = True
         try:
             fileSystem.syncDirectory(self._directory)
+            self.index = self._format.openIndex(
+                fileSystem, self._newPath, self.position.offset, 0, True
+            )
         except StorageError:
             file.close()
             raise
@@ -139,7 +143,7 @@ class DeleteJob:
         touch: Segment | None,
         nowMs: int,
     ) -> None:
-        self.reports: list[LogEvent] = []
+        self.events: list[LogEvent] = []
         self.renamed: list[Segment] = list(doomed)
         self.segments = segments
         self.unlinked: list[Segment] = []
@@ -154,6 +158,7 @@ class DeleteJob:
         """See the class. Stops at the first failure: to go on with newer segments would leave a gap."""
         fileSystem = self._cache.fileSystem
         for segment in self.segments:
+            segment.index.remove()
             try:
                 fileSystem.rename(segment.path, segment.path + RETIRED_SUFFIX)
             except StorageError as error:
@@ -188,7 +193,7 @@ class StatJob:
     """
 
     def __init__(self, cache: DescriptorCache, segments: Sequence[Segment]) -> None:
-        self.reports: list[LogEvent] = []
+        self.events: list[LogEvent] = []
         self.times: list[tuple[Segment, int]] = []
         self.last = segments[-1]
         self.lastWrittenSize = self.last.writtenSize
@@ -205,21 +210,44 @@ class StatJob:
 
 class CloseJob:
     """
-    Sync the last segment, if it needs it, before the log is closed.
+    Sync the last segment, if it needs it, and its index, before the log is closed.
 
     @ivar segment: the last one.
-    @ivar position: its size.
-    @ivar offset: its end.
+    @ivar position: its end.
     """
 
-    def __init__(self, segment: Segment, offset: int) -> None:
-        self.reports: list[LogEvent] = []
+    def __init__(self, segment: Segment, position: LogPosition) -> None:
+        self.events: list[LogEvent] = []
         self.segment = segment
-        self.position = segment.writtenSize
-        self.offset = offset
+        self.position = position
         self._needsSync = segment.size < segment.writtenSize
 
     def run(self) -> None:
         """C{fsync}."""
         if self._needsSync:
             self.segment.file.sync()
+        self.segment.index.save()
+
+
+class SearchJob:
+    """
+    Find the byte of an offset with the help of the segment's file.
+
+    @ivar segment: the one that the offset falls in.
+    @ivar position: after the run, the byte in its file.
+    """
+
+    def __init__(self, segment: Segment, offset: int) -> None:
+        self.events: list[LogEvent] = []
+        self.segment = segment
+        self.position = 0
+        self._offset = offset
+
+    def run(self) -> None:
+        """Open the file if need be, and search."""
+        file = self.segment.file
+        file.openPinned()
+        try:
+            self.position = self.segment.index.search(file.file, self._offset)
+        finally:
+            file.unpin()

@@ -17,11 +17,11 @@ away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pylogbroker.errors import PartitionOfflineError, StorageError
-from pylogbroker.interfaces import IFileSystem, IFormat
+from pylogbroker.interfaces import IFileSystem, IRecordFormat
 from pylogbroker.storage.descriptors import DescriptorCache
 from pylogbroker.storage.events import (
     LogEvent,
@@ -131,15 +131,15 @@ class CreateJob:
         self,
         directory: str,
         topicPartition: TopicPartition,
-        format: IFormat,
+        formats: Sequence[IRecordFormat],
         fileSystem: IFileSystem,
     ) -> None:
-        self.reports: list[LogEvent] = []
+        self.events: list[LogEvent] = []
         self.topicPartition = topicPartition
         self.path = f"{directory}/{directoryName(topicPartition)}"
         self.loaded: LoadedPartition | None = None
         self._directory = directory
-        self._format = format
+        self._formats = formats
         self._fileSystem = fileSystem
 
     def run(self) -> None:
@@ -150,7 +150,7 @@ class CreateJob:
         """
         self._fileSystem.makeDirectories(self.path)
         self.loaded = loadPartition(
-            self._fileSystem, self.path, self._format, True, self.reports.append
+            self._fileSystem, self.path, self._formats, True, self.events.append
         )
         self._fileSystem.syncDirectory(self._directory)
 
@@ -170,13 +170,14 @@ class LogDirectory:
     def __init__(
         self,
         path: str,
-        format: IFormat,
+        formats: Sequence[IRecordFormat],
         fileSystem: IFileSystem,
         settings: LogSettings,
         clock: Callable[[], int],
     ) -> None:
         """
-        @param format: what all partitions of this directory are written in.
+        @param formats: that partitions may have, known by the suffix of their segment files; new
+            partitions get the first.
         @param clock: milliseconds since the epoch.
         """
         self.path = path
@@ -188,7 +189,7 @@ class LogDirectory:
         self._clock = clock
         self._creating: set[TopicPartition] = set()
         self._fileSystem = fileSystem
-        self._format = format
+        self._formats = formats
         self._settingsByTopic: dict[str, PartitionSettings] = {}
         self._unlock: Callable[[], None] | None = None
         self._wasMarked = False
@@ -211,8 +212,6 @@ class LogDirectory:
         unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
         try:
             self._wasMarked = self._takeMark()
-            if not self._wasMarked:
-                report(RecoveryNeeded(self.path))
             self._load(report)
             if not self._wasMarked:
                 # A directory that was made just before a crash may be in the cache only.
@@ -234,6 +233,8 @@ class LogDirectory:
 
     def _load(self, report: Reporter) -> None:
         names = sorted(self._fileSystem.list(self.path))
+        if not self._wasMarked and any(map(parseDirectoryName, names)):
+            report(RecoveryNeeded(self.path))
         for i, name in enumerate(names):
             path = f"{self.path}/{name}"
             status = self._fileSystem.status(path)
@@ -248,7 +249,7 @@ class LogDirectory:
                 continue
             try:
                 loaded = loadPartition(
-                    self._fileSystem, path, self._format, not self._wasMarked, report
+                    self._fileSystem, path, self._formats, not self._wasMarked, report
                 )
             except StorageError as error:
                 self.failures[topicPartition] = error
@@ -260,7 +261,7 @@ class LogDirectory:
                 PartitionLoaded(
                     topicPartition,
                     len(loaded.segments),
-                    log.startOffset,
+                    log.logStartOffset,
                     log.logEndOffset,
                     i + 1,
                     len(names),
@@ -277,6 +278,7 @@ class LogDirectory:
                 self.cache.file(found.path, writable=i == last),
                 found.size,
                 found.modifiedMs,
+                loaded.indexes[i],
             )
             for i, found in enumerate(loaded.segments)
         ]
@@ -284,9 +286,10 @@ class LogDirectory:
         log = PartitionLog(
             topicPartition,
             path,
-            self._format,
+            loaded.format,
             self.cache,
             segments,
+            loaded.logEndOffset,
             settings,
             self._clock,
             firstAppendMs(loaded),
@@ -333,10 +336,13 @@ class LogDirectory:
             )
         return log
 
-    def beginCreate(self, topic: str, partition: int) -> CreateJob:
+    def beginCreate(
+        self, topic: str, partition: int, format: IRecordFormat | None = None
+    ) -> CreateJob:
         """
-        Make a partition. The name and number are the caller's to check (C{validateTopic}, C{partitionCount}).
+        Create a partition. The caller checks name and number (C{validateTopic}, C{partitionCount}).
 
+        @param format: one of the directory's; L{None}: the first.
         @raise pylogbroker.errors.InvalidTopicError: the directory's name would be too long for any file system (gotcha 21).
         @raise PartitionOfflineError: it is there, and could not be loaded.
         @raise ValueError: it is there, or being made.
@@ -344,13 +350,10 @@ class LogDirectory:
         topicPartition = TopicPartition(topic, partition)
         if self.get(topic, partition) is not None or topicPartition in self._creating:
             raise ValueError(f"{topicPartition} exists already, or is being made")
-        job = CreateJob(self.path, topicPartition, self._format, self._fileSystem)
+        formats = sorted(self._formats, key=lambda each: each is not format)
+        job = CreateJob(self.path, topicPartition, formats, self._fileSystem)
         self._creating.add(topicPartition)
         return job
-
-    def isCreating(self, topic: str, partition: int) -> bool:
-        """Whether a C{beginCreate} is not finished."""
-        return TopicPartition(topic, partition) in self._creating
 
     def finishCreate(self, job: CreateJob, error: StorageError | None) -> PartitionLog:
         """

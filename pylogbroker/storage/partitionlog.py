@@ -1,32 +1,37 @@
 """
-One partition: append, read, flush, roll, delete.
+The log of one partition: append, read, flush, roll, delete.
 
-B{Marks.} C{startOffset ≤ highWatermark ≤ logEndOffset} and C{flushedOffset ≤ logEndOffset}. The end moves when bytes are appended, which is when they are
-put into C{pending}, before the system has them. The flushed mark is the end of the contiguous prefix that was synced. What may be read ends at the
-visible mark; what moves it is a policy given to the log, and in the 2011 log that is: what is flushed is visible, and nothing else.
+B{Marks.} C{logStartOffset ≤ highWatermark ≤ logEndOffset} and C{flushedOffset ≤ logEndOffset}. The
+log end moves on append, when the batches enter C{pending}, before the system has them. Everything
+below the flushed offset is synced. Reads end at the high watermark, which a policy moves: 2011's is
+L{flushedWatermark}. The watermark never passes what is written, and never goes back.
 
-B{One thread.} All methods belong to the owner's thread. None blocks, with one exception: C{write} hands pending bytes to the page cache (and opens
-the file if its descriptor was given up meanwhile). What does block is a job, see L{pylogbroker.storage.jobs}: C{begin…} fixes what it covers,
-C{finish…} moves the marks.
+B{Bytes are not offsets.} Each mark is a L{LogPosition}, an offset and its byte in a segment. Limits
+and sizes come from bytes, counts from offsets; only the format of the partition converts one into
+the other. Offsets may have gaps, within segments and between them.
 
-B{Pending bytes.} Appending costs a few bytecodes and no system call; the owner calls C{write} at the end of a turn, and sooner when C{pendingSize}
-grows. What is pending is never lost by a failure that may pass: the disk is full (C{ENOSPC}, C{EDQUOT}), there are no descriptors left. Then the file
-is cut back to the last whole set, the rest stays pending, C{blocked} says why, and the next C{write} tries again. Whoever owns the log stops taking
-in more. Every other error fails the partition.
+B{One thread.} All methods belong to the owner's thread. None blocks, with one exception: C{write}
+hands pending bytes to the page cache, and opens the file if its descriptor was closed. What blocks
+is a job (L{pylogbroker.storage.jobs}): C{begin…} fixes what the job covers, C{finish…} moves the
+marks.
 
-B{A failed partition} stays failed: pending bytes are let go, those who wait are told, every call raises L{PartitionOfflineError}. A failed C{fsync} is
-one of those errors, and is never retried: the kernel has marked the pages clean, and a second one would report success for bytes that are not there.
-Restarting the broker recovers the partition from what the disk really has.
+B{Pending bytes.} An append makes no system call. The owner calls C{write} at the end of a reactor
+turn, and sooner when C{pendingSize} grows. Transient failures (L{PASSING}: the disk is full, no
+descriptor is left) lose nothing: the file is cut back to the last whole batch, the rest stays
+pending, C{blocked} says why, and the next C{write} tries again. The owner admits nothing meanwhile.
 
-B{Rolling.} Before each append the owner asks C{rollDue}; if so, it appends nothing until C{beginRoll} … C{finishRoll} are done. C{fits} saves asking
-for each set of a run. The size rule is 0.7.2's (spec-0.7 log-storage §4). The age of a segment counts from its first append; after a restart that
-moment is estimated from file times, so that a broker that is restarted every day still rolls (gotcha 19): see
-L{pylogbroker.storage.logdirectory.firstAppendMs}.
+B{A failed partition} stays failed. Every other error fails it: the log drops its pending bytes,
+fails those who wait, and raises L{PartitionOfflineError} from every call. A failed C{fsync} is never
+retried: the kernel has marked the pages clean, so a second one would report success for lost bytes.
+A restart of the broker recovers what the disk really has.
 
-B{Deleting.} C{expired} decides, C{beginDelete} takes the segments out of the list at once, the job deals with the files. Readers that hold a slice go
-on reading.
+B{Rolling.} The owner asks C{rollDue} before each append. While a roll is due or under way, the owner
+appends nothing. The size rule is 0.7.2's (spec-0.7 log-storage §4): a segment I{larger} than the
+limit is rolled before the next append. The age of a segment counts from its first append; after a
+restart L{pylogbroker.storage.logdirectory.firstAppendMs} estimates that time (gotcha 19).
 
-B{Offsets are not positions.} The format given to the log calculates the one from the other; the log adds up bytes of the file only.
+B{Deleting.} C{expired} decides, C{beginDelete} takes the segments out of the list at once, and the
+job deletes the files. Slices that were handed out stay readable.
 """
 
 from __future__ import annotations
@@ -34,37 +39,56 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageError
-from pylogbroker.interfaces import EMPTY_SLICE, IFormat, Slice
+from pylogbroker.interfaces import (
+    EMPTY_SLICE,
+    AppendResult,
+    IRecordFormat,
+    Slice,
+    ValidatedBatches,
+)
 from pylogbroker.storage.descriptors import OUT_OF_DESCRIPTORS, DescriptorCache
-from pylogbroker.storage.filenames import segmentName
-from pylogbroker.storage.jobs import CloseJob, DeleteJob, FlushJob, RollJob, StatJob
+from pylogbroker.storage.jobs import (
+    CloseJob,
+    DeleteJob,
+    FlushJob,
+    RollJob,
+    SearchJob,
+    StatJob,
+)
 from pylogbroker.storage.offsetwaiters import NoticeCallback, OffsetWaiters
 from pylogbroker.storage.retention import RetentionPolicy, keepAll
 from pylogbroker.storage.segment import Segment
-from pylogbroker.storage.segmentlist import SegmentList, SegmentsView
+from pylogbroker.storage.segmentlist import SegmentList
 from pylogbroker.storage.vectoredwrite import writeAll
-from pylogbroker.types import EARLIEST, LATEST, TopicPartition
+from pylogbroker.types import EARLIEST, LATEST, LogPosition, TopicPartition
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PASSING = DISK_FULL | OUT_OF_DESCRIPTORS
-"""Failures that may pass, and for which nothing accepted is given up."""
+"""Failures that may pass: nothing that was accepted is lost by them."""
 
 HOUR_MS = 3_600_000
 _NEVER = 1 << 63
+
+WatermarkPolicy = Callable[["PartitionLog"], LogPosition]
+"""Gives the position below which everything may be read."""
 
 
 @dataclass(frozen=True)
 class PartitionSettings:
     """
-    How one partition is kept.
+    Settings of one partition.
 
-    @ivar segmentSizeMax: bytes; a segment larger than this is rolled before the next append (C{log.file.size}).
-    @ivar rollAgeMs: so is one whose first append is longer ago (C{log.roll.hours}).
+    @ivar segmentSizeMax: bytes; a larger segment is rolled before the next append
+        (C{log.file.size}).
+    @ivar rollAgeMs: age since the first append at which a segment is rolled (C{log.roll.hours}).
     @ivar flushCountMax: unflushed messages at which a flush is due (C{log.flush.interval}).
-    @ivar flushIntervalMs: time since the last flush at which one is due (C{log.default.flush.interval.ms}).
-    @ivar retention: which segments may go.
+    @ivar flushIntervalMs: time since the last flush at which one is due
+        (C{log.default.flush.interval.ms}).
+    @ivar retention: decides which segments are deleted.
     """
 
     segmentSizeMax: int = 1 << 30
@@ -74,60 +98,89 @@ class PartitionSettings:
     retention: RetentionPolicy = keepAll
 
 
-def visibleWhenFlushed(log: PartitionLog) -> int:
-    """The 2011 policy of visibility."""
-    return log.flushedOffset
+class Mark(Enum):
+    """The marks that C{whenReached} can wait for."""
+
+    HIGH_WATERMARK = "high watermark"
+    FLUSHED = "flushed offset"
+    LOG_END = "log end"
+
+
+class LogMarks(NamedTuple):
+    """The marks of a log at one moment, as positions."""
+
+    logStart: LogPosition
+    highWatermark: LogPosition
+    flushed: LogPosition
+    logEnd: LogPosition
+
+
+def flushedWatermark(log: PartitionLog) -> LogPosition:
+    """The policy of 2011: readers see what is flushed."""
+    return log.flushed
+
+
+def writtenWatermark(log: PartitionLog) -> LogPosition:
+    """The policy of a single replica that acknowledges what the page cache has."""
+    return log.written
 
 
 class PartitionLog:
     """
     See the module.
 
-    @ivar topicPartition: which one.
+    @ivar topicPartition: which partition.
     @ivar path: of its directory.
-    @ivar settings: how it is kept.
-    @ivar startOffset: the oldest offset that can be read.
-    @ivar highWatermark: where reading ends.
-    @ivar logEndOffset: what the next append gets.
-    @ivar flushedOffset: everything below is synced.
-    @ivar flushDueOffset: what flushes by count that are due, or under way, will make visible; at least C{highWatermark}.
+    @ivar format: of its records, for life.
+    @ivar settings: of the partition.
+    @ivar leaderEpoch: stamped on what is appended, in formats with epochs.
+    @ivar logStartOffset: the oldest offset that can be read.
+    @ivar highWatermark: the offset where reading ends.
+    @ivar logEndOffset: the base offset of the next append.
+    @ivar writtenOffset: everything below is in the page cache.
+    @ivar flushed: the flushed offset and its byte: everything below is synced.
+    @ivar flushDueOffset: the high watermark once flushes that are due by count are done; never
+        below C{highWatermark}.
     @ivar pendingSize: bytes appended and not yet written.
-    @ivar room: bytes that may be appended without the size rule asking for a roll in between; negative: it asks for one now.
+    @ivar unflushedSize: bytes appended and not yet synced, pending bytes included.
+    @ivar bytesUntilRoll: bytes that can be appended before the size rule asks for a roll; negative:
+        a roll is due.
     @ivar appendedCount: messages appended since the log was opened.
-    @ivar lastFlushMs: when the last flush ended that flushed something; at first, when the log was opened.
-    @ivar rolling: a roll is under way: C{append} must not be called.
-    @ivar blocked: why C{write} or a roll could not go on. The next C{write} tries again; if there is nothing to write, it only takes this away, and
-        the roll, which is still due, can be tried again.
+    @ivar lastFlushMs: end of the last flush that flushed something; at first, when the log was
+        opened.
+    @ivar rolling: whether a roll is under way: C{append} must not be called.
+    @ivar blocked: why C{write} or a roll could not go on. The next C{write} clears it and tries
+        again; a roll stays due.
     @ivar failure: why the partition is out of service.
-    @ivar closed: whether it is closed.
+    @ivar closed: whether the log is closed.
     """
 
     def __init__(
         self,
         topicPartition: TopicPartition,
         path: str,
-        format: IFormat,
+        format: IRecordFormat,
         cache: DescriptorCache,
         segments: Sequence[Segment],
+        logEndOffset: int,
         settings: PartitionSettings,
         clock: Callable[[], int],
         firstAppendMs: int | None = None,
-        visibility: Callable[[PartitionLog], int] = visibleWhenFlushed,
     ) -> None:
         """
-        @param segments: at least one, contiguous, all bytes of them synced.
+        @param segments: at least one, all bytes of them synced.
+        @param logEndOffset: the offset behind the last message.
         @param clock: milliseconds since the epoch.
-        @param firstAppendMs: when the last segment was first appended to; L{None}: it is empty.
+        @param firstAppendMs: of the last segment; L{None}: it is empty.
         """
         self.topicPartition = topicPartition
         self.path = path
+        self.format = format
         self.settings = settings
-        self._format = format
-        self._locate = format.locate
-        self._nextOffset = format.nextOffset
+        self.leaderEpoch = 0
+        self._stamp = format.stamp
         self._cache = cache
         self._clock = clock
-        self._visibility = visibility
         self._list = SegmentList(segments)
         self._active = active = segments[-1]
         self._pinned = False
@@ -137,22 +190,20 @@ class PartitionLog:
         self._closing = False
         self._leftovers: tuple[Segment, ...] = ()
         self._doomed: tuple[Segment, ...] = ()
-        self._notices = {
-            "visible": OffsetWaiters(),
-            "flushed": OffsetWaiters(),
-            "end": OffsetWaiters(),
-        }
-        self._endNotices = self._notices["end"]
+        self._notices = {mark: OffsetWaiters() for mark in Mark}
+        self._endNotices = self._notices[Mark.LOG_END]
         self._endWaiting = self._endNotices.waiting
         self._flushCountLeft = settings.flushCountMax
         self._rollAtMs = _NEVER if firstAppendMs is None else firstAppendMs + settings.rollAgeMs
-        self.startOffset = segments[0].baseOffset
-        self.logEndOffset = self._writtenOffset = self.flushedOffset = self._nextOffset(
-            active.baseOffset, active.size
-        )
-        self.highWatermark = self.flushDueOffset = self.startOffset
-        self.pendingSize = 0
-        self.room = settings.segmentSizeMax - active.size
+        self.logStartOffset = segments[0].baseOffset
+        self.logEndOffset = self.writtenOffset = logEndOffset
+        self.flushed = LogPosition(logEndOffset, active.baseOffset, active.size)
+        self._watermark = self.flushed
+        self.highWatermark = self.flushDueOffset = logEndOffset
+        self._flushDueByte = active.size  # in the active segment
+        self._watermarkPolicy: WatermarkPolicy = flushedWatermark
+        self.pendingSize = self.unflushedSize = 0
+        self.bytesUntilRoll = settings.segmentSizeMax - active.size
         self.appendedCount = 0
         self.lastFlushMs = clock()
         self.rolling = False
@@ -160,7 +211,6 @@ class PartitionLog:
         self.blocked: StorageError | None = None
         self.failure: StorageError | None = None
         self.closed = False
-        self._moveVisible()
 
     # -- what it looks like -------------------------------------------------------------------------------------------
 
@@ -175,23 +225,32 @@ class PartitionLog:
         return sum(segment.size for segment in self._list.view.segments)
 
     @property
-    def unflushedSize(self) -> int:
-        """Bytes appended and not yet synced, those pending included."""
-        return self.logEndOffset - self.flushedOffset
+    def flushedOffset(self) -> int:
+        """Everything below is synced."""
+        return self.flushed.offset
 
     @property
-    def unflushedCount(self) -> int:
-        """Messages appended and not yet synced."""
-        return (
-            self.settings.flushCountMax
-            - self._flushCountLeft
-            + (0 if self._flushing is None else self._flushing.count)
-        )
+    def lastStableOffset(self) -> int:
+        """The offset below which no transaction is open: no format has transactions yet."""
+        return self.highWatermark
 
     @property
-    def flushing(self) -> bool:
-        """Whether a flush is under way."""
-        return self._flushing is not None
+    def written(self) -> LogPosition:
+        """Everything below is in the page cache."""
+        return LogPosition(self.writtenOffset, self._active.baseOffset, self._active.writtenSize)
+
+    @property
+    def logEnd(self) -> LogPosition:
+        """Where the next append goes."""
+        active = self._active
+        byte = active.writtenSize + self.pendingSize
+        return LogPosition(self.logEndOffset, active.baseOffset, byte)
+
+    @property
+    def marks(self) -> LogMarks:
+        """A snapshot."""
+        start = LogPosition(self.logStartOffset, self.logStartOffset, 0)
+        return LogMarks(start, self._watermark, self.flushed, self.logEnd)
 
     @property
     def busy(self) -> bool:
@@ -204,12 +263,12 @@ class PartitionLog:
             if self.failure is not None
             else "closed"
             if self.closed
-            else f"{self.startOffset}..{self.highWatermark}..{self.logEndOffset}"
+            else f"{self.logStartOffset}..{self.highWatermark}..{self.logEndOffset}"
         )
         return f"<PartitionLog {self.topicPartition} {state}>"
 
-    def refusal(self, action: str) -> PartitionOfflineError:
-        """Why it takes part in nothing now; to be asked when it has failed, or is closed or rolling."""
+    def unavailableError(self, action: str) -> PartitionOfflineError:
+        """Why a log that has failed, or is closed or rolling, refuses an action."""
         if self.failure is not None:
             return PartitionOfflineError(
                 self.path,
@@ -224,42 +283,45 @@ class PartitionLog:
     # -- append -------------------------------------------------------------------------------------------------------
 
     def rollDue(self, nowMs: int) -> bool:
-        """Whether the segment must be rolled before the next append, be it of an empty set (spec-0.7 log-storage §4)."""
-        return self.room < 0 or nowMs > self._rollAtMs
-
-    def fits(self, size: int) -> bool:
-        """Whether a run of sets of so many bytes can be appended without a roll becoming due between two of them."""
-        return size <= self.room
-
-    def append(self, sets: Sequence[bytes], size: int, count: int) -> None:
         """
-        Take message sets that were checked. They count in C{logEndOffset} at once and are written by C{write}.
+        Whether the segment must be rolled before the next append, even an empty one (spec-0.7
+        log-storage §4).
+        """
+        return self.bytesUntilRoll < 0 or nowMs > self._rollAtMs
 
-        @param sets: whole sets, one a buffer: where a write must be cut short, it is cut between two of them.
-        @param size: bytes of all.
-        @param count: messages in all.
-        @raise PartitionOfflineError: the partition has failed or is closed (or the caller has not waited for a roll).
+    def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult:
+        """
+        Take batches. They count in C{logEndOffset} at once; C{write} writes them.
+
+        @raise PartitionOfflineError: the partition has failed or is closed (or the caller has not
+            waited for a roll).
         """
         if self._refusing:
-            raise self.refusal("append to")
-        self._pending += sets
+            raise self.unavailableError("append to")
+        base = self.logEndOffset
+        size = batches.size
+        active = self._active
+        active.index.add(base, active.writtenSize + self.pendingSize)
+        self._pending += self._stamp(batches, base, self.leaderEpoch, nowMs)
         self.pendingSize += size
-        self.room -= size
-        self.logEndOffset = end = self._nextOffset(self.logEndOffset, size)
-        self.appendedCount += count
-        self._flushCountLeft = left = self._flushCountLeft - count
+        self.unflushedSize += size
+        self.bytesUntilRoll -= size
+        self.logEndOffset = end = base + batches.offsetCount
+        self.appendedCount += batches.messageCount
+        self._flushCountLeft = left = self._flushCountLeft - batches.messageCount
         if left <= 0:
             self.flushDueOffset = end
+            self._flushDueByte = active.writtenSize + self.pendingSize
         if self._rollAtMs == _NEVER and size:
-            self._rollAtMs = self._clock() + self.settings.rollAgeMs
+            self._rollAtMs = nowMs + self.settings.rollAgeMs
         if self._endWaiting:
             self._endNotices.moved(end)
+        return AppendResult(base, end - 1, nowMs)
 
     def write(self) -> None:
         """
-        Hand what is pending to the system. Never raises: look at C{blocked} and C{failure}.
-
-        A short write, or a full disk, cuts the file back to the last whole set first.
+        Hand pending bytes to the system. Never raises: look at C{blocked} and C{failure}. After a
+        short write the file is cut back to the last whole batch.
         """
         pending = self._pending
         if not pending:
@@ -284,13 +346,15 @@ class PartitionLog:
         self.pendingSize -= size
         active.writtenSize += size
         active.modifiedMs = self._clock()
-        self._writtenOffset = self._nextOffset(self._writtenOffset, size)
         if problem is None:
             self._pending = []
+            self.writtenOffset = self.logEndOffset
             self.blocked = None
         else:
+            self.writtenOffset = self.format.nextOffset(self.writtenOffset, pending[:bufferCount])
             del pending[:bufferCount]
             self._stop(problem)
+        self.updateHighWatermark()
 
     def _stop(self, problem: StorageError) -> None:
         if problem.errno in PASSING:
@@ -301,61 +365,66 @@ class PartitionLog:
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, sizeMax: int) -> Slice:
+    def read(self, offset: int, sizeMax: int, search: SearchJob | None = None) -> Slice | SearchJob:
         """
-        The range from an offset, up to the visible mark, never over the end of a segment (spec-0.7 wire-protocol §7.1, 5 to 7).
+        The range from an offset, up to the high watermark, never over the end of a segment (spec-0.7
+        wire-protocol §7.1, 5 to 7). An offset in a gap reads from behind the gap.
 
         @param sizeMax: bytes; negative is as 0.
-        @return: empty at the end.
-        @raise OffsetOutOfRangeError: below the start, or beyond the visible mark.
+        @param search: the job that an earlier call returned for this offset, after its run.
+        @return: empty at the high watermark; a job: only the file tells the offset's byte. Run it on
+            a worker and call again.
+        @raise OffsetOutOfRangeError: below the start, or above the high watermark.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
         if self._refusing and not self.rolling:
-            raise self.refusal("read")
-        visible = self.highWatermark
-        if offset >= visible or offset < self.startOffset:
-            if offset == visible:
+            raise self.unavailableError("read")
+        watermark = self.highWatermark
+        if offset >= watermark or offset < self.logStartOffset:
+            if offset == watermark:
                 return EMPTY_SLICE
             raise OffsetOutOfRangeError(
-                f"offset {offset} of {self.topicPartition} is not in {self.startOffset} to {visible}"
+                f"offset {offset} of {self.topicPartition} is not in"
+                f" {self.logStartOffset} to {watermark}"
             )
         view = self._list.view
         index = view.indexOf(offset)
         segment = view.segments[index]
-        position = self._locate(segment.baseOffset, offset)
-        size = self._endPosition(view, index, visible) - position
+        position = segment.index.positionOf(offset)
+        if position is None:
+            if search is None or search.segment is not segment:
+                return SearchJob(segment, offset)
+            position = search.position
+        end = _endByte(segment, self._watermark)
+        while position >= end and index + 1 < len(view.bases) and view.bases[index + 1] < watermark:
+            index += 1  # the offset is in a gap
+            segment = view.segments[index]
+            position, end = 0, _endByte(segment, self._watermark)
+        size = end - position
         if size > sizeMax:
             size = sizeMax
         if size <= 0:
             return EMPTY_SLICE
         return Slice(segment.file, position, size)
 
-    def _endPosition(self, view: SegmentsView, index: int, mark: int) -> int:
-        """Where in a segment a read up to a mark ends."""
-        if index + 1 < len(view.bases) and mark >= view.bases[index + 1]:
-            return view.segments[index].writtenSize
-        return self._locate(view.bases[index], mark)
-
-    def readsPastWatermark(self, offset: int, sizeMax: int, mark: int) -> bool:
+    def readsPastWatermark(self, offset: int, sizeMax: int) -> bool:
         """
-        Whether a read of this range would answer otherwise if everything below a mark were visible: what 0.7.2 would have answered, which flushes
-        by count before it returns from an append.
-
-        @param mark: C{flushDueOffset}, usually.
+        Whether a read would answer otherwise once the flushes that are due by count are done: 0.7.2
+        does those before an append returns.
         """
-        visible = self.highWatermark
-        if mark <= visible or offset > mark or offset < self.startOffset:
+        due, watermark = self.flushDueOffset, self.highWatermark
+        if due <= watermark or offset > due or offset < self.logStartOffset:
             return False
-        if offset > visible:
+        if offset > watermark:
             return True
-        if offset == visible:
-            return sizeMax > 0 and offset < mark
+        if offset == watermark:
+            return sizeMax > 0 and offset < due
         view = self._list.view
-        index = view.indexOf(offset)
-        end = self._endPosition(view, index, visible)
-        return self._endPosition(view, index, mark) > end and sizeMax > end - self._locate(
-            view.bases[index], offset
-        )
+        segment = view.segments[view.indexOf(offset)]
+        end = _endByte(segment, self._watermark)
+        dueEnd = self._flushDueByte if segment is self._active else segment.writtenSize
+        position = segment.index.positionOf(offset)
+        return dueEnd > end and (position is None or sizeMax > end - position)
 
     def offsetsBefore(self, time: int, countMax: int, nowMs: int) -> list[int]:
         """
@@ -367,7 +436,7 @@ class PartitionLog:
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
         if self.failure is not None or self.closed:
-            raise self.refusal("look up offsets of")
+            raise self.unavailableError("look up offsets of")
         if countMax < 0:
             raise ValueError(f"{countMax} offsets asked for")
         known = [(segment.baseOffset, segment.modifiedMs) for segment in self._list.view.segments]
@@ -385,11 +454,10 @@ class PartitionLog:
 
     def flushDue(self, nowMs: int) -> bool:
         """
-        Whether enough messages, or anything for long enough, are unflushed, and no flush is under way.
-
-        By bytes, not by messages: a wrapper without messages is flushed, too (gotcha 15).
+        Whether enough messages, or any bytes for long enough, are unflushed, and no flush is under
+        way. Bytes without messages (an empty wrapper) are flushed, too (gotcha 15).
         """
-        if self._flushing is not None or self._refusing or self.logEndOffset == self.flushedOffset:
+        if self._flushing is not None or self._refusing or not self.unflushedSize:
             return False
         return (
             self._flushCountLeft <= 0 or nowMs - self.lastFlushMs >= self.settings.flushIntervalMs
@@ -407,12 +475,11 @@ class PartitionLog:
         active = self._active
         if self.failure is not None or active.size == active.writtenSize:
             return None
-        count = 0
         if not self._pending:
-            count = self.settings.flushCountMax - self._flushCountLeft
             self._flushCountLeft = self.settings.flushCountMax
-        active.file.pin()  # held already by the unsynced bytes; the job's own, since a roll may sync them first
-        self._flushing = job = FlushJob(active, active.writtenSize, self._writtenOffset, count)
+        # The unsynced bytes hold a pin, but a roll may sync them first.
+        active.file.pin()
+        self._flushing = job = FlushJob(active, self.written)
         return job
 
     def finishFlush(self, job: FlushJob, error: StorageError | None, nowMs: int) -> None:
@@ -427,16 +494,17 @@ class PartitionLog:
             self._fail(error)
         elif self.failure is None:
             self.lastFlushMs = nowMs
-            self._flushed(job.segment, job.position, job.offset)
+            self._onSynced(job.segment, job.position)
 
-    def _flushed(self, segment: Segment, position: int, offset: int) -> None:
-        if position > segment.size:
-            segment.size = position
+    def _onSynced(self, segment: Segment, position: LogPosition) -> None:
+        segment.size = max(segment.size, position.byte)
+        active = self._active
         self._unpinIfClean()
-        if offset > self.flushedOffset:
-            self.flushedOffset = offset
-            self._notices["flushed"].moved(offset)
-        self._moveVisible()
+        self.unflushedSize = active.writtenSize - active.size + self.pendingSize
+        if position > self.flushed:
+            self.flushed = position
+            self._notices[Mark.FLUSHED].moved(position.offset)
+        self.updateHighWatermark()
 
     def _unpinIfClean(self) -> None:
         active = self._active
@@ -444,13 +512,26 @@ class PartitionLog:
             self._pinned = False
             active.file.unpin()
 
-    def _moveVisible(self) -> None:
-        visible = min(self._visibility(self), self.logEndOffset)
-        if visible > self.highWatermark:
-            self.highWatermark = visible
-            if self.flushDueOffset < visible:
-                self.flushDueOffset = visible
-            self._notices["visible"].moved(visible)
+    def setWatermarkPolicy(self, policy: WatermarkPolicy) -> None:
+        """
+        Change what moves the high watermark, before the partition serves: this may move it back.
+
+        @param policy: called after each write and flush, and by C{updateHighWatermark}.
+        """
+        self._watermarkPolicy = policy
+        self._watermark = self.marks.logStart
+        self.highWatermark = self.logStartOffset
+        self.updateHighWatermark()
+
+    def updateHighWatermark(self) -> None:
+        """Ask the policy for the high watermark, and move it forward."""
+        position = self._watermarkPolicy(self)
+        if position > self._watermark and self.failure is None:
+            self._watermark = position = min(position, self.written)
+            self.highWatermark = position.offset
+            if position.offset > self.flushDueOffset:
+                self.flushDueOffset, _, self._flushDueByte = position
+            self._notices[Mark.HIGH_WATERMARK].moved(position.offset)
 
     # -- roll ---------------------------------------------------------------------------------------------------------
 
@@ -470,8 +551,7 @@ class PartitionLog:
         self.rolling = self._refusing = True
         if self._pinned:
             active.file.pin()
-        newPath = f"{self.path}/{segmentName(self.logEndOffset)}"
-        return RollJob(self._cache, self.path, active, self.logEndOffset, newPath, self._pinned)
+        return RollJob(self._cache, self.path, self.format, active, self.written, self._pinned)
 
     def finishRoll(self, job: RollJob, error: StorageError | None, nowMs: int) -> None:
         """
@@ -489,24 +569,24 @@ class PartitionLog:
             self._fail(error)
             return
         self._refusing = False
-        if job.segment.size < job.position:
+        if job.segment.size < job.position.byte:
             self.lastFlushMs = nowMs
             self._flushCountLeft = self.settings.flushCountMax
         if error is not None:
             self.blocked = error
         else:
             self._startSegment(job, nowMs)
-        self._flushed(job.segment, job.position, job.offset)
+        self._onSynced(job.segment, job.position)
 
     def _startSegment(self, job: RollJob, nowMs: int) -> None:
-        assert job.file is not None
+        assert job.file is not None and job.index is not None
         old = job.segment
-        old.size = job.position
+        old.size = job.position.byte
         self._unpinIfClean()
         old.file.writable = False
-        self._active = Segment(job.offset, job.file, 0, nowMs)
-        self._list.append(self._active)
-        self.room = self.settings.segmentSizeMax
+        self._active = Segment(job.position.offset, job.file, 0, nowMs, job.index)
+        self._list.replace(len(self.segments), len(self.segments), (self._active,))
+        self.bytesUntilRoll = self.settings.segmentSizeMax
         self._rollAtMs = _NEVER
         self.blocked = None
 
@@ -543,11 +623,11 @@ class PartitionLog:
         Whether to roll before these are retired: the last is among them, and not empty. Then a new empty segment at the end offset keeps the
         offsets going (spec-0.7 log-storage §10).
         """
-        return (
-            bool(segments)
-            and segments[-1] is self._active
-            and self.logEndOffset > self._active.baseOffset
-        )
+        return bool(segments) and segments[-1] is self._active and not self._isActiveEmpty
+
+    @property
+    def _isActiveEmpty(self) -> bool:
+        return self._active.writtenSize + self.pendingSize == 0
 
     def beginDelete(self, segments: Sequence[Segment], nowMs: int) -> DeleteJob | None:
         """
@@ -567,16 +647,12 @@ class PartitionLog:
         count = 0
         while count < len(view.segments) - 1 and view.segments[count] in wanted:
             count += 1
-        touch = (
-            self._active
-            if self._active in wanted and self.logEndOffset == self._active.baseOffset
-            else None
-        )
+        touch = self._active if self._active in wanted and self._isActiveEmpty else None
         if not (count or touch or self._leftovers or self._doomed):
             return None
-        removed = self._leftovers + self._list.dropOldest(count)
+        removed = self._leftovers + self._list.replace(0, count)
         self._leftovers = ()
-        self.startOffset = self._list.view.bases[0]
+        self.logStartOffset = self._list.view.bases[0]
         self._retiring = True
         return DeleteJob(self._cache, self.path, removed, self._doomed, touch, nowMs)
 
@@ -596,27 +672,26 @@ class PartitionLog:
 
     # -- notices ------------------------------------------------------------------------------------------------------
 
-    def reached(self, mark: str, offset: int, callback: NoticeCallback) -> Callable[[], None]:
+    def whenReached(self, mark: Mark, offset: int, callback: NoticeCallback) -> Callable[[], None]:
         """
-        Be told, once, when a mark has come to an offset; at once, before this returns, if it has already.
+        Call back once when a mark reaches an offset; before this returns, if it already has.
 
-        @param mark: C{"visible"}, C{"flushed"} or C{"end"}.
-        @param callback: called with L{None}, or with the failure when the partition fails or is closed first. It must not raise.
-        @return: what cancels it.
+        @param callback: called with L{None}, or with the failure when the partition fails or is
+            closed first. It must not raise.
+        @return: what cancels the call.
         """
-        notices = self._notices[mark]
         if self.failure is not None or self.closed:
-            callback(self.refusal("wait for"))
+            callback(self.unavailableError("wait for"))
             return _nothing
         now = {
-            "visible": self.highWatermark,
-            "flushed": self.flushedOffset,
-            "end": self.logEndOffset,
+            Mark.HIGH_WATERMARK: self.highWatermark,
+            Mark.FLUSHED: self.flushedOffset,
+            Mark.LOG_END: self.logEndOffset,
         }[mark]
         if now >= offset:
             callback(None)
             return _nothing
-        return notices.add(offset, callback)
+        return self._notices[mark].add(offset, callback)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -630,7 +705,7 @@ class PartitionLog:
         self._refusing = True
         self.blocked = None
         self._pending = []
-        self.pendingSize = 0
+        self.pendingSize = self.unflushedSize = 0
         self.logEndOffset = self.flushedOffset
         self.flushDueOffset = self.highWatermark
         if self._pinned:
@@ -638,7 +713,7 @@ class PartitionLog:
             self._active.file.unpin()
         for segment in self._list.view.segments:
             segment.file.retire()
-        refusal = self.refusal("wait for")
+        refusal = self.unavailableError("wait for")
         for notices in self._notices.values():
             notices.fail(refusal)
 
@@ -660,7 +735,7 @@ class PartitionLog:
             self.closed = True
             return None
         self._refusing = self._closing = True
-        return CloseJob(self._active, self._writtenOffset)
+        return CloseJob(self._active, self.written)
 
     def finishClose(self, job: CloseJob, error: StorageError | None, nowMs: int) -> None:
         """Move the marks a last time and let everything go; if the sync failed, so has the partition."""
@@ -669,10 +744,15 @@ class PartitionLog:
             self._fail(error)
             self.closed = True
         else:
-            self._flushed(job.segment, job.position, job.offset)
+            self._onSynced(job.segment, job.position)
             self.closed = True
             self._letGo()
 
 
 def _nothing() -> None:
     """What cancels a notice that was given already."""
+
+
+def _endByte(segment: Segment, mark: LogPosition) -> int:
+    """Where a read up to a mark ends in a segment that begins below the mark."""
+    return mark.byte if mark.segment == segment.baseOffset else segment.writtenSize

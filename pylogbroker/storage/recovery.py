@@ -15,17 +15,14 @@ look. Such a partition is left out, alone (gotcha 30).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from pylogbroker.errors import CorruptLogError, StorageError
-from pylogbroker.interfaces import IFileSystem, IFormat
+from pylogbroker.interfaces import IFileSystem, IRecordFormat, ISegmentIndex
 from pylogbroker.storage.events import DeletedSegmentPurged, PurgeFailed, Reporter, SegmentTruncated
-from pylogbroker.storage.filenames import (
-    RETIRED_SUFFIX,
-    SEGMENT_SUFFIX,
-    parseSegmentName,
-    segmentName,
-)
+from pylogbroker.storage.filenames import RETIRED_SUFFIX, parseSegmentName, segmentName
 
 
 class LoadedSegment(NamedTuple):
@@ -48,21 +45,32 @@ class LoadedPartition(NamedTuple):
     """
     A partition's directory, fit to be appended to.
 
-    @ivar segments: at least one, ascending, contiguous.
-    @ivar modifiedMs: time of the directory's last change: a segment was made in it, or removed.
+    @ivar format: of all segments.
+    @ivar segments: at least one, ascending.
+    @ivar indexes: of the segments.
+    @ivar logEndOffset: the offset behind the last message.
+    @ivar modifiedMs: time of the directory's last change: a segment was created or removed.
     """
 
+    format: IRecordFormat
     segments: tuple[LoadedSegment, ...]
+    indexes: tuple[ISegmentIndex, ...]
+    logEndOffset: int
     modifiedMs: int
 
 
 def loadPartition(
-    fileSystem: IFileSystem, path: str, format: IFormat, recover: bool, report: Reporter
+    fileSystem: IFileSystem,
+    path: str,
+    formats: Sequence[IRecordFormat],
+    recover: bool,
+    report: Reporter,
 ) -> LoadedPartition:
     """
     Load a directory. Blocks.
 
-    @param recover: it was not closed in order; see above.
+    @param formats: those that the segments may have; a directory without segments gets the first.
+    @param recover: the directory was not closed in order; see the module.
     @raise CorruptLogError: the files do not fit together. Nothing was changed.
     @raise StorageError: a file cannot be read, cut or synced.
     """
@@ -70,24 +78,49 @@ def loadPartition(
     directory = fileSystem.status(path)  # before a leftover's removal makes its time say nothing
     if directory is None:
         raise CorruptLogError(path, "load", "the directory has vanished")
+    chosen = formatOf(path, names, formats) or formats[0]
     found = sorted(
-        _lookAt(fileSystem, path, name) for name in names if name.endswith(SEGMENT_SUFFIX)
+        _lookAt(fileSystem, path, name, chosen) for name in names if name.endswith(chosen.suffix)
     )
-    _requireContiguous(path, found, format)
+    _requireContiguous(path, found, chosen)
     for name in names:
-        if name.endswith(SEGMENT_SUFFIX + RETIRED_SUFFIX):
+        if name.endswith(chosen.suffix + RETIRED_SUFFIX):
             _removeLeftover(fileSystem, f"{path}/{name}", report)
     if not found:
-        found = [_createFirst(fileSystem, path)]
+        found = [_createFirst(fileSystem, path, chosen)]
         fileSystem.syncDirectory(path)
     elif recover:
-        found[-1] = recoverSegment(fileSystem, found[-1], format, report)
+        found[-1] = recoverSegment(fileSystem, found[-1], chosen, report)
         fileSystem.syncDirectory(path)
-    return LoadedPartition(tuple(found), directory.modifiedMs)
+    indexes = [
+        chosen.openIndex(
+            fileSystem, each.path, each.baseOffset, each.size, recover and each is found[-1]
+        )
+        for each in found
+    ]
+    logEndOffset = indexes[-1].findEnd(found[-1].size)
+    return LoadedPartition(chosen, tuple(found), tuple(indexes), logEndOffset, directory.modifiedMs)
+
+
+def formatOf(
+    path: str, names: Sequence[str], formats: Sequence[IRecordFormat]
+) -> IRecordFormat | None:
+    """
+    The format that a partition's files have.
+
+    @param names: of the files.
+    @return: L{None}: the directory has no segments.
+    @raise CorruptLogError: the files have two formats.
+    """
+    found = [each for each in formats if any(name.endswith(each.suffix) for name in names)]
+    if len(found) > 1:
+        suffixes = " and ".join(each.suffix for each in found)
+        raise CorruptLogError(path, "load", f"segments of two formats: {suffixes}")
+    return found[0] if found else None
 
 
 def recoverSegment(
-    fileSystem: IFileSystem, segment: LoadedSegment, format: IFormat, report: Reporter
+    fileSystem: IFileSystem, segment: LoadedSegment, format: IRecordFormat, report: Reporter
 ) -> LoadedSegment:
     """
     Cut a segment file at the first entry that is not whole and valid, and sync it. Blocks.
@@ -111,9 +144,9 @@ def recoverSegment(
     return segment._replace(size=size)
 
 
-def _lookAt(fileSystem: IFileSystem, path: str, name: str) -> LoadedSegment:
+def _lookAt(fileSystem: IFileSystem, path: str, name: str, format: IRecordFormat) -> LoadedSegment:
     full = f"{path}/{name}"
-    baseOffset = parseSegmentName(name)
+    baseOffset = parseSegmentName(name, format.suffix)
     if baseOffset is None:
         raise CorruptLogError(
             full, "load", "the name of a segment file is its offset in decimal digits"
@@ -124,21 +157,23 @@ def _lookAt(fileSystem: IFileSystem, path: str, name: str) -> LoadedSegment:
     return LoadedSegment(baseOffset, full, status.size, status.modifiedMs)
 
 
-def _requireContiguous(path: str, segments: list[LoadedSegment], format: IFormat) -> None:
-    for i in range(len(segments) - 1):
-        this, following = segments[i], segments[i + 1]
-        end = format.nextOffset(this.baseOffset, this.size)
-        if end != following.baseOffset or this.baseOffset == following.baseOffset:
-            one = f"the one at {this.baseOffset} has {this.size} bytes and ends at {end}"
+def _requireContiguous(path: str, segments: list[LoadedSegment], format: IRecordFormat) -> None:
+    for this, following in pairwise(segments):
+        end = format.contiguousEnd(this.baseOffset, this.size)
+        if this.baseOffset == following.baseOffset or end not in (None, following.baseOffset):
+            one = f"the one at {this.baseOffset} has {this.size} bytes"
+            if end is not None:
+                one += f" and ends at {end}"
             raise CorruptLogError(
                 path,
                 "load",
-                f"the segments do not fit together: {one}, the next begins at {following.baseOffset}",
+                f"the segments do not fit together: {one}, the next begins at"
+                f" {following.baseOffset}",
             )
 
 
-def _createFirst(fileSystem: IFileSystem, path: str) -> LoadedSegment:
-    full = f"{path}/{segmentName(0)}"
+def _createFirst(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> LoadedSegment:
+    full = f"{path}/{segmentName(0, format.suffix)}"
     file = fileSystem.open(full, create=True)
     file.close()
     status = fileSystem.status(full)

@@ -1,32 +1,37 @@
 """
-A segment: one file of a partition, named after the offset of its first byte (spec-0.7 log-storage §1).
+A segment: one file of a partition, named after its base offset (spec-0.7 log-storage §1).
 
-Three sizes, each at most the next: C{size} is what has been flushed, C{writtenSize} what has been handed to the system, and only the last segment of
-a partition has more of the second than of the first. What is appended but not written is the log's, not the segment's.
+C{size ≤ writtenSize}; only in the last segment of a partition they differ. Bytes that are appended
+and not yet written belong to the log, not to the segment.
 """
 
 from __future__ import annotations
 
+from pylogbroker.interfaces import ISegmentIndex
 from pylogbroker.storage.descriptors import SegmentFile
 
 
 class Segment:
     """
-    @ivar baseOffset: offset of the first byte.
+    @ivar baseOffset: no offset in the segment is below it.
     @ivar file: the file.
     @ivar size: flushed bytes.
     @ivar writtenSize: bytes in the file.
-    @ivar modifiedMs: when it was last appended to, milliseconds since the epoch.
+    @ivar modifiedMs: time of the last append, milliseconds since the epoch.
+    @ivar index: where offsets are in the file.
     """
 
-    __slots__ = ("baseOffset", "file", "modifiedMs", "size", "writtenSize")
+    __slots__ = ("baseOffset", "file", "index", "modifiedMs", "size", "writtenSize")
 
-    def __init__(self, baseOffset: int, file: SegmentFile, size: int, modifiedMs: int) -> None:
+    def __init__(
+        self, baseOffset: int, file: SegmentFile, size: int, modifiedMs: int, index: ISegmentIndex
+    ) -> None:
         self.baseOffset = baseOffset
         self.file = file
         self.size = size
         self.writtenSize = size
         self.modifiedMs = modifiedMs
+        self.index = index
 
     @property
     def path(self) -> str:

@@ -1,13 +1,15 @@
 """
-The segments of one partition, oldest first: a list that is replaced, never changed (spec-0.7 log-storage §7).
+The segments of one partition, oldest first: an immutable snapshot that is replaced as a whole
+(spec-0.7 log-storage §7). Offsets may have gaps between segments.
 
-Whoever took a L{SegmentsView} keeps a consistent picture of the partition, whatever is rolled or deleted afterwards.
+The holder of a L{SegmentsView} keeps a consistent view, whatever is rolled, deleted, compacted or
+truncated afterwards.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pylogbroker.storage.segment import Segment
@@ -25,7 +27,7 @@ class SegmentsView(NamedTuple):
     segments: tuple[Segment, ...]
 
     def indexOf(self, offset: int) -> int:
-        """The index of the segment that an offset falls in, if it is not beyond the end of the last; -1: it is below the first, or there is none."""
+        """The index of the last segment that begins at or below an offset; -1: none does."""
         return bisect_right(self.bases, offset) - 1
 
 
@@ -38,24 +40,26 @@ class SegmentList:
 
     __slots__ = ("view",)
 
-    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+    def __init__(self, segments: Sequence[Segment] = ()) -> None:
         self.view = SegmentsView((), ())
-        self._set(tuple(segments))
+        self.replace(0, 0, segments)
 
-    def _set(self, segments: tuple[Segment, ...]) -> None:
-        self.view = SegmentsView(tuple(segment.baseOffset for segment in segments), segments)
-
-    def append(self, *segments: Segment) -> None:
-        """Add new ones at the end."""
-        self._set(self.view.segments + segments)
-
-    def dropOldest(self, count: int) -> tuple[Segment, ...]:
+    def replace(
+        self, start: int, stop: int, segments: Sequence[Segment] = ()
+    ) -> tuple[Segment, ...]:
         """
-        Take the oldest out.
+        Put segments in the place of others: a roll puts one behind the last, retention removes the
+        oldest, truncation the newest, compaction replaces some by fewer.
 
-        @param count: how many; more than there are: all.
+        @param start: index of the first to take out.
+        @param stop: index behind the last to take out.
         @return: those taken out.
+        @raise ValueError: the base offsets would not ascend.
         """
-        segments = self.view.segments
-        self._set(segments[count:])
-        return segments[:count]
+        old = self.view.segments
+        new = (*old[:start], *segments, *old[stop:])
+        bases = tuple(segment.baseOffset for segment in new)
+        if list(bases) != sorted(set(bases)):
+            raise ValueError(f"segments do not ascend: {bases}")
+        self.view = SegmentsView(bases, new)
+        return old[start:stop]

@@ -27,6 +27,7 @@ from pylogbroker.protocol.kafka07.requests import (
 from pylogbroker.protocol.kafka07.responses import fetchHeader, multiFetchHeader
 from pylogbroker.records.compression import GZIP, SNAPPY
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
+from pylogbroker.storage.partitionlog import writtenWatermark
 from tests.broker.onlead import LeadBroker, LeadTestCase, capture, plainServer
 from tests.broker.test_server import BAD, NOISE, TOO_LARGE
 
@@ -126,9 +127,9 @@ class FetchTests(DialectTestCase):
     def test_moreThanAFrame(self) -> None:
         """Of a segment that is larger than a frame can be, a fetch of all that can be asked for gets as much as fits in one; several must fit together."""
         log = self.lead.log()
-        log.segments[0].size = log.segments[0].writtenSize = log.flushedOffset = (
-            log.highWatermark
-        ) = log.logEndOffset = 2**31 + 100  # but not on the disk
+        size = 2**31 + 100  # but not on the disk
+        log.segments[0].writtenSize = log.writtenOffset = log.logEndOffset = size
+        log.setWatermarkPolicy(writtenWatermark)
         answer, closed = self.ask(encodeFetch("t", 0, 0, 2**31 - 1))
         self.assertEqual(answer, struct.pack(">ih", 2**31 - 1, 0) + A + B + C)
         self.assertTrue(closed)  # where the file ends

@@ -20,6 +20,7 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.records.messageset import encodeSet
 from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, Peer, capture
+from tests.storage.driving import append
 
 NEVER = {"log.flush.interval": "1000000", "log.default.flush.interval.ms": "1000000000"}
 """Neither by count nor by time."""
@@ -71,7 +72,7 @@ class WriteTests(UpkeepTestCase):
         """What was appended in a turn is in memory until its end, and then in the file, in order; one write took all of it."""
         log, upkeep = self.lead.log(), self.lead.upkeep
         for payload in (b"a", b"b", b"c"):
-            log.append([encodeSet([payload])], 11, 1)
+            append(log, encodeSet([payload]))
             upkeep.appended(log, 11)
         self.assertEqual(
             (self.lead.contents(), log.pendingSize, log.logEndOffset, upkeep.unflushedSize),
@@ -99,11 +100,11 @@ class WriteTests(UpkeepTestCase):
         """Above 256 KiB it is written at once, within the turn."""
         log, upkeep = self.lead.log(), self.lead.upkeep
         data = encodeSet([sized(WRITE_SIZE_MAX - 1)])
-        log.append([data], len(data), 1)
+        append(log, data)
         upkeep.appended(log, len(data))
         self.assertEqual(self.lead.contents(), b"")
         more = encodeSet([b"a"])
-        log.append([more], len(more), 1)
+        append(log, more)
         upkeep.appended(log, len(more))
         self.assertEqual((self.lead.contents(), log.pendingSize), (data + more, 0))
 
@@ -853,7 +854,7 @@ class RetentionTests(UpkeepTestCase):
         self.assertEqual(len(self.files()), 100)
         self.tick(1)
         self.assertEqual(len(self.files()), 6)
-        self.assertEqual(self.lead.log().startOffset, 14 * 940)
+        self.assertEqual(self.lead.log().logStartOffset, 14 * 940)
         self.assertEqual(self.fetch(0), (1, b""))
         self.assertIn("Deleted 94 segments of t-0, which begins at 13160 now", lines())
         self.assertEqual(self.lead.pinCounts(), [0] * 6)
@@ -881,7 +882,7 @@ class RetentionTests(UpkeepTestCase):
         self.lead.fileSystem.setModified(first, int((self.lead.reactor.seconds() - 7200) * 1000))
         self.tick(600)
         self.assertEqual(len(self.files()), 2)
-        self.assertEqual(self.lead.log().startOffset, 140)
+        self.assertEqual(self.lead.log().logStartOffset, 140)
 
     def test_readersKeepTheirSlices(self) -> None:
         """A segment that is deleted while a client takes its slice is sent to the end, and its file removed the next time (row 45)."""
@@ -975,7 +976,7 @@ class EndTests(UpkeepTestCase):
         self.peer.send(produce(b"a"), produce(b"b", topic="u"))
         self.lead.upkeep._flush(self.lead.log())
         log = self.lead.log()
-        log.append([encodeSet([b"c"])], 11, 1)
+        append(log, encodeSet([b"c"]))
         self.lead.upkeep.appended(log, 11)
         drained = self.drained()
         self.assertNoResult(drained)
@@ -1027,4 +1028,4 @@ class EndTests(UpkeepTestCase):
         self.successResultOf(closed)
         self.assertTrue(late.isClosed)
         self.assertEqual(lead.contents(), encodeSet([b"a", sized(101)]))
-        self.assertRaises(PartitionOfflineError, log.append, [b""], 0, 0)
+        self.assertRaises(PartitionOfflineError, append, log)

@@ -117,7 +117,7 @@ class ProduceTests(BrokerTestCase):
         self.lead.turn()
         self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b", b"c"]))
         self.assertEqual(self.counted(), (3, 33, 0))
-        self.assertEqual(self.lead.log().unflushedCount, 3)
+        self.assertEqual(self.lead.log().appendedCount, 3)
 
     def test_badInTheMiddle(self) -> None:
         """Of a run of sets with a bad one in the middle, those before it stay; with a dialect that goes on, those behind it are appended, too."""

@@ -23,7 +23,7 @@ from pylogbroker.errors import (
     UnknownRequestError,
     WireError,
 )
-from pylogbroker.interfaces import Checked, CheckLimits
+from pylogbroker.interfaces import CheckLimits
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.requests import (
     Fetch,
@@ -297,15 +297,15 @@ def messageSet(data: bytes) -> None:
 def messageCheck(data: bytes) -> None:
     """A broker's check agrees with the judge's, and its short way accepts only what the long way keeps whole."""
     try:
-        checked: Checked | type[FormatError] = checkSet(data, LIMITS)
+        checked: tuple[int, int] | type[FormatError] = checkSet(data, LIMITS)
     except FormatError as error:
         checked = type(error)
     try:
         judged = judge.count(
             data, LIMITS.payloadSizeMax, LIMITS.decompressedSizeMax, LIMITS.depthMax
         )
-        expected: Checked | type[FormatError] = (
-            MessageTooLargeError if judged is None else Checked(*judged)
+        expected: tuple[int, int] | type[FormatError] = (
+            MessageTooLargeError if judged is None else judged
         )
     except judge.RefusedError as refused:
         expected = refused.error
@@ -313,7 +313,7 @@ def messageCheck(data: bytes) -> None:
     done, count = checkPlain([data], LIMITS.payloadSizeMax)
     if done:
         demand(
-            done == 1 and checked == Checked(len(data), count),
+            done == 1 and checked == (len(data), count),
             "accepted the short way alone",
             checked,
         )
@@ -448,7 +448,7 @@ def plainSet(data: bytes) -> None:
             demand(
                 [payload for payload, _ in MessageSet(encoded).payloads()] == payloads, codec, magic
             )
-            demand(checkSet(encoded, limits) == Checked(len(encoded), len(payloads)), codec, magic)
+            demand(checkSet(encoded, limits) == (len(encoded), len(payloads)), codec, magic)
 
 
 PROMISES: dict[str, Callable[[bytes], None]] = {

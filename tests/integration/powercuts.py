@@ -178,7 +178,7 @@ class PowerCutLife:
     def _noteStarts(self) -> None:
         """Where retention has come to; it decides in memory first."""
         for topicPartition, log in self.broker.service.directory.logs.items():
-            self.books[topicPartition].startOffset = log.startOffset
+            self.books[topicPartition].startOffset = log.logStartOffset
 
     # -- what can happen
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidChecksumError
-from pylogbroker.interfaces import Checked, CheckLimits, Entry, IFormat
+from pylogbroker.interfaces import CheckLimits, Entry, IRecordFormat, ValidatedBatches
 from pylogbroker.records import kafka07format
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
 from pylogbroker.records.kafka07format import SCAN_WINDOW_SIZE, Kafka07Format, Scan
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
+from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.fuzz import golden, judge, promises
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.promises import SCAN_WINDOW_SIZES
@@ -50,19 +51,36 @@ def scanOf(data: bytes, baseOffset: int = 0, start: int = 0, end: int | None = N
 class FormatTests(SynchronousTestCase):
     """What the log asks of a format."""
 
-    def test_isAFormat(self) -> None:
-        """It has what L{IFormat} asks for."""
-        form: IFormat = Kafka07Format()
-        self.assertEqual(form.checkPlain([HELLO, HELLO * 2, OTHER], 100), (2, 3))
-        self.assertEqual(form.check(HELLO + OTHER + b"\x00", CheckLimits()), Checked(29, 2))
-        self.assertRaises(InvalidChecksumError, form.check, HELLO[:-1] + b"0", CheckLimits())
+    def test_validatePlain(self) -> None:
+        """A run of plain sets is validated in one go; a run with another set in it is not."""
+        form: IRecordFormat = Kafka07Format()
+        run = [HELLO, HELLO * 2]
+        self.assertEqual(form.validatePlain(run, 100), ValidatedBatches(run, 45, 3, 45))
+        self.assertIsNone(form.validatePlain([*run, OTHER], 100))
+
+    def test_validate(self) -> None:
+        """One set is validated without its cut last entry; an invalid one is refused."""
+        form = Kafka07Format()
+        self.assertEqual(
+            form.validate(HELLO + OTHER + b"\x00", CheckLimits()),
+            ValidatedBatches((HELLO + OTHER,), 29, 2, 29),
+        )
+        self.assertEqual(form.validate(b"\x00", CheckLimits()), ValidatedBatches((), 0, 0, 0))
+        self.assertRaises(InvalidChecksumError, form.validate, HELLO[:-1] + b"0", CheckLimits())
+
+    def test_stamp(self) -> None:
+        """Sets are written as they came."""
+        batches = Kafka07Format().validate(HELLO, CheckLimits())
+        self.assertIs(Kafka07Format().stamp(batches, 5, 6, 7), batches.buffers)
 
     def test_offsetsAreBytes(self) -> None:
         """An offset's position is a subtraction, the next offset an addition: also beyond 32 bits."""
-        self.assertEqual(
-            [Kafka07Format().locate(1000, 1015), Kafka07Format().locate(2**40, 2**40)], [15, 0]
-        )
-        self.assertEqual(Kafka07Format().nextOffset(2**40, 15), 2**40 + 15)
+        for base, offset, position in ((1000, 1015, 15), (2**40, 2**40, 0)):
+            index = Kafka07Format().openIndex(PowerCutFileSystem(), "/0.kafka", base, 100, True)
+            self.assertEqual(index.positionOf(offset), position)
+            self.assertEqual(index.findEnd(100), base + 100)
+            self.assertEqual(Kafka07Format().contiguousEnd(base, 100), base + 100)
+        self.assertEqual(Kafka07Format().nextOffset(2**40, [HELLO]), 2**40 + 15)
 
 
 class ScanTests(SynchronousTestCase):

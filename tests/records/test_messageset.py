@@ -29,7 +29,7 @@ from pylogbroker.errors import (
     UnknownMagicError,
     errorForCode,
 )
-from pylogbroker.interfaces import Checked, CheckLimits
+from pylogbroker.interfaces import CheckLimits
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY, compress
 from pylogbroker.records.messageset import (
     PAYLOAD_SIZE_MAX,
@@ -480,7 +480,7 @@ class CheckTests(SynchronousTestCase):
     """What a broker makes of a set: spec-0.7 wire-protocol §9, the rows that the format decides, and log-storage §3."""
 
     def kept(self, data: bytes, size: int, count: int, limits: CheckLimits = LIMITS) -> None:
-        self.assertEqual(checkSet(data, limits), Checked(size, count))
+        self.assertEqual(checkSet(data, limits), (size, count))
 
     def refused(
         self, data: bytes, error: type[FormatError], position: int = 0, limits: CheckLimits = LIMITS
@@ -606,7 +606,7 @@ class LimitTests(SynchronousTestCase):
         for depth in range(1, 7):
             data = wrapCompressed((GZIP, SNAPPY)[depth % 2], data)
             good, bad = CheckLimits(depthMax=depth), CheckLimits(depthMax=depth - 1)
-            self.assertEqual(checkSet(data, good), Checked(len(data), 1))
+            self.assertEqual(checkSet(data, good), (len(data), 1))
             self.assertEqual(deepOf(MessageSet(data, limits=good)), [(b"hello", len(data))])
             self.assertRaises(DecompressionLimitError, checkSet, data, bad)
             self.assertRaises(DecompressionLimitError, list, MessageSet(data, limits=bad))
@@ -619,9 +619,7 @@ class LimitTests(SynchronousTestCase):
         inner = encodeSet([bytes(500)], GZIP)
         data = wrapCompressed(GZIP, inner)
         both = len(inner) + 510
-        self.assertEqual(
-            checkSet(data, CheckLimits(decompressedSizeMax=both)), Checked(len(data), 1)
-        )
+        self.assertEqual(checkSet(data, CheckLimits(decompressedSizeMax=both)), (len(data), 1))
         self.assertRaises(
             DecompressionLimitError, checkSet, data, CheckLimits(decompressedSizeMax=both - 1)
         )
@@ -637,9 +635,7 @@ class LimitTests(SynchronousTestCase):
     def test_sizeOverAllWrappersOfASet(self) -> None:
         """A broker counts all wrappers of a set together; the one that goes over is named."""
         one = encodeSet([bytes(90)], SNAPPY)
-        self.assertEqual(
-            checkSet(one * 3, CheckLimits(decompressedSizeMax=300)), Checked(3 * len(one), 3)
-        )
+        self.assertEqual(checkSet(one * 3, CheckLimits(decompressedSizeMax=300)), (3 * len(one), 3))
         raised = self.assertRaises(
             DecompressionLimitError, checkSet, one * 3, CheckLimits(decompressedSizeMax=299)
         )
@@ -875,7 +871,7 @@ class CompressionScenarioTests(SynchronousTestCase):
         data = encodeSet([b"x" * 100] * 100, magic=0)
         self.assertEqual(len(data), 10900)
         self.assertEqual(data, (bytes.fromhex("00000069005e0e5d8f") + b"x" * 100) * 100)
-        self.assertEqual(checkSet(data, LIMITS), Checked(10900, 100))
+        self.assertEqual(checkSet(data, LIMITS), (10900, 100))
         messages = list(MessageSet(data))
         self.assertEqual(
             {each.message for each in messages}, {Message(b"x" * 100, 0, 0, 0x5E0E5D8F)}
@@ -947,8 +943,8 @@ class GoldenTests(SynchronousTestCase):
                 (body,) = golden.frames(stream)
                 (data,) = golden.setsIn(body)
                 checked = checkSet(data, LIMITS)
-                self.assertEqual(checked.size, len(data))
-                counts[name.split(".")[0]] = checked.messageCount
+                self.assertEqual(checked[0], len(data))
+                counts[name.split(".")[0]] = checked[1]
         self.assertEqual(
             counts,
             {

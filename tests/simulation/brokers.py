@@ -165,7 +165,7 @@ class SimulatedBroker:
         return (
             0
             if self.service is None
-            else sum(log.unflushedCount for log in self.service.directory.logs.values())
+            else sum(log.unflushedSize for log in self.service.directory.logs.values())
         )
 
     def rollCount(self) -> int:

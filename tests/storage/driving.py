@@ -4,16 +4,24 @@ Short ways to do with a log what its owner does: begin, run, finish, all on one 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pylogbroker.errors import StorageError
-from pylogbroker.interfaces import IFileSystem, Slice
+from pylogbroker.interfaces import (
+    AppendResult,
+    CheckLimits,
+    IFileSystem,
+    IRecordFormat,
+    Slice,
+    ValidatedBatches,
+)
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.storage.events import LogEvent
-from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.jobs import Job, SearchJob
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.storage.segment import Segment
@@ -47,6 +55,31 @@ def run(job: Job) -> StorageError | None:
     return None
 
 
+def validated(log: PartitionLog, *sets: bytes) -> ValidatedBatches:
+    """Sets, validated each, to be appended in one go."""
+    found = [log.format.validate(data, CheckLimits()) for data in sets]
+    return ValidatedBatches(
+        [buffer for each in found for buffer in each.buffers],
+        sum(each.size for each in found),
+        sum(each.messageCount for each in found),
+        sum(each.offsetCount for each in found),
+    )
+
+
+def append(log: PartitionLog, *sets: bytes, nowMs: int = START_MS) -> AppendResult:
+    """Append a run of sets."""
+    return log.append(validated(log, *sets), nowMs)
+
+
+def read(log: PartitionLog, offset: int, sizeMax: int) -> Slice:
+    """What a broker does: read, and search on a worker where that is needed."""
+    found = log.read(offset, sizeMax)
+    while isinstance(found, SearchJob):
+        found.run()
+        found = log.read(offset, sizeMax, found)
+    return found
+
+
 def flush(log: PartitionLog, nowMs: int = START_MS) -> bool:
     """Whether there was something to flush."""
     job = log.beginFlush()
@@ -70,7 +103,7 @@ def put(log: PartitionLog, *sets: bytes, nowMs: int = START_MS) -> None:
     for data in sets:
         if log.rollDue(nowMs):
             roll(log, nowMs)
-        log.append([data], len(data), 1)
+        append(log, data, nowMs=nowMs)
     log.write()
 
 
@@ -106,8 +139,6 @@ def close(log: PartitionLog, nowMs: int = START_MS) -> None:
 
 def bytesOf(part: Slice) -> bytes:
     """Read a slice as a transfer does, through the descriptor of its file."""
-    import os
-
     if part.file is None:
         return b""
     if not part.file.pin():
@@ -121,8 +152,8 @@ def bytesOf(part: Slice) -> bytes:
 def readAll(log: PartitionLog, offset: int | None = None, sizeMax: int = 1 << 20) -> bytes:
     """Everything visible, by successive reads."""
     found = []
-    offset = log.startOffset if offset is None else offset
-    while part := bytesOf(log.read(offset, sizeMax)):
+    offset = log.logStartOffset if offset is None else offset
+    while part := bytesOf(read(log, offset, sizeMax)):
         found.append(part)
         offset += len(part)
     return b"".join(found)
@@ -133,6 +164,7 @@ class Site:
     A log directory on the file system that forgets (or another), opened and opened again.
 
     @ivar files: the file system.
+    @ivar formats: of its partitions; new ones have the first.
     @ivar reports: what the last opening had to say.
     """
 
@@ -141,11 +173,12 @@ class Site:
         self.files = PowerCutFileSystem(self.clock) if files is None else files
         self.root = root
         self.settings = LogSettings(**settings)
+        self.formats: list[IRecordFormat] = [Kafka07Format()]
         self.reports: list[LogEvent] = []
         self.directory = self._new()
 
     def _new(self) -> LogDirectory:
-        return LogDirectory(self.root, Kafka07Format(), self.files, self.settings, self.clock)
+        return LogDirectory(self.root, self.formats, self.files, self.settings, self.clock)
 
     @property
     def double(self) -> PowerCutFileSystem:

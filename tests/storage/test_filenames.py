@@ -115,13 +115,13 @@ class SegmentNameTests(SynchronousTestCase):
 
     def test_twentyDigits(self) -> None:
         """A segment is named by its offset with twenty digits."""
-        self.assertEqual(segmentName(137222), "00000000000000137222.kafka")
+        self.assertEqual(segmentName(137222, ".kafka"), "00000000000000137222.kafka")
 
     def test_anyNumberOfDigitsIsRead(self) -> None:
         """Any number of ASCII digits is an offset, up to 2^63-1."""
-        self.assertEqual(parseSegmentName("7.kafka"), 7)
-        self.assertEqual(parseSegmentName("0" * 50 + "7.kafka"), 7)
-        self.assertEqual(parseSegmentName("9223372036854775807.kafka"), 2**63 - 1)
+        self.assertEqual(parseSegmentName("7.kafka", ".kafka"), 7)
+        self.assertEqual(parseSegmentName("0" * 50 + "7.kafka", ".kafka"), 7)
+        self.assertEqual(parseSegmentName("9223372036854775807.kafka", ".kafka"), 2**63 - 1)
 
     def test_otherNames(self) -> None:
         """Anything else is none."""
@@ -135,4 +135,4 @@ class SegmentNameTests(SynchronousTestCase):
             "1_0.kafka",
             "\u0661.kafka",
         ):
-            self.assertIsNone(parseSegmentName(name), name)
+            self.assertIsNone(parseSegmentName(name, ".kafka"), name)

@@ -66,7 +66,7 @@ class Life:
         for topicPartition, log in self.site.directory.logs.items():
             kept = self.journal[topicPartition]
             kept.visible = max(kept.visible, log.highWatermark)
-            kept.start = log.startOffset
+            kept.start = log.logStartOffset
 
     def create(self, partition: int) -> PartitionLog:
         log = self.site.create("t", partition)
@@ -115,11 +115,11 @@ class Life:
                 f"{topicPartition} ends at {log.logEndOffset}, {kept.visible} was visible",
             )
             self.test.assertTrue(
-                log.startOffset <= kept.start,
-                f"{topicPartition} begins at {log.startOffset}, nothing beyond {kept.start} was deleted",
+                log.logStartOffset <= kept.start,
+                f"{topicPartition} begins at {log.logStartOffset}, nothing beyond {kept.start} was deleted",
             )
             self.test.assertEqual(log.highWatermark, log.logEndOffset)
-            start = log.startOffset
+            start = log.logStartOffset
             self.test.assertEqual(
                 readAll(log),
                 kept.data[start : log.logEndOffset],
@@ -242,10 +242,11 @@ class PowerCutTests(SynchronousTestCase):
         life = Life(self)
         busyLife(life)
         log = life.site.log()
-        self.assertTrue(len(log.segments) >= 2 and log.startOffset > 0)
+        self.assertTrue(len(log.segments) >= 2 and log.logStartOffset > 0)
         self.assertTrue(operationCountOf(busyLife, self) > 90)
         self.assertEqual(
-            readAll(log), life.journal[log.topicPartition].data[log.startOffset : log.highWatermark]
+            readAll(log),
+            life.journal[log.topicPartition].data[log.logStartOffset : log.highWatermark],
         )
 
     def test_everythingUnsyncedIsLost(self) -> None:

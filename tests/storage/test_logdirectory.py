@@ -18,6 +18,7 @@ from pylogbroker.errors import (
     PartitionOfflineError,
     StorageError,
 )
+from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.storage.events import (
     PartitionLoaded,
@@ -43,11 +44,18 @@ from tests.storage.driving import (
     flush,
     put,
     putFlushed,
+    read,
     readAll,
     run,
 )
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+
+
+class LogFormat(Kafka07Format):
+    """The same records in files of another name."""
+
+    suffix = ".log"
 
 
 class OpenTests(SynchronousTestCase):
@@ -167,7 +175,7 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(site.content("sample-0/00000000000000000000.kafka"), sample)
         log = site.log("sample")
         self.assertEqual(log.highWatermark, len(sample))
-        self.assertTrue(len(list(MessageSet(bytesOf(log.read(0, 1 << 20))).payloads())) >= 10)
+        self.assertTrue(len(list(MessageSet(bytesOf(read(log, 0, 1 << 20))).payloads())) >= 10)
 
     def test_magic0Segment(self) -> None:
         """BackwardsCompatibilityTest.testProtocolVersion0: a magic-0 segment of 10900 bytes, 100 times C{x} in each of 100 entries, gives 100 messages."""
@@ -291,6 +299,16 @@ class MarkTests(SynchronousTestCase):
             site.open()
             self.assertEqual(site.log().logEndOffset, 11)
 
+    def test_newDirectory(self) -> None:
+        """A directory without partitions has nothing to recover, and nothing is said of its missing mark."""
+        site = Site()
+        site.open()
+        self.assertEqual(site.reports, [])
+        site.create()
+        site.kill()
+        site.open()
+        self.assertIn(RecoveryNeeded(ROOT), site.reports)
+
     def test_notWithoutOpening(self) -> None:
         """It is never written by who has not opened the directory, or has closed it."""
         site = Site()
@@ -401,6 +419,27 @@ class CreateTests(SynchronousTestCase):
             [site.directory.partitionCount(topic) for topic in ("testPartition", "other")], [2, 3]
         )
 
+    def test_formats(self) -> None:
+        """A format that the directory does not know is not used; files of two formats are not loaded."""
+        site = Site()
+        site.write("t-0/00000000000000000000.kafka", entry(b"x"))
+        site.write("t-0/00000000000000000000.log", entry(b"x"))
+        site.write("u-0/00000000000000000011.log", entry(b"x"))
+        site.formats.append(LogFormat())
+        site.open()
+        self.assertIn(
+            "segments of two formats: .kafka and .log",
+            str(site.directory.failures[TopicPartition("t", 0)]),
+        )
+        log = site.log("u")
+        self.assertEqual(
+            (log.format.suffix, log.logStartOffset, log.logEndOffset), (".log", 11, 22)
+        )
+        job = site.directory.beginCreate("u", 1, site.formats[1])
+        site.directory.finishCreate(job, run(job))
+        self.assertEqual(site.log("u", 1).segments[0].path, site.path("u-1/" + "0" * 20 + ".log"))
+        self.assertEqual(site.create("u", 2).format.suffix, ".kafka")
+
     def test_validateTopic(self) -> None:
         """Names are checked with the configured length."""
         site = Site(topicLengthMax=5)
@@ -418,11 +457,9 @@ class CreateTests(SynchronousTestCase):
     def test_oneAtATime(self) -> None:
         """Gotcha 14: a partition is made once; who comes while it is being made, or later, is told that it is."""
         job = self.site.directory.beginCreate("kafka", 0)
-        self.assertTrue(self.site.directory.isCreating("kafka", 0))
         self.assertRaises(ValueError, self.site.directory.beginCreate, "kafka", 0)
         self.site.create("kafka", 1)
         self.site.directory.finishCreate(job, run(job))
-        self.assertFalse(self.site.directory.isCreating("kafka", 0))
         self.assertRaises(ValueError, self.site.directory.beginCreate, "kafka", 0)
 
     def test_tooLongForTheFileSystem(self) -> None:
@@ -430,7 +467,7 @@ class CreateTests(SynchronousTestCase):
         name = "w" * 254
         self.site.directory.validateTopic(name)
         self.assertRaises(InvalidTopicError, self.site.directory.beginCreate, name, 0)
-        self.assertFalse(self.site.directory.isCreating(name, 0))
+        self.assertRaises(InvalidTopicError, self.site.directory.beginCreate, name, 0)
         self.assertEqual(self.site.files.list(ROOT), [LOCK_NAME])
 
     def test_failedCreation(self) -> None:
@@ -456,8 +493,8 @@ class CreateTests(SynchronousTestCase):
         self.site.write("t-0/00000000000000000100.kafka", entry(b"x") + b"junk")
         job = self.site.directory.beginCreate("t", 0)
         log = self.site.directory.finishCreate(job, run(job))
-        self.assertEqual((log.startOffset, log.logEndOffset), (100, 111))
-        self.assertEqual([type(report) for report in job.reports], [SegmentTruncated])
+        self.assertEqual((log.logStartOffset, log.logEndOffset), (100, 111))
+        self.assertEqual([type(report) for report in job.events], [SegmentTruncated])
 
     def test_emptyLogs(self) -> None:
         """LogOffsetTest.testEmptyLogs, the log's part: a new partition answers 0 to earliest and latest, and an empty read at 0."""
@@ -465,8 +502,8 @@ class CreateTests(SynchronousTestCase):
         self.assertEqual(
             (log.offsetsBefore(-1, 10, START_MS), log.offsetsBefore(-2, 10, START_MS)), ([0], [0])
         )
-        self.assertEqual(log.read(0, 100).size, 0)
-        self.assertRaises(OffsetOutOfRangeError, log.read, 1, 100)
+        self.assertEqual(read(log, 0, 100).size, 0)
+        self.assertRaises(OffsetOutOfRangeError, read, log, 1, 100)
 
 
 class AgeTests(SynchronousTestCase):
@@ -477,7 +514,7 @@ class AgeTests(SynchronousTestCase):
             LoadedSegment(0, f"/{i}", size, modifiedMs)
             for i, (size, modifiedMs) in enumerate(sizesAndTimes)
         ]
-        return LoadedPartition(tuple(segments), directoryMs)
+        return LoadedPartition(Kafka07Format(), tuple(segments), (), 0, directoryMs)
 
     def test_estimate(self) -> None:
         """It is the time of the segment before, or of the directory; never later than the segment's own; none for an empty one."""

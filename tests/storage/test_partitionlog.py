@@ -16,20 +16,23 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageError
-from pylogbroker.interfaces import EMPTY_SLICE, Slice
-from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.interfaces import EMPTY_SLICE, AppendResult, Slice, ValidatedBatches
 from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.partitionlog import (
     HOUR_MS,
+    LogMarks,
+    Mark,
     PartitionLog,
-    PartitionSettings,
-    visibleWhenFlushed,
+    flushedWatermark,
+    writtenWatermark,
 )
 from pylogbroker.storage.retention import byAge, keepAll
+from pylogbroker.types import LogPosition
 from tests.storage.driving import (
     START_MS,
     Site,
+    append,
     bytesOf,
     clean,
     close,
@@ -37,6 +40,7 @@ from tests.storage.driving import (
     flush,
     put,
     putFlushed,
+    read,
     readAll,
     retire,
     roll,
@@ -68,7 +72,7 @@ class LogCase(SynchronousTestCase):
         )
 
     def marks(self, log: PartitionLog) -> tuple[int, int, int, int]:
-        return log.startOffset, log.highWatermark, log.flushedOffset, log.logEndOffset
+        return log.logStartOffset, log.highWatermark, log.flushedOffset, log.logEndOffset
 
 
 class AppendTests(LogCase):
@@ -77,19 +81,19 @@ class AppendTests(LogCase):
     def test_endCountsPending(self) -> None:
         """Appended bytes count in the end offset at once, before anything is written; they are not visible."""
         log = self.start()
-        log.append([TWELVE, TWELVE], 24, 2)
+        append(log, TWELVE, TWELVE)
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
         self.assertEqual(
-            (log.pendingSize, log.unflushedSize, log.unflushedCount, log.appendedCount),
-            (24, 24, 2, 2),
+            (log.pendingSize, log.unflushedSize, log.appendedCount),
+            (24, 24, 2),
         )
         self.assertEqual(log.segments[0].writtenSize, 0)
 
     def test_write(self) -> None:
         """C{write} hands them to the file in order; they are still not visible."""
         log = self.start()
-        log.append([entry(b"a"), entry(b"b")], 22, 2)
-        log.append([entry(b"c")], 11, 1)
+        append(log, entry(b"a"), entry(b"b"))
+        append(log, entry(b"c"))
         log.write()
         self.assertEqual(
             self.site.content("t-0/00000000000000000000.kafka"),
@@ -105,7 +109,7 @@ class AppendTests(LogCase):
     def test_emptySet(self) -> None:
         """An empty run changes nothing."""
         log = self.start()
-        log.append((), 0, 0)
+        append(log)
         log.write()
         self.assertEqual(self.marks(log), (0, 0, 0, 0))
         self.assertFalse(log.flushDue(START_MS + HOUR_MS))
@@ -114,7 +118,7 @@ class AppendTests(LogCase):
         """More buffers than one gather-write takes go in several."""
         log = self.start()
         sets = [entry(b"%d" % i) for i in range(2500)]
-        log.append(sets, sum(map(len, sets)), 2500)
+        append(log, *sets)
         log.write()
         flush(log)
         self.assertEqual(readAll(log), b"".join(sets))
@@ -123,7 +127,7 @@ class AppendTests(LogCase):
         """LogTest.testAppendAndRead: ten messages round trip."""
         log = self.start()
         putFlushed(log, *[entry(b"%d" % i) for i in range(10)])
-        payloads = [payload for payload, _ in MessageSet(bytesOf(log.read(0, 1 << 20))).payloads()]
+        payloads = [payload for payload, _ in MessageSet(bytesOf(read(log, 0, 1 << 20))).payloads()]
         self.assertEqual(payloads, [b"%d" % i for i in range(10)])
 
     def test_fileSize(self) -> None:
@@ -154,14 +158,12 @@ class FlushTests(LogCase):
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
         log.finishFlush(job, run(job), START_MS + 5)
         self.assertEqual(self.marks(log), (0, 12, 12, 24))
-        self.assertEqual(
-            (log.lastFlushMs, log.unflushedSize, log.unflushedCount), (START_MS + 5, 12, 1)
-        )
+        self.assertEqual((log.lastFlushMs, log.unflushedSize), (START_MS + 5, 12))
 
     def test_flushWritesFirst(self) -> None:
         """What is pending is written, and flushed with the rest."""
         log = self.start()
-        log.append([TWELVE], 12, 1)
+        append(log, TWELVE)
         flush(log)
         self.assertEqual(self.marks(log), (0, 12, 12, 12))
 
@@ -179,11 +181,11 @@ class FlushTests(LogCase):
         job = log.beginFlush()
         assert job is not None
         put(log, TWELVE)
-        self.assertTrue(log.flushing and log.busy)
+        self.assertTrue(log.busy)
         self.assertIsNone(log.beginFlush())
         self.assertFalse(log.flushDue(START_MS + HOUR_MS))
         log.finishFlush(job, run(job), START_MS)
-        self.assertFalse(log.flushing or log.busy)
+        self.assertFalse(log.busy)
         self.assertTrue(flush(log))
 
     def test_dueByCount(self) -> None:
@@ -205,20 +207,20 @@ class FlushTests(LogCase):
         put(log, TWELVE, TWELVE)
         job = log.beginFlush()
         assert job is not None
-        self.assertEqual(log.unflushedCount, 2)
+        self.assertEqual(log.unflushedSize, 24)
         put(log, TWELVE)
-        self.assertEqual((log.flushDueOffset, log.unflushedCount), (24, 3))
+        self.assertEqual((log.flushDueOffset, log.unflushedSize), (24, 36))
         put(log, TWELVE)
         self.assertEqual(log.flushDueOffset, 48)
         log.finishFlush(job, run(job), START_MS)
-        self.assertEqual((log.highWatermark, log.unflushedCount), (24, 2))
+        self.assertEqual((log.highWatermark, log.unflushedSize), (24, 24))
         self.assertTrue(log.flushDue(START_MS))
 
     def test_countIsOfMessages(self) -> None:
         """The messages inside wrappers count one by one."""
         log = self.start(flushCountMax=3)
         wrapper = encodeSet([b"1", b"2", b"3"], 1)
-        log.append([wrapper], len(wrapper), 3)
+        append(log, wrapper)
         self.assertTrue(log.flushDue(START_MS))
 
     def test_dueByTime(self) -> None:
@@ -250,7 +252,7 @@ class FlushTests(LogCase):
         """Gotcha 15: bytes that hold no messages are flushed, too."""
         log = self.start(flushIntervalMs=100)
         empty = encodeSet([b""], 1)
-        log.append([empty], len(empty), 0)
+        append(log, empty)
         self.assertTrue(log.flushDue(START_MS + 100))
         flush(log)
         self.assertEqual(log.highWatermark, len(empty))
@@ -260,8 +262,8 @@ class FlushTests(LogCase):
         log = self.start()
         putFlushed(log, TWELVE)
         put(log, TWELVE)
-        log.append([TWELVE], 12, 1)
-        log.reached("visible", 24, self.told.append)
+        append(log, TWELVE)
+        log.whenReached(Mark.HIGH_WATERMARK, 24, self.told.append)
         self.site.double.fail("fsync", ".kafka", errno.EIO)
         flush(log)
         assert log.failure is not None
@@ -288,8 +290,8 @@ class FlushTests(LogCase):
         log.finishStat(inspection, run(inspection))
         self.assertEqual(self.site.directory.cache.openCount, 0)
         for call in (
-            lambda: log.append([TWELVE], 12, 1),
-            lambda: log.read(0, 100),
+            lambda: append(log, TWELVE),
+            lambda: read(log, 0, 100),
             lambda: log.offsetsBefore(-1, 1, START_MS),
         ):
             self.assertIn(
@@ -302,38 +304,76 @@ class FlushTests(LogCase):
         self.assertIsNone(log.beginStat())
         self.assertEqual(log.expired(START_MS * 2), ())
         self.assertIsNone(log.beginDelete(log.segments, START_MS))
-        log.reached("visible", 0, self.told.append)()
+        log.whenReached(Mark.HIGH_WATERMARK, 0, self.told.append)()
         self.assertEqual(len(self.told), 1)
         log.write()
         self.assertIsNone(log.beginClose())
         self.assertTrue(log.closed)
 
-    def test_visibilityIsAPolicy(self) -> None:
-        """What makes data visible is given to the log, and never exceeds what is there."""
+    def test_watermarkIsAPolicy(self) -> None:
+        """A policy moves the high watermark, at once and when it is asked again, never beyond what is written."""
         log = self.start()
-        self.assertEqual(visibleWhenFlushed(log), 0)
-        allowed = 0
-        other = PartitionLog(
-            log.topicPartition,
-            log.path,
-            Kafka07Format(),
-            self.site.directory.cache,
-            log.segments,
-            PartitionSettings(),
-            self.site.clock,
-            None,
-            lambda log: allowed,
+        self.assertEqual(flushedWatermark(log), LogPosition(0, 0, 0))
+        allowed = LogPosition(0, 0, 0)
+        log.setWatermarkPolicy(lambda log: allowed)
+        putFlushed(log, TWELVE, TWELVE)
+        self.assertEqual(self.marks(log), (0, 0, 24, 24))
+        allowed = LogPosition(12, 0, 12)
+        putFlushed(log, TWELVE)
+        self.assertEqual((log.highWatermark, read(log, 0, 100).size), (12, 12))
+        roll(log)
+        self.assertEqual(read(log, 0, 100).size, 12)
+        allowed = LogPosition(1000, 36, 964)
+        append(log, TWELVE)
+        log.updateHighWatermark()
+        self.assertEqual((log.highWatermark, read(log, 0, 100).size), (36, 36))
+        putFlushed(log, TWELVE)
+        self.assertEqual((log.highWatermark, read(log, 0, 100).size), (60, 36))
+        self.assertEqual(log.lastStableOffset, 60)
+
+    def test_watermarkTriggered(self) -> None:
+        """C{updateHighWatermark} applies what the policy allows by now, and fires those who wait; it never moves it back."""
+        log = self.start()
+        allowed = LogPosition(0, 0, 0)
+        log.setWatermarkPolicy(lambda log: allowed)
+        putFlushed(log, TWELVE, TWELVE)
+        log.whenReached(Mark.HIGH_WATERMARK, 12, self.told.append)
+        allowed = LogPosition(12, 0, 12)
+        self.assertEqual((log.highWatermark, self.told), (0, []))
+        log.updateHighWatermark()
+        self.assertEqual((log.highWatermark, self.told), (12, [None]))
+        allowed = LogPosition(0, 0, 0)
+        log.updateHighWatermark()
+        self.assertEqual(log.highWatermark, 12)
+        log.setWatermarkPolicy(flushedWatermark)
+        self.assertEqual(log.highWatermark, 24)
+
+    def test_writtenWatermark(self) -> None:
+        """Under the policy of a single replica, what the page cache has is visible before the flush."""
+        log = self.start()
+        log.setWatermarkPolicy(writtenWatermark)
+        append(log, TWELVE)
+        self.assertEqual(self.marks(log), (0, 0, 0, 12))
+        log.write()
+        self.assertEqual(self.marks(log), (0, 12, 0, 12))
+        self.assertEqual(bytesOf(read(log, 0, 100)), TWELVE)
+
+    def test_marksArePositions(self) -> None:
+        """Each mark is an offset, a segment and a byte in it; an append returns the offsets it assigned."""
+        log = self.start()
+        putFlushed(log, TWELVE)
+        roll(log)
+        self.assertEqual(append(log, TWELVE, TWELVE, nowMs=7), AppendResult(12, 35, 7))
+        self.assertEqual(append(log, nowMs=8), AppendResult(36, 35, 8))
+        self.assertEqual(
+            log.marks,
+            LogMarks(
+                LogPosition(0, 0, 0),
+                LogPosition(12, 0, 12),
+                LogPosition(12, 0, 12),
+                LogPosition(36, 12, 24),
+            ),
         )
-        putFlushed(other, TWELVE, TWELVE)
-        self.assertEqual(self.marks(other), (0, 0, 24, 24))
-        allowed = 12
-        putFlushed(other, TWELVE)
-        self.assertEqual((other.highWatermark, other.read(0, 100).size), (12, 12))
-        roll(other)
-        self.assertEqual(other.read(0, 100).size, 12)
-        allowed = 1000
-        putFlushed(other, TWELVE)
-        self.assertEqual((other.highWatermark, other.read(0, 100).size), (48, 36))
 
 
 class ReadTests(LogCase):
@@ -348,42 +388,42 @@ class ReadTests(LogCase):
     def test_range(self) -> None:
         """A read gives the range, cut to what is asked for, wherever it begins."""
         log = self.start()
-        found = log.read(12, 24)
+        found = read(log, 12, 24)
         self.assertEqual((found.position, found.size), (12, 24))
         self.assertEqual(bytesOf(found), TWELVE * 2)
-        self.assertEqual(bytesOf(log.read(5, 3)), TWELVE[5:8])
-        self.assertEqual(bytesOf(log.read(239, 100)), TWELVE[-1:])
+        self.assertEqual(bytesOf(read(log, 5, 3)), TWELVE[5:8])
+        self.assertEqual(bytesOf(read(log, 239, 100)), TWELVE[-1:])
 
     def test_neverOverTheEndOfASegment(self) -> None:
         """A read ends with the segment."""
         log = self.start()
         self.assertEqual(
-            [log.read(offset, 1 << 31).size for offset in (0, 107, 108, 215, 216)],
+            [read(log, offset, 1 << 31).size for offset in (0, 107, 108, 215, 216)],
             [108, 1, 108, 1, 24],
         )
-        self.assertEqual(log.read(108, 50).position, 0)
+        self.assertEqual(read(log, 108, 50).position, 0)
 
     def test_readFromTheFirstEntrysEnd(self) -> None:
         """FileMessageSetTest.testRead: a read from the first entry's end gives the tail."""
         log = self.start()
-        self.assertEqual(bytesOf(log.read(12, 1 << 20)), TWELVE * 8)
+        self.assertEqual(bytesOf(read(log, 12, 1 << 20)), TWELVE * 8)
 
     def test_atTheEnd(self) -> None:
         """At the visible end a read is empty; so is one of no bytes, or fewer."""
         log = self.start()
-        self.assertEqual(log.read(240, 100), EMPTY_SLICE)
-        self.assertEqual(log.read(12, 0), EMPTY_SLICE)
-        self.assertEqual(log.read(12, -1), EMPTY_SLICE)
+        self.assertEqual(read(log, 240, 100), EMPTY_SLICE)
+        self.assertEqual(read(log, 12, 0), EMPTY_SLICE)
+        self.assertEqual(read(log, 12, -1), EMPTY_SLICE)
 
     def test_outOfRange(self) -> None:
         """Below the start, and beyond the visible end though the bytes are there, is out of range."""
         log = self.start()
         put(log, TWELVE)
         for offset in (-1, 241, 252, 1 << 62):
-            self.assertRaises(OffsetOutOfRangeError, log.read, offset, 100)
+            self.assertRaises(OffsetOutOfRangeError, read, log, offset, 100)
         retire(log, log.segments[:1])
-        self.assertRaises(OffsetOutOfRangeError, log.read, 107, 100)
-        self.assertEqual(log.read(108, 100).size, 100)
+        self.assertRaises(OffsetOutOfRangeError, read, log, 107, 100)
+        self.assertEqual(read(log, 108, 100).size, 100)
 
     def test_readOutOfRange(self) -> None:
         """LogTest.testReadOutOfRange: with only the segment 1024, a read there is empty, 0 and 1025 are out of range."""
@@ -391,9 +431,9 @@ class ReadTests(LogCase):
         site.write("t-0/00000000000000001024.kafka", b"")
         site.open()
         log = site.log()
-        self.assertEqual(log.read(1024, 1000), EMPTY_SLICE)
-        self.assertRaises(OffsetOutOfRangeError, log.read, 0, 1000)
-        self.assertRaises(OffsetOutOfRangeError, log.read, 1025, 1000)
+        self.assertEqual(read(log, 1024, 1000), EMPTY_SLICE)
+        self.assertRaises(OffsetOutOfRangeError, read, log, 0, 1000)
+        self.assertRaises(OffsetOutOfRangeError, read, log, 1025, 1000)
 
     def test_logRolls(self) -> None:
         """LogTest.testLogRolls: a hundred messages over many segments are all read by successive reads."""
@@ -407,7 +447,7 @@ class ReadTests(LogCase):
     def test_readingOldSegments(self) -> None:
         """A slice of a segment can be read after the segment was deleted, if its descriptor was held before; not if not."""
         log = self.start()
-        held, other = log.read(0, 100), log.read(108, 100)
+        held, other = read(log, 0, 100), read(log, 108, 100)
         assert held.file is not None and other.file is not None
         held.file.openPinned()
         self.assertEqual(retire(log, log.segments[:2]), 1)
@@ -418,9 +458,10 @@ class ReadTests(LogCase):
 
     def test_readReaches(self) -> None:
         """A read is said to reach a mark when it would answer otherwise once the mark is visible."""
-        log = self.start()
+        log = self.start(flushCountMax=2)
+        self.assertFalse(log.readsPastWatermark(240, 100))
         put(log, TWELVE, TWELVE)
-        self.assertEqual((log.highWatermark, log.logEndOffset), (240, 264))
+        self.assertEqual((log.highWatermark, log.flushDueOffset), (240, 264))
         for offset, sizeMax, reaches in (
             (240, 1, True),  # empty now
             (240, 0, False),
@@ -435,31 +476,26 @@ class ReadTests(LogCase):
             (0, 1 << 30, False),  # ends with its segment
             (108, 1 << 30, False),
         ):
-            self.assertEqual(
-                log.readsPastWatermark(offset, sizeMax, 264), reaches, (offset, sizeMax)
-            )
-        self.assertFalse(log.readsPastWatermark(240, 100, 240))
+            self.assertEqual(log.readsPastWatermark(offset, sizeMax), reaches, (offset, sizeMax))
 
     def test_readReachesIsTrue(self) -> None:
         """For every offset and size: it says so exactly when a read before and after the flush differ."""
 
         def answer(offset: int, sizeMax: int) -> object:
             try:
-                found = log.read(offset, sizeMax)
+                found = read(log, offset, sizeMax)
             except OffsetOutOfRangeError:
                 return "out of range"
             return found.position, found.size
 
-        log = self.start()
+        log = self.start(flushCountMax=2)
         put(log, TWELVE, TWELVE)
         cases = [
             (offset, sizeMax)
             for offset in range(-1, 267)
             for sizeMax in (0, 1, 11, 12, 13, 24, 25, 36, 200)
         ]
-        said = [
-            log.readsPastWatermark(offset, sizeMax, log.logEndOffset) for offset, sizeMax in cases
-        ]
+        said = [log.readsPastWatermark(offset, sizeMax) for offset, sizeMax in cases]
         before = [answer(*case) for case in cases]
         flush(log)
         after = [answer(*case) for case in cases]
@@ -481,7 +517,7 @@ class OffsetsBeforeTests(LogCase):
         """LogOffsetTest.testGetOffsetsBeforeLatestTime: 20 entries of 12 bytes, segments of 100: 240, 216, 108, 0; a read at 240 is empty."""
         log = self.start()
         self.assertEqual(log.offsetsBefore(-1, 10, START_MS + 5000), [240, 216, 108, 0])
-        self.assertEqual(log.read(240, 100), EMPTY_SLICE)
+        self.assertEqual(read(log, 240, 100), EMPTY_SLICE)
 
     def test_getOffsetsBeforeNow(self) -> None:
         """LogOffsetTest.testGetOffsetsBeforeNow: a time after the writes and before the question gives the segments; from the question on, the end, too."""
@@ -572,29 +608,29 @@ class RollTests(LogCase):
     def test_strictlyLarger(self) -> None:
         """A segment of exactly the limit is not rolled, one byte more is; unwritten bytes count."""
         log = self.start(segmentSizeMax=24)
-        log.append([TWELVE, TWELVE], 24, 2)
+        append(log, TWELVE, TWELVE)
         self.assertFalse(log.rollDue(START_MS))
-        log.append([entry(b"")], 10, 1)
+        append(log, entry(b""))
         self.assertTrue(log.rollDue(START_MS))
-        self.assertEqual(log.room, -10)
+        self.assertEqual(log.bytesUntilRoll, -10)
 
     def test_fits(self) -> None:
         """A run fits if no roll can become due in the middle of it."""
         log = self.start(segmentSizeMax=24)
-        self.assertEqual([log.fits(size) for size in (0, 24, 25)], [True, True, False])
-        log.append([TWELVE], 12, 1)
-        self.assertEqual([log.fits(size) for size in (0, 12, 13)], [True, True, False])
+        self.assertEqual([size <= log.bytesUntilRoll for size in (0, 24, 25)], [True, True, False])
+        append(log, TWELVE)
+        self.assertEqual([size <= log.bytesUntilRoll for size in (0, 12, 13)], [True, True, False])
 
     @given(st.lists(st.integers(0, 30), max_size=12), st.integers(1, 100), st.integers(0, 60))
     def test_fitsIsRight(self, sizes: list[int], limit: int, before: int) -> None:
         """Whenever a run fits, asking before each of its sets would have rolled nowhere."""
         log = self.start(segmentSizeMax=limit)
-        log.append([bytes(before)], before, 1)
-        if log.rollDue(START_MS) or not log.fits(sum(sizes)):
+        log.append(ValidatedBatches([bytes(before)], before, 1, before), START_MS)
+        if log.rollDue(START_MS) or sum(sizes) > log.bytesUntilRoll:
             return
         for size in sizes:
             self.assertFalse(log.rollDue(START_MS))
-            log.append([bytes(size)], size, 1)
+            log.append(ValidatedBatches([bytes(size)], size, 1, size), START_MS)
 
     def test_timeBasedLogRoll(self) -> None:
         """
@@ -605,7 +641,7 @@ class RollTests(LogCase):
         clock = self.site.clock
         clock.nowMs += 2 * HOUR_MS
         self.assertFalse(log.rollDue(clock.nowMs), "empty")
-        log.append((), 0, 0)
+        append(log)
         self.assertFalse(log.rollDue(clock.nowMs + 2 * HOUR_MS), "still empty")
         put(log, TWELVE, nowMs=clock.nowMs)
         self.assertFalse(log.rollDue(clock.nowMs + HOUR_MS))
@@ -625,18 +661,18 @@ class RollTests(LogCase):
         log = self.start()
         putFlushed(log, TWELVE)
         put(log, TWELVE)
-        log.append([TWELVE], 12, 1)
-        log.reached("visible", 36, self.told.append)
+        append(log, TWELVE)
+        log.whenReached(Mark.HIGH_WATERMARK, 36, self.told.append)
         self.assertTrue(roll(log, START_MS + 3))
         self.assertEqual(self.marks(log), (0, 36, 36, 36))
         self.assertEqual(
-            (log.lastFlushMs, log.unflushedCount, log.room), (START_MS + 3, 0, 1 << 30)
+            (log.lastFlushMs, log.unflushedSize, log.bytesUntilRoll), (START_MS + 3, 0, 1 << 30)
         )
         self.assertEqual(self.told, [None])
         self.assertEqual(self.names(), ["0", "36"])
         putFlushed(log, entry(b"new"))
-        self.assertEqual(bytesOf(log.read(36, 100)), entry(b"new"))
-        self.assertEqual(log.read(0, 100).size, 36)
+        self.assertEqual(bytesOf(read(log, 36, 100)), entry(b"new"))
+        self.assertEqual(read(log, 0, 100).size, 36)
 
     def test_rollOfAFlushedSegment(self) -> None:
         """A roll with nothing to flush does not count as a flush."""
@@ -664,15 +700,15 @@ class RollTests(LogCase):
         self.assertTrue(log.rolling and log.busy)
         self.assertIn(
             "a roll is under way",
-            str(self.assertRaises(PartitionOfflineError, log.append, [TWELVE], 12, 1)),
+            str(self.assertRaises(PartitionOfflineError, append, log, TWELVE)),
         )
         self.assertIsNone(log.beginRoll())
         self.assertIsNone(log.beginFlush())
         self.assertFalse(log.flushDue(START_MS + HOUR_MS))
-        self.assertEqual(log.read(0, 100).size, 12)
+        self.assertEqual(read(log, 0, 100).size, 12)
         log.finishRoll(job, run(job), START_MS)
         self.assertFalse(log.rolling or log.busy)
-        log.append([TWELVE], 12, 1)
+        append(log, TWELVE)
 
     def test_rollDuringAFlush(self) -> None:
         """A roll may begin while a flush is under way; whichever ends first, the marks are right and no descriptor is left over."""
@@ -721,7 +757,7 @@ class RollTests(LogCase):
         job = log.beginRoll()
         assert job is not None
         log.finishRoll(job, run(job), START_MS)
-        self.assertEqual([report.isWarning for report in job.reports], [True])
+        self.assertEqual([report.isWarning for report in job.events], [True])
         self.assertEqual(self.site.content("t-0/00000000000000000012.kafka"), b"")
         self.assertEqual(self.marks(log), (0, 12, 12, 12))
 
@@ -775,7 +811,7 @@ class BadDiskTests(LogCase):
         log = self.start()
         sets = [entry(b"%d" % i) for i in range(10)]
         self.site.double.sizeMax = self.site.double.usedSize + 50
-        log.append(sets, 110, 10)
+        append(log, *sets)
         log.write()
         assert log.blocked is not None
         self.assertEqual(log.blocked.errno, errno.ENOSPC)
@@ -793,7 +829,7 @@ class BadDiskTests(LogCase):
         self.assertEqual((log.pendingSize, log.blocked), (0, None))
         flush(log)
         self.assertEqual(readAll(log), b"".join(sets))
-        self.assertEqual(log.unflushedCount, 0)
+        self.assertEqual(log.unflushedSize, 0)
 
     def test_everySizeOfTheRest(self) -> None:
         """Wherever the disk becomes full, the file ends with a whole set, and all sets get there in order in the end."""
@@ -802,7 +838,7 @@ class BadDiskTests(LogCase):
         for room in range(len(whole) + 1):
             log = self.start()
             self.site.double.sizeMax = self.site.double.usedSize + room
-            log.append(sets, len(whole), 6)
+            append(log, *sets)
             log.write()
             on = self.site.content("t-0/00000000000000000000.kafka")
             self.assertTrue(
@@ -817,9 +853,9 @@ class BadDiskTests(LogCase):
         """What is appended while the disk is full waits behind what waits already."""
         log = self.start()
         self.site.double.sizeMax = 0
-        log.append([entry(b"1")], 11, 1)
+        append(log, entry(b"1"))
         log.write()
-        log.append([entry(b"2")], 11, 1)
+        append(log, entry(b"2"))
         log.write()
         self.site.double.sizeMax = None
         flush(log)
@@ -830,7 +866,7 @@ class BadDiskTests(LogCase):
         log = self.start()
         putFlushed(log, TWELVE)
         self.site.double.sizeMax = 0
-        log.append([TWELVE], 12, 1)
+        append(log, TWELVE)
         self.assertFalse(roll(log))
         self.assertFalse(log.rolling)
         self.site.double.sizeMax = None
@@ -842,7 +878,7 @@ class BadDiskTests(LogCase):
         log = self.start()
         sets = [entry(b"%04d" % i) for i in range(3000)]
         self.site.double.sizeMax = self.site.double.usedSize + 14 * 2000 + 5
-        log.append(sets, 14 * 3000, 3000)
+        append(log, *sets)
         log.write()
         self.assertEqual(log.pendingSize, 14 * 1000)
         self.site.double.sizeMax = None
@@ -930,8 +966,8 @@ class RetentionTests(LogCase):
             [(segment.baseOffset, segment.size) for segment in log.segments], [(12000, 0)]
         )
         self.assertEqual(self.names(), ["12000"])
-        self.assertEqual(log.read(12000, 1000), EMPTY_SLICE)
-        self.assertRaises(OffsetOutOfRangeError, log.read, 0, 1000)
+        self.assertEqual(read(log, 12000, 1000), EMPTY_SLICE)
+        self.assertRaises(OffsetOutOfRangeError, read, log, 0, 1000)
         putFlushed(log, TWELVE)
         self.assertEqual(readAll(log), TWELVE)
 
@@ -944,7 +980,7 @@ class RetentionTests(LogCase):
         putFlushed(log, TWELVE)
         self.site.clock.nowMs = later = START_MS + 2 * HOUR_MS
         self.site.files.setModified(log.segments[0].path, START_MS)
-        log.append([TWELVE], 12, 1)
+        append(log, TWELVE)
         self.assertEqual(log.expired(later), ())
         inspection = log.beginStat()
         assert inspection is not None
@@ -964,7 +1000,7 @@ class RetentionTests(LogCase):
         self.assertEqual(clean(log, START_MS), 94)
         self.assertEqual(len(log.segments), 6)
         self.assertEqual(len(self.names()), 6)
-        self.assertEqual((log.startOffset, log.size), (94 * 140, 840))
+        self.assertEqual((log.logStartOffset, log.size), (94 * 140, 840))
         self.assertEqual(readAll(log), entry(b"test") * 60)
 
     def test_edgeLogRolls(self) -> None:
@@ -1016,9 +1052,9 @@ class RetentionTests(LogCase):
         job = log.beginDelete(log.segments[:2], START_MS)
         assert job is not None
         self.assertEqual(
-            (log.startOffset, len(log.segments), self.names()), (24, 1, ["0", "12", "24"])
+            (log.logStartOffset, len(log.segments), self.names()), (24, 1, ["0", "12", "24"])
         )
-        self.assertRaises(OffsetOutOfRangeError, log.read, 0, 10)
+        self.assertRaises(OffsetOutOfRangeError, read, log, 0, 10)
         self.assertTrue(log.busy)
         self.assertIsNone(log.beginDelete(log.segments, START_MS), "one at a time")
         log.finishDelete(job, run(job))
@@ -1038,7 +1074,7 @@ class RetentionTests(LogCase):
         """A file that a reader holds keeps its new name until he lets go; a later retirement unlinks it, with nothing else to do."""
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[TWELVE] * 2)
-        held = log.read(0, 10).file
+        held = read(log, 0, 10).file
         assert held is not None
         held.openPinned()
         self.assertEqual(retire(log, log.segments[:1]), 0)
@@ -1058,7 +1094,7 @@ class RetentionTests(LogCase):
         self.site.double.fail("rename", "12.kafka", errno.EACCES)
         self.assertEqual(retire(log, log.segments[:3]), 0)
         self.assertIsNone(log.failure)
-        self.assertEqual(log.startOffset, 36)
+        self.assertEqual(log.logStartOffset, 36)
         self.assertEqual(self.names(), [".kafka.deleted", "12", "24", "36", "48"])
         self.assertEqual(retire(log, ()), 3)
         self.assertEqual(self.names(), ["36", "48"])
@@ -1071,7 +1107,7 @@ class RetentionTests(LogCase):
         retire(log, log.segments[:3])
         self.site.kill()
         self.site.open()
-        self.assertEqual((self.site.log().startOffset, self.site.log().logEndOffset), (12, 60))
+        self.assertEqual((self.site.log().logStartOffset, self.site.log().logEndOffset), (12, 60))
 
     def test_failedUnlinkIsTriedAgain(self) -> None:
         """If a renamed file cannot be unlinked, that is tried again; a file that somebody else has removed is as good as unlinked."""
@@ -1106,7 +1142,7 @@ class RetentionTests(LogCase):
         log = self.start(retention=byAge(0))
         segments = log.expired(START_MS + 5)
         self.assertFalse(log.needsRoll(segments))
-        log.append([TWELVE], 12, 1)
+        append(log, TWELVE)
         self.assertTrue(log.needsRoll(segments))
         self.assertIsNone(log.beginDelete(segments, START_MS + 5))
         flush(log)
@@ -1117,7 +1153,7 @@ class RetentionTests(LogCase):
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[TWELVE] * 3)
         flush(log)
-        log.append([], 0, 0)
+        append(log)
         roll(log)
         put(log, TWELVE)
         job = log.beginFlush()
@@ -1133,37 +1169,37 @@ class NoticeTests(LogCase):
     def test_marks(self) -> None:
         """Each mark tells when it has come to the offset: the end on append, flushed and visible after the flush."""
         log = self.start()
-        for mark in ("end", "flushed", "visible"):
-            log.reached(mark, 24, lambda failure, mark=mark: self.told.append((mark, failure)))  # type: ignore[misc]
-        log.append([TWELVE], 12, 1)
+        for mark in (Mark.LOG_END, Mark.FLUSHED, Mark.HIGH_WATERMARK):
+            log.whenReached(mark, 24, lambda failure, mark=mark: self.told.append((mark, failure)))  # type: ignore[misc]
+        append(log, TWELVE)
         self.assertEqual(self.told, [])
-        log.append([TWELVE], 12, 1)
-        self.assertEqual(self.told, [("end", None)])
+        append(log, TWELVE)
+        self.assertEqual(self.told, [(Mark.LOG_END, None)])
         flush(log)
-        self.assertEqual(self.told[1:], [("flushed", None), ("visible", None)])
+        self.assertEqual(self.told[1:], [(Mark.FLUSHED, None), (Mark.HIGH_WATERMARK, None)])
 
     def test_already(self) -> None:
         """Who asks for what is reached already is told at once; to cancel then does nothing."""
         log = self.start()
         putFlushed(log, TWELVE)
-        for mark in ("end", "flushed", "visible"):
-            log.reached(mark, 12, self.told.append)()
+        for mark in (Mark.LOG_END, Mark.FLUSHED, Mark.HIGH_WATERMARK):
+            log.whenReached(mark, 12, self.told.append)()
         self.assertEqual(self.told, [None] * 3)
 
     def test_cancelled(self) -> None:
         """Who has cancelled is not told."""
         log = self.start()
-        log.reached("visible", 12, self.told.append)()
+        log.whenReached(Mark.HIGH_WATERMARK, 12, self.told.append)()
         putFlushed(log, TWELVE)
         self.assertEqual(self.told, [])
 
     def test_closed(self) -> None:
         """Who still waits when the log is closed is told that it is."""
         log = self.start()
-        log.reached("visible", 12, self.told.append)
+        log.whenReached(Mark.HIGH_WATERMARK, 12, self.told.append)
         close(log)
         self.assertIn("closed", str(self.told[0]))
-        log.reached("visible", 0, self.told.append)
+        log.whenReached(Mark.HIGH_WATERMARK, 0, self.told.append)
         self.assertIsInstance(self.told[1], PartitionOfflineError)
 
 
@@ -1174,8 +1210,8 @@ class CloseTests(LogCase):
         """Closing writes and syncs what is left; afterwards nothing works and no descriptor is open."""
         log = self.start()
         put(log, TWELVE)
-        log.append([TWELVE], 12, 1)
-        log.reached("flushed", 24, self.told.append)
+        append(log, TWELVE)
+        log.whenReached(Mark.FLUSHED, 24, self.told.append)
         close(log)
         self.assertEqual((log.closed, log.failure, log.flushedOffset), (True, None, 24))
         self.assertEqual(self.told, [None])
@@ -1184,9 +1220,9 @@ class CloseTests(LogCase):
         self.assertEqual(self.site.directory.cache.openCount, 0)
         self.assertIn(
             "the log is closed",
-            str(self.assertRaises(PartitionOfflineError, log.append, [TWELVE], 12, 1)),
+            str(self.assertRaises(PartitionOfflineError, append, log, TWELVE)),
         )
-        self.assertRaises(PartitionOfflineError, log.read, 0, 1)
+        self.assertRaises(PartitionOfflineError, read, log, 0, 1)
         self.assertRaises(PartitionOfflineError, log.offsetsBefore, -1, 1, 0)
         self.assertEqual(log.expired(START_MS * 2), ())
         self.assertIsNone(log.beginStat())
@@ -1237,7 +1273,7 @@ class CloseTests(LogCase):
         """Who holds the file when the log is closed reads on, and closes it."""
         log = self.start()
         putFlushed(log, TWELVE)
-        found = log.read(0, 100)
+        found = read(log, 0, 100)
         assert found.file is not None
         found.file.openPinned()
         close(log)
@@ -1280,7 +1316,7 @@ class ThreadsTests(SynchronousTestCase):
             if job is not None:
                 jobs.append((workers.submit(run, job), lambda error: finish(job, error, *more)))
 
-        def read(part: Slice, isPinned: bool) -> bytes | None:
+        def readPart(part: Slice, isPinned: bool) -> bytes | None:
             assert part.file is not None
             if not isPinned:
                 try:
@@ -1299,7 +1335,7 @@ class ThreadsTests(SynchronousTestCase):
                 while log.rolling:
                     finishJobs(True)
             data = entry(b"%d" % i * random.randint(0, 9))
-            log.append([data], len(data), 1)
+            append(log, data)
             written += data
             if i % 3 == 0:
                 log.write()
@@ -1307,13 +1343,13 @@ class ThreadsTests(SynchronousTestCase):
                 start(log.beginFlush(), log.finishFlush, START_MS)
             if i % 100 == 0:
                 start(log.beginDelete(log.expired(START_MS)[:-1], START_MS), log.finishDelete)
-            if log.highWatermark > log.startOffset:
-                offset = random.randrange(log.startOffset, log.highWatermark)
-                part = log.read(offset, 300)
+            if log.highWatermark > log.logStartOffset:
+                offset = random.randrange(log.logStartOffset, log.highWatermark)
+                part = read(log, offset, 300)
                 assert part.file is not None
                 reads.append(
                     (
-                        workers.submit(read, part, part.file.pin()),
+                        workers.submit(readPart, part, part.file.pin()),
                         bytes(written[offset : offset + part.size]),
                     )
                 )
@@ -1325,9 +1361,9 @@ class ThreadsTests(SynchronousTestCase):
             missed += found is None
             self.assertIn(found, (None, expected))
         self.assertTrue(len(reads) > 1000 and missed < len(reads) / 2, (len(reads), missed))
-        self.assertTrue(log.startOffset > 20_000)
+        self.assertTrue(log.logStartOffset > 20_000)
         flush(log)
-        self.assertEqual(readAll(log), bytes(written[log.startOffset :]))
+        self.assertEqual(readAll(log), bytes(written[log.logStartOffset :]))
         self.assertTrue(site.directory.cache.openCount <= 3)
         self.assertTrue(site.close())
         self.assertEqual(site.directory.cache.openCount, 0)

@@ -77,7 +77,7 @@ class LoadTests(SynchronousTestCase):
         self.files.syncDirectory(PATH)
 
     def load(self, recover: bool = True) -> LoadedPartition:
-        return loadPartition(self.files, PATH, Kafka07Format(), recover, self.reports.append)
+        return loadPartition(self.files, PATH, [Kafka07Format()], recover, self.reports.append)
 
     def refused(self, recover: bool = True) -> str:
         """The directory does not load, and nothing in it is touched."""
@@ -202,7 +202,7 @@ class LoadTests(SynchronousTestCase):
             loadPartition,
             Racing(),
             PATH,
-            Kafka07Format(),
+            [Kafka07Format()],
             True,
             self.reports.append,
         )
@@ -269,7 +269,7 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
         files = PowerCutFileSystem()
         files.makeDirectories(PATH)
         files.open(LAST, create=True).writeAt(0, [data])
-        loaded = loadPartition(files, PATH, Kafka07Format(), True, lambda report: None)
+        loaded = loadPartition(files, PATH, [Kafka07Format()], True, lambda report: None)
         found = files.contents(LAST)
         self.assertEqual(loaded.segments[0].size, len(found))
         return found

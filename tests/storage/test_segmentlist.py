@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.records.kafka07format import ByteOffsetIndex
 from pylogbroker.storage.descriptors import DescriptorCache
 from pylogbroker.storage.segment import Segment
 from pylogbroker.storage.segmentlist import SegmentList
@@ -18,7 +19,9 @@ CACHE = DescriptorCache(PowerCutFileSystem(), 1)
 
 def segment(baseOffset: int) -> Segment:
     """One without a file."""
-    return Segment(baseOffset, CACHE.file(f"/{baseOffset}", writable=False), 0, 0)
+    return Segment(
+        baseOffset, CACHE.file(f"/{baseOffset}", writable=False), 0, 0, ByteOffsetIndex(0)
+    )
 
 
 class SegmentListTests(SynchronousTestCase):
@@ -29,17 +32,17 @@ class SegmentListTests(SynchronousTestCase):
         first, second = segment(0), segment(10)
         found = SegmentList([first])
         before = found.view
-        found.append(second)
+        found.replace(1, 1, [second])
         self.assertEqual(found.view.segments, (first, second))
         self.assertEqual(found.view.bases, (0, 10))
         self.assertEqual(before.segments, (first,))
 
-    def test_truncateFront(self) -> None:
+    def test_dropOldest(self) -> None:
         """SegmentListTest.testTrunc: the oldest are taken out and handed back; a snapshot taken before still has them."""
         segments = tuple(segment(base) for base in (0, 10, 20))
         found = SegmentList(segments)
         before = found.view
-        self.assertEqual(found.dropOldest(2), segments[:2])
+        self.assertEqual(found.replace(0, 2), segments[:2])
         self.assertEqual(found.view.segments, segments[2:])
         self.assertEqual(found.view.bases, (20,))
         self.assertEqual(before.segments, segments)
@@ -48,8 +51,29 @@ class SegmentListTests(SynchronousTestCase):
         """SegmentListTest.testTruncBeyondList: truncation beyond the length empties the list."""
         segments = (segment(0), segment(10))
         found = SegmentList(segments)
-        self.assertEqual(found.dropOldest(3), segments)
+        self.assertEqual(found.replace(0, 3), segments)
         self.assertEqual(found.view.segments, ())
+
+    def test_truncate(self) -> None:
+        """The newest are taken out in the same way."""
+        segments = tuple(segment(base) for base in (0, 10, 20))
+        found = SegmentList(segments)
+        self.assertEqual(found.replace(1, 3), segments[1:])
+        self.assertEqual(found.view.bases, (0,))
+
+    def test_replace(self) -> None:
+        """Compaction puts fewer segments in the place of some; gaps between them are allowed, a wrong order is not."""
+        segments = tuple(segment(base) for base in (0, 10, 20, 30))
+        found = SegmentList(segments)
+        merged = segment(12)
+        self.assertEqual(found.replace(1, 3, [merged]), segments[1:3])
+        self.assertEqual(found.view.segments, (segments[0], merged, segments[3]))
+        self.assertEqual(found.view.indexOf(11), 0)
+        before = found.view
+        for base in (0, 12, 40):
+            self.assertRaises(ValueError, found.replace, 1, 2, [segment(base), segment(base)])
+        self.assertRaises(ValueError, found.replace, 1, 2, [segment(31)])
+        self.assertIs(found.view, before)
 
     def test_findSegment(self) -> None:
         """LogTest.testFindSegment: nothing in an empty list, nothing below the first; else the last segment that begins at or below the offset."""

@@ -37,7 +37,7 @@ class VerificationTests(SynchronousTestCase):
         return path
 
     def verdicts(self, path: str) -> list[SegmentReport]:
-        return list(verify(RealFileSystem(), path, Kafka07Format()))
+        return list(verify(RealFileSystem(), path, [Kafka07Format()]))
 
     def fault(self, data: bytes) -> SegmentReport:
         """Of one file."""
@@ -49,9 +49,10 @@ class VerificationTests(SynchronousTestCase):
         data = PLAIN + WRAPPED + PLAIN + encodeSet([b"old"], magic=0)
         path = self.file("t-0", 40, data)
         self.assertEqual(
-            self.verdicts(path), [SegmentReport(path, 40, len(data), len(data), 6, 8, None)]
+            self.verdicts(path),
+            [SegmentReport(path, 40, len(data), len(data), 6, 8, 40 + len(data), None)],
         )
-        self.assertEqual(self.fault(b"")[2:], (0, 0, 0, 0, None))
+        self.assertEqual(self.fault(b"")[2:], (0, 0, 0, 0, 0, None))
 
     def test_many(self) -> None:
         """Entries are counted over the runs in which they are looked at."""
@@ -130,6 +131,10 @@ class VerificationTests(SynchronousTestCase):
             "nothing is there", str(self.assertRaises(StorageError, self.verdicts, self.root))
         )
         os.makedirs(self.root)
+        self.assertIn(
+            "no segment files", str(self.assertRaises(StorageError, self.verdicts, self.root))
+        )
+        os.makedirs(os.path.join(self.root, "magic-6"))
         self.assertIn(
             "no segment files", str(self.assertRaises(StorageError, self.verdicts, self.root))
         )
