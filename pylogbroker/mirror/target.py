@@ -162,7 +162,13 @@ class Target:
         discovery = None if self._discovery is None else _Shared(self._discovery)
         partitioner = None if self._discovery is None else self._indexOf
         self._producers = [
-            Producer(self._reactor, own, discovery=discovery, partitioner=partitioner)
+            Producer(
+                self._reactor,
+                own,
+                discovery=discovery,
+                partitioner=partitioner,
+                isLoggingFailures=False,  # the routes log what cannot be sent, once
+            )
             for _number in range(self._producerCount)
         ]
 

@@ -85,14 +85,18 @@ class Completions:
     @ivar counters: a L{ProducerCounters}.
     """
 
-    def __init__(self, queue: InFlightLimiter, settled: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: InFlightLimiter, settled: Callable[[], None], isLoggingFailures: bool = True
+    ) -> None:
         """
         @param queue: where messages leave from.
         @param settled: called when some have left, and who waited for them knows.
+        @param isLoggingFailures: whether messages that were not sent are logged, too.
         """
         self.counters = ProducerCounters()
         self._queue = queue
         self._settled = settled
+        self._isLoggingFailures = isLoggingFailures
         self._isFullTold = False
 
     def sent(self, batches: Sequence[PartitionBatch]) -> None:
@@ -148,7 +152,7 @@ class Completions:
         else:
             counters.failedCount += len(items)
             outcome = "were not sent"
-        if isLogged:
+        if isLogged and self._isLoggingFailures:
             log.error(
                 "{count} messages {outcome}: {error}",
                 count=len(items),
@@ -164,7 +168,7 @@ class Completions:
         """There was no room for them. Of a full queue one line is logged until it moves again."""
         if isinstance(reason, QueueFullError):
             self.counters.droppedCount += len(items)
-            if not self._isFullTold:
+            if not self._isFullTold and self._isLoggingFailures:
                 self._isFullTold = True
                 log.error("The queue is full, messages are refused: {reason}", reason=reason)
         self.tell(items, Failure(reason), isLogged=False)

@@ -144,6 +144,7 @@ class Producer:
         hooks: Hooks | None = None,
         eventSender: IEventSender | None = None,
         random: Callable[[], float] | None = None,
+        isLoggingFailures: bool = True,
     ) -> None:
         """
         @param reactor: for connecting, for time, and for C{closeBeforeStop}.
@@ -156,6 +157,8 @@ class Producer:
         @param hooks: instead of C{callback.handler}.
         @param eventSender: instead of C{event.handler}.
         @param random: numbers from 0 up to, not including, 1; by default a generator of its own.
+        @param isLoggingFailures: whether messages that were not sent are logged. L{False} is for a caller that handles the failure of each C{send}, and sends
+            again what must not get lost: it would log each attempt.
         @raise ConfigurationError: the settings are wrong, or name what cannot be had.
         """
         if not isinstance(settings, ProducerSettings):
@@ -207,7 +210,7 @@ class Producer:
         self._queue = InFlightLimiter(
             reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs
         )
-        self._outcomes = Completions(self._queue, self._settled)
+        self._outcomes = Completions(self._queue, self._settled, isLoggingFailures)
         self.counters = self._outcomes.counters
         self._hookCalls = (
             HookRunner(hooks, self._queue, self._outcomes)

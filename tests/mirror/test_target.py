@@ -4,9 +4,11 @@ Tests for L{pylogbroker.mirror.target}, with whole brokers.
 
 from __future__ import annotations
 
+from twisted.logger import LogLevel, capturedLogs
+
 from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.errors import NoBrokersError, TimedOutError
+from pylogbroker.errors import MessageTooLargeError, NoBrokersError, TimedOutError
 from pylogbroker.mirror import target as module
 from pylogbroker.mirror.target import Target
 from pylogbroker.types import BrokerPartition
@@ -126,6 +128,17 @@ class TargetTests(MirrorCase):
         self.assertFalse(target.room.isReady)
         self.assertEqual((target.batchCountMax, target.batchSizeMax), (200, 5000))
         self.assertIn("double", repr(target))
+
+    async def test_stuck(self) -> None:
+        """A message that the target does not take is the route's to log, once: the producer logs none of the attempts."""
+        target = await self.connected(self.far, max_message_size="100")
+        await target.provide("t")
+        with capturedLogs() as events:
+            for _attempt in range(3):
+                await self.assertFailure(
+                    target.send("t", [b"x" * 101], BrokerPartition(0, 0)), MessageTooLargeError
+                )
+        self.assertEqual([event for event in events if event["log_level"] >= LogLevel.warn], [])
 
     async def test_list(self) -> None:
         """Brokers may be given by name; then nothing is known of partitions."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -101,6 +102,24 @@ class OutcomesTests(SynchronousTestCase):
                 self.failureResultOf(waiter, type(reason))
             self.assertEqual(self.outcomes.counters.droppedCount, droppedCount)
         self.assertEqual((self.outcomes.counters.failedCount, self.settledCounts), (4, []))
+
+    def test_logged(self) -> None:
+        """Messages that were not sent are logged, unless whoever sends them does that; they are counted and told in any case."""
+        for isLogging in (True, False):
+            outcomes = Completions(self.queue, lambda: None, isLogging)
+            with capturedLogs() as events:
+                items = self.items(2)
+                waiters = self.waiters(items)
+                outcomes.settle(items, Failure(BrokerConnectionError("no way")))
+                refused: QueueItem = QueueItem("t", b"x", waiter=Deferred())
+                waiters.append(refused.waiter)
+                outcomes.refused([refused], QueueFullError("no room"))
+            texts = [formatEvent(event) for event in events]
+            self.assertEqual(len(texts), 2 if isLogging else 0)
+            self.assertEqual("no way" in "".join(texts), isLogging)
+            for waiter in waiters:
+                self.failureResultOf(waiter, BrokerConnectionError, QueueFullError)
+            self.assertEqual(outcomes.counters.failedCount, 3)
 
     def test_retried(self) -> None:
         """A second try of what is unknown may put a message into the log twice, and is counted as that."""
