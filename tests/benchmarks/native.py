@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
+NEEDS = ("compiler",)
 
 
 class Programs:

@@ -14,6 +14,8 @@ from twisted.internet.task import deferLater
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.cli.commands import CommandCase, Outcome, Process, reactor
 
+NEEDS = ("java", "zookeeper")
+
 
 class ZookeeperCase(CommandCase):
     """Commands that are ended by a signal."""

@@ -1,11 +1,11 @@
 """
 Runs the tests, and with C{--checks} all that must hold besides, and closes with one line: C{N passed, N failed}.
 
-Every test is counted, by its worst outcome; anything but a pass is a failure, a skipped test included. Each check (ruff, mypy, the import
-contracts, the list of features, the coverage of the rooms) counts as one more. A run that breaks off is a failure by itself.
+Every test counts once, by its worst outcome. Anything but a pass is a failure, a skipped test included. Each check (ruff, format, mypy, the import
+contracts, the coverage of the rooms, the list of features) counts as one more. A run that breaks off or is interrupted is a failure by itself.
 
-Tests run in two processes under C{coverage} (only with C{--checks}); the benchmarks run by themselves afterwards, since neither a neighbour
-nor a tracer does a ratio of CPU times any good.
+Tests run in two processes, under C{coverage} with C{--checks}. The benchmarks run by themselves afterwards, in one process and without C{coverage}, since
+both a neighbour and a tracer would distort a ratio of CPU times.
 """
 
 from __future__ import annotations
@@ -13,19 +13,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections import defaultdict
 from pathlib import Path
+from typing import Any, NoReturn
 
 from tests.gate import features
-from tests.gate.recorder import PASSED, REPORT_VARIABLE, readReport
+from tests.gate.needs import needsOf
+from tests.gate.outcomes import PASSED
+from tests.gate.pool import ROOT, Pool
+from tests.gate.progress import duration
+from tests.gate.schedule import TABLE, readSeconds, writeSeconds
+from tests.gate.selection import BENCHMARKS, UnknownTestsError, chosenNames, modulesOf, parser
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-BENCHMARKS = "tests.benchmarks"
-TRIAL_SECONDS_MAX = 3600
+RUN_SECONDS_MAX = 3600
+SLOWEST_COUNT = 8
+"""So many modules are named after C{--quick}."""
 
 COVERAGE_FLOORS = {"records": 100.0, "protocol": 100.0, "cluster": 100.0, "config": 100.0}
 """Per cent of lines and branches, by room."""
@@ -40,7 +48,6 @@ CHECKS = {
     "import contracts": [
         "-c",
         "from importlinter.cli import lint_imports_command; lint_imports_command()",
-        "--no-cache",
     ],
 }
 
@@ -51,6 +58,7 @@ class Tally:
     def __init__(self) -> None:
         self.passedCount = 0
         self.faults: list[str] = []
+        self.isInterrupted = False
 
     def check(self, name: str, found: list[str]) -> None:
         """One check, which holds if nothing was found."""
@@ -58,6 +66,17 @@ class Tally:
             self.faults.append(f"{name}: " + "; ".join(found))
         else:
             self.passedCount += 1
+
+    def count(self, pool: Pool) -> None:
+        """The tests that a pool has run."""
+        self.faults += pool.faults
+        self.isInterrupted |= pool.isInterrupted
+        if pool.progress is not None:
+            outcomes, missing = pool.progress.outcomes, len(pool.progress.missing)
+            self.passedCount += outcomes.passedCount
+            self.faults += outcomes.failed()
+            if missing and not pool.isInterrupted:
+                self.faults.append(f"{missing} of {pool.progress.totalCount} tests have not run")
 
     def close(self) -> int:
         """Print what failed and the count; return the exit status."""
@@ -67,65 +86,111 @@ class Tally:
         return 1 if self.faults or not self.passedCount else 0
 
 
+def say(text: str) -> None:
+    """One line for the person who waits."""
+    print(text, flush=True)
+
+
 def announce(text: str) -> None:
-    print(f"\n== {text}", flush=True)
+    """What begins now."""
+    say(f"\n== {text}")
 
 
-def testNames() -> list[str]:
-    """What is in C{tests/}, as names for trial, without the benchmarks."""
-    names = []
-    for path in sorted((ROOT / "tests").iterdir()):
-        isPackage = path.is_dir() and (path / "__init__.py").exists()
-        isModule = path.suffix == ".py" and path.stem.startswith("test_")
-        name = f"tests.{path.stem}"
-        if (isPackage or isModule) and name != BENCHMARKS:
-            names.append(name)
-    return names
-
-
-def runTrial(
-    names: list[str], jobCount: int, prefix: list[str], folder: Path, environment: dict[str, str]
-) -> tuple[dict[str, str], list[str]]:
+class Gate:
     """
-    Run trial.
+    One run of C{tests/run}.
 
-    @param prefix: what comes between the interpreter and trial's own arguments.
-    @param folder: for trial's files and the report.
-    @return: outcomes by test id, and what went wrong besides.
+    @ivar tally: what was counted so far.
     """
-    report = folder / "report.jsonl"
-    report.unlink(missing_ok=True)
-    plugin = str(ROOT / "tests" / "gate" / "plugin")
-    environment = {**environment, REPORT_VARIABLE: str(report), "PYTHONPATH": plugin}
-    arguments = [
-        sys.executable,
-        *prefix,
-        "--reporter=record",
-        f"--temp-directory={folder / 'trial'}",
-    ]
-    if jobCount > 1:
-        arguments.append(f"--jobs={jobCount}")
-    faults = []
-    try:
-        status = subprocess.run(
-            [*arguments, *names],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            timeout=TRIAL_SECONDS_MAX,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        status = -1
-        faults.append(f"trial took more than {TRIAL_SECONDS_MAX} s")
-    outcomes, ended = readReport(report)
-    if not ended:
-        faults.append(f"trial broke off with status {status}")
-    elif status and all(outcome == PASSED for outcome in outcomes.values()):
-        faults.append(f"trial ended with status {status} though every test passed")
-    if not outcomes:
-        faults.append("no test ran")
-    return outcomes, faults
+
+    def __init__(self, options: argparse.Namespace, names: list[str], folder: Path) -> None:
+        """
+        @param options: what was asked for.
+        @param names: the tests, as for trial.
+        @param folder: for files of the run.
+        """
+        self.tally = Tally()
+        self._options = options
+        self._names = names
+        self._folder = folder
+        self._isWhole = not options.names and not options.quick
+        self._seconds = secondsOf()
+        self._outcomes: dict[str, str] = {}
+        self._measured: dict[str, float] = {}
+
+    def run(self) -> None:
+        """All that was asked for. The tally is right at each moment."""
+        alone = [name for name in self._names if name.startswith(BENCHMARKS)]
+        together = [name for name in self._names if name not in alone]
+        if self._options.checks or self._options.quick:
+            self._check()
+        environment = dict(os.environ)
+        if self._options.checks:
+            environment["COVERAGE_FILE"] = str(self._folder / "coverage")
+        if together:
+            announce("tests")
+            prefix = ["-m", "coverage", "run"] if self._options.checks else []
+            self._test(together, self._options.jobs, prefix, environment, showsOutput=False)
+        if self._options.checks:
+            announce("coverage")
+            self.tally.check("coverage", coverageFaults(environment))
+        if alone:
+            announce("benchmarks, the short form")
+            self._test(alone, 1, [], dict(os.environ), showsOutput=True)
+        if self._options.quick:
+            announce("the slowest modules")
+            for module, seconds in self._slowest():
+                say(f"{seconds:6.1f} s  {module}")
+        if self._options.remember:
+            TABLE.write_text(writeSeconds({**self._seconds, **self._measured}), encoding="utf-8")
+        if self._isWhole:
+            announce("features")
+            rows = features.readFeatures(features.PAGE.read_text(encoding="utf-8"))
+            say(f"{len(rows)} features")
+            self.tally.check("features", features.faults(rows, self._outcomes, PASSED))
+
+    def _slowest(self) -> list[tuple[str, float]]:
+        ordered = sorted(self._measured.items(), key=lambda item: -item[1])
+        return ordered[:SLOWEST_COUNT]
+
+    def _check(self) -> None:
+        for name, arguments in CHECKS.items():
+            announce(name)
+            status = subprocess.run(
+                [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, check=False
+            ).returncode
+            self.tally.check(name, [f"status {status}"] if status else [])
+
+    def _test(
+        self,
+        names: list[str],
+        jobCount: int,
+        prefix: list[str],
+        environment: dict[str, str],
+        *,
+        showsOutput: bool,
+    ) -> None:
+        pool = Pool(jobCount, prefix, self._folder, environment, say, time.monotonic, showsOutput)
+        pool.run(names, self._seconds, usesSpark, RUN_SECONDS_MAX)
+        self.tally.count(pool)
+        if pool.progress is not None:
+            self._outcomes.update(pool.progress.outcomes.byTest)
+            self._measured.update(pool.progress.outcomes.secondsOf)
+        if pool.isInterrupted:
+            missing, total = (
+                (len(pool.progress.missing), pool.progress.totalCount) if pool.progress else (0, 0)
+            )
+            raise KeyboardInterrupt(f"{missing} of {total} tests have not run")
+
+
+def secondsOf() -> dict[str, float]:
+    """How long modules take, by the table."""
+    return readSeconds(TABLE.read_text(encoding="utf-8"))
+
+
+def usesSpark(module: str) -> bool:
+    """Whether a test module uses a Spark session."""
+    return bool(modulesOf([module])) and "spark" in needsOf(module)
 
 
 def coverageFaults(environment: dict[str, str]) -> list[str]:
@@ -160,75 +225,49 @@ def coverageFaults(environment: dict[str, str]) -> list[str]:
     return faults or ([] if rooms else ["nothing was measured"])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="tests/run", description="Install what the tests need and pass them."
-    )
-    parser.add_argument(
-        "--checks",
-        action="store_true",
-        help="also ruff, mypy, import contracts and coverage, as the gate does",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=min(2, os.cpu_count() or 1),
-        help="processes to run the tests in (%(default)s)",
-    )
-    parser.add_argument(
-        "names", nargs="*", help="modules, classes or methods, as for trial; all without any"
-    )
-    options = parser.parse_args()
-    tally = Tally()
-    environment = dict(os.environ)
+def run(options: argparse.Namespace, names: list[str]) -> int:
+    """
+    One run, which ends with the count whatever happens.
 
-    if options.checks:
-        for name, arguments in CHECKS.items():
-            announce(name)
-            status = subprocess.run(
-                [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, check=False
-            ).returncode
-            tally.check(name, [f"status {status}"] if status else [])
+    @param options: what was asked for.
+    @param names: the tests, as for trial.
+    @return: the exit status.
+    """
+    began = time.monotonic()
 
-    with tempfile.TemporaryDirectory(prefix="pylogbroker-tests-") as name:
-        folder = Path(name)
-        prefix = ["-m", "twisted.trial"]
-        if options.checks:
-            environment["COVERAGE_FILE"] = str(folder / "coverage")
-            prefix = ["-m", "coverage", "run", *prefix]
-        announce("tests")
-        outcomes, faults = runTrial(
-            options.names or testNames(), options.jobs, prefix, folder, environment
-        )
-        if options.checks:
-            announce("coverage")
-            tally.check("coverage", coverageFaults(environment))
-        if not options.names and any((ROOT / "tests" / "benchmarks").glob("test_*.py")):
-            announce("benchmarks, the short form")
-            more, moreFaults = runTrial(
-                [BENCHMARKS], 1, ["-m", "twisted.trial"], folder, dict(os.environ)
-            )
-            outcomes.update(more)
-            faults += moreFaults
+    def interrupt(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
 
-    tally.passedCount += sum(outcome == PASSED for outcome in outcomes.values())
-    tally.faults += [
-        f"{outcome}: {testId}" for testId, outcome in outcomes.items() if outcome != PASSED
-    ]
-    tally.faults += faults
-    if not options.names:
-        announce("features")
-        rows = features.readFeatures(features.PAGE.read_text(encoding="utf-8"))
-        print(f"{len(rows)} features")
-        tally.check("features", features.faults(rows, outcomes, PASSED))
-    print()
-    return tally.close()
+    signal.signal(signal.SIGTERM, interrupt)
+    with tempfile.TemporaryDirectory(
+        prefix="pylogbroker-tests-", ignore_cleanup_errors=True
+    ) as folder:
+        gate = Gate(options, names, Path(folder))
+        try:
+            gate.run()
+        except KeyboardInterrupt as interruption:
+            gate.tally.faults.append(f"interrupted: {interruption}".removesuffix(": "))
+        except Exception:
+            traceback.print_exc()
+            gate.tally.faults.append("the gate itself failed")
+    say(f"\n{duration(time.monotonic() - began)}")
+    return gate.tally.close()
+
+
+def main(arguments: list[str]) -> int:
+    """
+    Run what was asked for.
+
+    @return: the exit status.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        names = chosenNames(options, secondsOf())
+    except UnknownTestsError as error:
+        say(f"tests/run: {error}\n0 passed, 1 failed")
+        return 2
+    return run(options, names)
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except Exception:
-        traceback.print_exc()
-        print("0 passed, 1 failed", flush=True)
-        raise SystemExit(1) from None
+    raise SystemExit(main(sys.argv[1:]))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+NEEDS = ("browser",)
 WAIT_SECONDS_MAX = 30.0
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _STARTED = re.compile(r"started successfully on port (\d+)")

@@ -23,6 +23,7 @@ from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.zookeeperprocess import sharedZookeeper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+NEEDS = ("java", "spark")
 QUIET = "appender.none.type=Null\nappender.none.name=none\nrootLogger.level=off\nrootLogger.appenderRef.none.ref=none\n"
 """For log4j, in whose log every task that a test lets fail leaves a page. Without an appender Spark would take its own settings."""
 

@@ -38,6 +38,7 @@ from pylogbroker.programs.loglevels import readLevels
 from tests.integration.brokerprocess import twistd
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
+NEEDS = ("systemd",)
 UNITS = ETC / "systemd"
 
 

@@ -16,6 +16,7 @@ from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.test_readme import ADDRESS, block
 from tests.integration.wheels import buildWheel, copyTree
 
+NEEDS = ("java", "spark")
 SECONDS_MAX = 1_200
 
 

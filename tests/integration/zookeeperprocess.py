@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+NEEDS = ("java", "zookeeper")
 TICK_MS = 250
 _SERVES = re.compile(r"ZooKeeper serves on ((\S+):(\d+))")
 

@@ -24,6 +24,8 @@ from pylogbroker.zookeeper.server import (
     isReady,
 )
 
+NEEDS = ("java", "zookeeper")
+
 reactor: Any = _reactor
 
 
