@@ -1,5 +1,5 @@
 """
-The house rules that a tool can read: names, the mirror of the tests, docstrings, what lies at the top.
+The house rules that a tool can read: names, rooms and their tests, docstrings, what lies at the top.
 
 The import contracts themselves are import-linter's (C{pyproject.toml}); here is checked that no room was left out of them.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -25,10 +26,7 @@ FLOORS_WITHOUT_TWISTED = {
     "errors", "types", "limits", "retry", "interfaces", "records", "protocol", "storage", "cluster", "config", "schemas", "audit", "metrics", "lake",
 }  # fmt: skip
 ROOMS_WITHOUT_TWISTED = {"syncclient", "spark"}
-NOT_MIRRORED = {"__init__.py", "__main__.py", "interfaces.py"}
-"""Modules that do nothing by themselves."""
-
-BESIDE_THE_MIRROR = {
+BESIDE_THE_ROOMS = {
     "contracts",
     "integration",
     "simulation",
@@ -38,6 +36,9 @@ BESIDE_THE_MIRROR = {
     "golden",
     "fuzz",
 }
+WITHOUT_TESTS = {"__init__", "__main__", "interfaces"}
+"""Modules beside the rooms that do nothing by themselves."""
+
 TOP_LEVEL = {
     "setup.py", "pylogbroker", "pyspark_pylogbroker.py", "twisted", "tests", "docs", "etc",
     "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "NEWS.md", "LICENSE",
@@ -50,6 +51,17 @@ LEFT_BY_TOOLS = re.compile(
 def modules() -> list[Path]:
     """Every module of the package."""
     return sorted(PACKAGE.rglob("*.py"))
+
+
+def rooms() -> list[str]:
+    """The folders of the package."""
+    return sorted(path.name for path in PACKAGE.iterdir() if any(path.glob("*.py")))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 OVERRIDDEN = {"do_handshake", "create_connection"}
@@ -85,7 +97,7 @@ class NameTests(SynchronousTestCase):
         for path in modules():
             where = path.relative_to(ROOT)
             found += [str(where) for word in words(path.stem) if word in MEANINGLESS]
-            for line, name, _ in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, name, _ in ownNames(parsed(path)):
                 if any(
                     word in MEANINGLESS or word.rstrip("s") in MEANINGLESS for word in words(name)
                 ):
@@ -96,7 +108,7 @@ class NameTests(SynchronousTestCase):
         """Functions and parameters are camelCase, as in Twisted and Kafka's own API."""
         found = []
         for path in modules():
-            for line, name, node in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, name, node in ownNames(parsed(path)):
                 # "opt_" is how twisted.python.usage finds options.
                 bare = name.strip("_").removeprefix("opt_")
                 if (
@@ -111,7 +123,7 @@ class NameTests(SynchronousTestCase):
         """A parameter that is a time-out or an interval ends in its unit."""
         found = []
         for path in modules():
-            for line, name, node in ownNames(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, name, node in ownNames(parsed(path)):
                 parts = words(name)
                 isTime = "timeout" in parts or "interval" in parts
                 if (
@@ -131,7 +143,7 @@ class DocstringTests(SynchronousTestCase):
         """Every module has a docstring of its own that begins with a sentence."""
         found = []
         for path in modules():
-            prose = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            prose = ast.get_docstring(parsed(path)) or ""
             if len(prose.split()) < 3:
                 found.append(str(path.relative_to(ROOT)))
         self.assertEqual(found, [])
@@ -140,7 +152,7 @@ class DocstringTests(SynchronousTestCase):
         """Every public class, and every public function of a module, has a docstring."""
         found = []
         for path in modules():
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in parsed(path).body:
                 if (
                     isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
                     and not node.name.startswith("_")
@@ -153,7 +165,7 @@ class DocstringTests(SynchronousTestCase):
         """Every test has a docstring that says what it promises."""
         found = []
         for path in sorted(TESTS.rglob("test_*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(parsed(path)):
                 if (
                     isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                     and node.name.startswith("test_")
@@ -164,33 +176,24 @@ class DocstringTests(SynchronousTestCase):
 
 
 class MirrorTests(SynchronousTestCase):
-    """tests/ mirrors pylogbroker/ file for file."""
+    """C{tests/} mirrors the rooms of the package, not its files."""
 
-    def test_everyModuleHasItsTests(self) -> None:
-        """C{pylogbroker/x/y.py} has C{tests/x/test_y.py}."""
-        missing = []
-        for path in modules():
-            inside = path.relative_to(PACKAGE)
-            if (
-                inside.name not in NOT_MIRRORED
-                and not (TESTS / inside.parent / f"test_{inside.name}").exists()
-            ):
-                missing.append(str(path.relative_to(ROOT)))
-        self.assertEqual(missing, [])
+    def test_everyRoomHasTests(self) -> None:
+        """C{pylogbroker/x/} has C{tests/x/}, with test modules in it."""
+        self.assertEqual(
+            [room for room in rooms() if not list((TESTS / room).rglob("test_*.py"))], []
+        )
 
-    def test_everyTestModuleHasItsModule(self) -> None:
-        """C{tests/x/test_y.py} has C{pylogbroker/x/y.py}."""
-        missing = []
-        for path in sorted(TESTS.rglob("test_*.py")):
-            inside = path.relative_to(TESTS)
-            if len(inside.parts) == 1 and path == Path(__file__).resolve():
-                continue
-            if (
-                inside.parts[0] not in BESIDE_THE_MIRROR
-                and not (PACKAGE / inside.parent / inside.name.removeprefix("test_")).exists()
-            ):
-                missing.append(str(inside))
-        self.assertEqual(missing, [])
+    def test_everyModuleOfFloor0HasTests(self) -> None:
+        """C{pylogbroker/x.py}, which is in no room, has C{tests/test_x.py}, unless it does nothing by itself."""
+        alone = {path.stem for path in PACKAGE.glob("*.py")} - WITHOUT_TESTS
+        tested = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+        self.assertEqual(alone ^ tested, {"house"})
+
+    def test_everyFolderIsARoom(self) -> None:
+        """A folder in C{tests/} bears the name of a room, or is one of those for what concerns several rooms."""
+        folders = {path.name for path in TESTS.iterdir() if any(path.glob("*.py"))}
+        self.assertEqual(folders - set(rooms()) - BESIDE_THE_ROOMS, set())
 
     def test_testFoldersArePackages(self) -> None:
         """Every folder with tests has an C{__init__.py}, or trial would not look into it."""

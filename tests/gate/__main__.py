@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.gate import features
-from tests.gate.needs import needsOf
+from tests.gate.needs import needsOf, testFiles
 from tests.gate.outcomes import PASSED
 from tests.gate.pool import ROOT, Pool
 from tests.gate.progress import duration
@@ -142,7 +142,9 @@ class Gate:
             for module, seconds in self._slowest():
                 say(f"{seconds:6.1f} s  {module}")
         if self._options.remember:
-            TABLE.write_text(writeSeconds({**self._seconds, **self._measured}), encoding="utf-8")
+            seconds = {**self._seconds, **self._measured}
+            there = {module: seconds[module] for module in seconds if module in testFiles()}
+            TABLE.write_text(writeSeconds(there), encoding="utf-8")
         if self._isWhole:
             announce("features")
             rows = features.readFeatures(features.PAGE.read_text(encoding="utf-8"))
