@@ -25,7 +25,7 @@ from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.net.httplisteners import listenerDescription, listenNow
+from pylogbroker.net.httplisteners import formatAddress, listenerDescription, listenNow
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, textReply
 
 LOGGED_COUNT_MAX = 1_000
@@ -94,7 +94,7 @@ class AuditorService(Service):
         self._log.info(
             "The auditor counts {tiers}, and tells on {listen}",
             tiers=names,
-            listen=self.port.getHost() if self.port else "nothing",
+            listen=formatAddress(self.port.getHost()) if self.port else "nothing",
         )
         passing = self._passing.start(self._settings.passIntervalMs / 1000)
         passing.addErrback(

@@ -52,6 +52,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.metrics.snapshot import BrokerSnapshot
+from pylogbroker.net.httplisteners import formatAddress
 from pylogbroker.net.listeners import serverEndpoint
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -576,7 +577,7 @@ class BrokerService(Service):
             brokerId=self._settings.brokerId,
             partitionCount=len(self.directory.logs),
             directory=self._settings.logDirectory,
-            listeners=" ".join(str(port.getHost()) for port in self.ports),
+            listeners=" ".join(formatAddress(port.getHost()) for port in self.ports),
         )
 
     # -- stopping

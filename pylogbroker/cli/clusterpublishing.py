@@ -176,7 +176,7 @@ class ClusterPublisher:
         @param what: messages are called.
         """
         counters = self._producer.counters
-        told = f"{counters.writtenCount:,} were surely taken, {counters.failedCount:,} were not sent, {counters.unknownCount:,} may have been taken or not"
+        told = f"{counters.writtenCount:,} were confirmed, {counters.failedCount:,} were not sent, {counters.unknownCount:,} may have been taken or not"
         return CommandError(
             f"{error}\nof {self.sentCount:,} {what} {told}" if self.sentCount else str(error)
         )

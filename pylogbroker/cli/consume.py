@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from pylogbroker.cli import CommandError
@@ -25,7 +26,7 @@ from pylogbroker.cli.arguments import (
     topicsThatMatch,
     whole,
 )
-from pylogbroker.cli.brokerchecks import closeAll, requirePartition
+from pylogbroker.cli.brokerchecks import announced, closeAll, hasTopic, missingTopic
 from pylogbroker.cli.groupconsume import consumeInGroup
 from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat
 from pylogbroker.cli.streams import Streams, write
@@ -34,6 +35,8 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError, InvalidMessageSizeError, OffsetOutOfRangeError
 from pylogbroker.protocol.brokercalls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.types import EARLIEST, LATEST
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.25
 WRITE_COUNT = 1000
@@ -148,7 +151,6 @@ async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -
     )
     reading = _Reading(reactor, consumer, options, streams)
     try:
-        await requirePartition(consumer, options.topic, options.partition)
         await reading.run()
     except BrokenPipeError:
         pass
@@ -182,11 +184,20 @@ class _Reading:
     async def run(self) -> None:
         """From the start to the end."""
         options = self._options
+        if not await self._announced(
+            Deferred.fromCoroutine(hasTopic(self._consumer, options.topic, options.partition))
+        ):
+            missing = missingTopic(options.topic)
+            if not options.isFollowing:
+                raise CommandError(missing)
+            self._streams.say(f"pylogbroker: {missing}; waiting for the first message")
         if self.offset is None:
             self.offset = await self._bound(EARLIEST if options.isFromBeginning else LATEST)
         while self.count < options.countMax:
-            fetched = await self._consumer.fetch(
-                options.topic, options.partition, self.offset, options.fetchSize
+            fetched = await self._announced(
+                self._consumer.fetch(
+                    options.topic, options.partition, self.offset, options.fetchSize
+                )
             )
             try:
                 count = self.count
@@ -213,6 +224,16 @@ class _Reading:
                 raise CommandError(
                     f"at offset {self.offset} stands no valid message: {error.reason}"
                 ) from error
+
+    async def _announced(self, waiting: Deferred[T]) -> T:
+        options = self._options
+        return await announced(
+            self._reactor,
+            self._streams.say,
+            waiting,
+            f"the broker at {options.broker}",
+            options.timeoutMs,
+        )
 
     async def _bound(self, time: int) -> int:
         return singleOffset(

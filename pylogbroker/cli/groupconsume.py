@@ -49,8 +49,10 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
     }
     member = GroupMember(reactor, options, streams, "console-consumer", POLL_MS, changes)
-    find = ClusterReader(member.zookeeper, streams.say).broker
-    ends = OffsetLookup(reactor, find, options.timeoutMs, template=options.access.brokerEndpoint)
+    registries = ClusterReader(member.zookeeper, streams.say)
+    ends = OffsetLookup(
+        reactor, registries.broker, options.timeoutMs, template=options.access.brokerEndpoint
+    )
     reading = _GroupReading(reactor, member.consumer, ends, options, streams)
 
     async def leave() -> None:
@@ -58,7 +60,8 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         await member.leave()
 
     try:
-        await member.consumer.connect()
+        await member.connect()
+        await _checkTopics(registries, options, streams)
         await reading.run()
     except BrokenPipeError:
         pass
@@ -67,6 +70,28 @@ async def consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Str
         if reading.isUnderWay:
             streams.say(f"read {reading.count:,} messages as {member.consumer.consumerId}")
     return 1 if reading.errorCount else 0
+
+
+async def _checkTopics(
+    registries: ClusterReader, options: argparse.Namespace, streams: Streams
+) -> None:
+    """
+    What is wanted must be there, or L{GroupMember} would wait for it without a word. Who follows may wait for it.
+
+    @raise CommandError: no topic has that name, or matches.
+    """
+    names = await registries.topics()
+    pattern = options.whitelist or options.blacklist
+    if pattern is None:
+        isThere, wanted = options.topic in names, f"no topic {options.topic}"
+    else:
+        isThere, wanted = bool(pattern.streamCounts(names)), "no topic that matches"
+    if isThere:
+        return
+    missing = f"there is {wanted}; there are: {', '.join(names) or 'none'}"
+    if not options.isFollowing:
+        raise CommandError(missing)
+    streams.say(f"pylogbroker: {missing}; waiting for it")
 
 
 class _GroupReading:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from random import SystemRandom
 from typing import Any
 
+from pylogbroker.cli.brokerchecks import announced
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.config.consumersettings import ConsumerSettings
@@ -41,6 +42,9 @@ class GroupMember:
         @param pollMs: how long a stream waits for messages, and a fetcher that has found none.
         @param changes: more properties of the consumer.
         """
+        self._reactor = reactor
+        self._options = options
+        self._streams = streams
         self._isOwnGroup = options.group is None
         self._group = options.group or f"{prefix}-{SystemRandom().randrange(100_000)}"
         properties = {
@@ -63,6 +67,21 @@ class GroupMember:
             acl=settings.zkAcl,
         )
         self.consumer = ConsumerConnector(reactor, settings, self.zookeeper)
+
+    async def connect(self) -> None:
+        """
+        Connect to ZooKeeper. A wait is announced.
+
+        @raise pylogbroker.errors.ZookeeperError: it is not there, or the chroot is not.
+        """
+        options = self._options
+        await announced(
+            self._reactor,
+            self._streams.say,
+            self.consumer.connect(),
+            f"ZooKeeper at {options.zookeeper}",
+            options.timeoutMs,
+        )
 
     async def leave(self) -> None:
         """Leave the group; of one of its own nothing stays."""

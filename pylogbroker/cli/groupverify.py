@@ -50,16 +50,21 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
     Print what is wrong.
 
     @return: the exit code: 1 when something is.
-    @raise PylogbrokerError: ZooKeeper cannot be read, or there is no such group.
+    @raise PylogbrokerError: ZooKeeper cannot be read, there is no such group, or it has no members.
     """
     async with ClusterSession(
         reactor, options.zookeeper, options.timeoutMs, options.access
     ) as cluster:
         names = await cluster.knownGroups(options.groups)
-        chosen = options.groups or [
-            name for name in names if await cluster.registries.children(paths.GroupPaths(name).ids)
-        ]
-        results = {name: await _verify(cluster, name) for name in chosen}
+        isActive = {
+            name: bool(await cluster.registries.children(paths.GroupPaths(name).ids))
+            for name in names
+        }
+        idle = [name for name in options.groups if not isActive[name]]
+        if idle or not any(isActive.values()):
+            who = f"no members in {', '.join(idle)}" if idle else "no consumer group with members"
+            raise CommandError(f"there is nothing to verify: {who}")
+        results = {name: await _verify(cluster, name) for name in names if isActive[name]}
     isGood = not cluster.problems and not any(faults for _count, faults in results.values())
     if options.isJson:
         documents = [

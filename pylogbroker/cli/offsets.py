@@ -17,7 +17,7 @@ from pylogbroker.cli.arguments import (
     time,
     whole,
 )
-from pylogbroker.cli.brokerchecks import closeAll, requirePartition
+from pylogbroker.cli.brokerchecks import closeAll, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -53,10 +53,10 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
 
 async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
     """
-    Print the offsets; a partition in which nothing was ever published begins and ends at 0.
+    Print the offsets.
 
     @return: the exit code.
-    @raise PylogbrokerError: it did not work out.
+    @raise PylogbrokerError: it did not work out, or there is no such topic.
     """
     consumer = SimpleConsumer(
         reactor,
@@ -65,7 +65,7 @@ async def offsets(reactor: Any, options: argparse.Namespace, streams: Streams) -
         connectTimeoutMs=options.timeoutMs,
     )
     try:
-        await requirePartition(consumer, options.topic, options.partition)
+        await requireTopic(consumer, options.topic, options.partition)
         found = await consumer.getOffsetsBefore(
             options.topic, options.partition, options.time, options.count
         )

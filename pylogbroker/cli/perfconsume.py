@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
     LONG_MAX,
     addBroker,
@@ -23,11 +24,12 @@ from pylogbroker.cli.arguments import (
     positive,
     whole,
 )
-from pylogbroker.cli.brokerchecks import closeAll, requirePartition
+from pylogbroker.cli.brokerchecks import closeAll, requireTopic
 from pylogbroker.cli.groupmember import GroupMember
 from pylogbroker.cli.perfrows import Measuring, addReporting, dateText, header, row
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import show
+from pylogbroker.client.clusterreader import ClusterReader
 from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.consumer.stream import MessageStream
@@ -195,7 +197,9 @@ async def perfConsume(reactor: Any, options: argparse.Namespace, streams: Stream
     member = GroupMember(reactor, options, streams, "perf-consumer", POLL_MS, changes)
     showing = _Showing(reactor, options, streams, GROUP_DETAILED_COLUMNS)
     try:
-        await member.consumer.connect()
+        await member.connect()
+        if options.topic not in await ClusterReader(member.zookeeper, streams.say).topics():
+            raise CommandError(f"there is no topic {options.topic}")
         found = (await member.consumer.createMessageStreams({options.topic: options.threadCount}))[
             options.topic
         ]
@@ -252,7 +256,7 @@ async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: 
         connectTimeoutMs=options.timeoutMs,
     )
     try:
-        await requirePartition(consumer, options.topic, options.partition)
+        await requireTopic(consumer, options.topic, options.partition)
         offset = singleOffset(
             await consumer.getOffsetsBefore(
                 options.topic, options.partition, LATEST if options.isFromLatest else EARLIEST, 1

@@ -10,9 +10,10 @@ They go to one partition of one broker, or, with C{--zookeeper}, to all brokers 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Coroutine
 from typing import Any
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
@@ -25,6 +26,7 @@ from pylogbroker.cli.arguments import (
     rejectOptions,
     separator,
 )
+from pylogbroker.cli.brokerchecks import announced
 from pylogbroker.cli.clusterpublishing import ClusterPublisher
 from pylogbroker.cli.linedecoder import LineDecoder
 from pylogbroker.cli.progress import Progress, formatBytes
@@ -105,7 +107,7 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
     """
     publisher = _publisher(reactor, options)
     try:
-        await publisher.check()
+        await _announced(reactor, options, streams, publisher.check())
         await _publish(reactor, options, streams, publisher)
     except CancelledError:
         streams.say(f"ended after {publisher.sentCount:,} messages")
@@ -137,6 +139,36 @@ def _publisher(reactor: Any, options: argparse.Namespace) -> Publisher | Cluster
     )
 
 
+async def _announced(
+    reactor: Any,
+    options: argparse.Namespace,
+    streams: Streams,
+    waiting: Coroutine[Any, Any, None],
+    progress: Progress | None = None,
+) -> None:
+    """Wait for the broker or the cluster; with C{progress}, until it has taken what was sent."""
+    where = (
+        f"the broker at {options.broker}"
+        if options.zookeeper is None
+        else f"the cluster at {options.zookeeper}"
+        if progress
+        else f"ZooKeeper at {options.zookeeper}"
+    )
+
+    def say(text: str) -> None:
+        if progress is not None:
+            progress.clear()
+        streams.say(text)
+
+    await announced(
+        reactor,
+        say,
+        Deferred.fromCoroutine(waiting),
+        f"{where} to take what was sent" if progress else where,
+        options.timeoutMs,
+    )
+
+
 async def _publish(
     reactor: Any,
     options: argparse.Namespace,
@@ -146,20 +178,25 @@ async def _publish(
     size = inputSize(options.descriptor)
     progress = Progress(streams.errors, reactor.seconds, size)
     decoder = LineDecoder(options.payloadSizeMax)
+
+    async def wait(sending: Coroutine[Any, Any, None]) -> None:
+        await _announced(reactor, options, streams, sending, progress)
+
     reason = "it is longer"
     try:
         data = b"begin"
         while data and decoder.overlong is None:
             data = await _read(reactor, options)
-            await publisher.add(decoder.feed(data) if data else decoder.finish())
+            lines = decoder.feed(data) if data else decoder.finish()
+            await wait(publisher.add(lines))
             if size is None:
-                await publisher.flush()
+                await wait(publisher.flush())
             progress.update(publisher.sentCount, publisher.sentSize)
-        await publisher.flush()
-        await publisher.confirm()
+        await wait(publisher.flush())
+        await wait(publisher.confirm())
     except MessageTooLargeError as error:
         decoder.overlong, reason = publisher.sentCount + 1, error.reason
-        await publisher.confirm()
+        await wait(publisher.confirm())
     except CommandError:
         raise
     except PylogbrokerError as error:

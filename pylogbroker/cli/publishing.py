@@ -158,10 +158,6 @@ class Publisher:
         """
         text = str(error)
         if self.sentCount > self.confirmedCount:
-            sure = (
-                f"surely taken are the first {self.confirmedCount:,}"
-                if self.confirmedCount
-                else "surely taken is none"
-            )
-            text += f"\nof {self.sentCount:,} {what} sent, {sure}"
+            sure = f"the first {self.confirmedCount:,}" if self.confirmedCount else "none"
+            text += f"\nof {self.sentCount:,} {what} sent, the broker has confirmed {sure}"
         return CommandError(text)

@@ -48,7 +48,10 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
     problems: list[str] = []
     for path in options.paths:
         try:
-            verdicts += verify(RealFileSystem(), path, [Kafka07Format()])
+            found = list(verify(RealFileSystem(), path, [Kafka07Format()]))
+            if not found:
+                problems.append(f"cannot verify {path}: no segment files are there")
+            verdicts += found
         except StorageError as error:
             problems.append(str(error))
     if options.isJson:
@@ -82,7 +85,7 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
         f"{faultCount:,} of them not good"
         if faultCount
         else "all good"
-        if verdicts or not problems
+        if verdicts
         else "nothing was looked at"
     )
     streams.say(f"{len(verdicts):,} segments with {count:,} messages: {verdict}")

@@ -23,7 +23,7 @@ from pylogbroker.console.routes import pageRoutes
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.metrics.brokermetrics import brokerFamilies
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
-from pylogbroker.net.httplisteners import listenerDescription
+from pylogbroker.net.httplisteners import formatAddress, listenerDescription
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, Route
 
 
@@ -75,7 +75,8 @@ class ConsoleService(Service):
                 f"cannot listen on {self._description!r} ({self._called}): {error}"
             ) from error
         self._log.info(
-            "Metrics and console are served on {listener}", listener=str(self.port.getHost())
+            "Metrics and console are served on {listener}",
+            listener=formatAddress(self.port.getHost()),
         )
 
     def privilegedStartService(self) -> None:

@@ -80,7 +80,9 @@ class MirrorService(Service):
         """Begin; nothing is waited for."""
         super().startService()
         self._log.info(
-            "Mirroring to {target} from {sources}", target=self.target, sources=self.sources
+            "Mirroring to {target} from {sources}",
+            target=self.target,
+            sources=", ".join(map(repr, self.sources)),
         )
         self._starting = Deferred.fromCoroutine(self._start())
         self._starting.addErrback(self._unforeseen)

@@ -84,7 +84,7 @@ class SourceCluster:
         )
 
     def __repr__(self) -> str:
-        return f"<Source {self._settings.group} at {self._settings.zkConnect}>"
+        return f"the source at {self._settings.zkConnect} (group {self._settings.group})"
 
     @property
     def isOwning(self) -> bool:

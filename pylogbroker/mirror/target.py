@@ -144,7 +144,7 @@ class Target:
         where = self._settings.zookeeperServers or ",".join(
             f"{each.host}:{each.port}" for each in self._settings.brokers
         )
-        return f"<Target {where}>"
+        return f"the target at {where}"
 
     # -- there and away
 

@@ -4,6 +4,7 @@ Where a site listens: on the loopback interface unless it is told otherwise, and
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,16 @@ def listenerDescription(text: str) -> str:
         if loopback is None or re.search(r"(?<!\\):interface=", text)
         else f"{text}:interface={loopback}"
     )
+
+
+def formatAddress(address: Any) -> str:
+    """
+    An address of Twisted's for log lines: C{127.0.0.1:9092}, C{[::1]:9092}, or C{unix:PATH}.
+    """
+    if not hasattr(address, "host"):
+        return f"unix:{os.fsdecode(address.name)}" if hasattr(address, "name") else str(address)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"
 
 
 def listenNow(listen: Callable[[], Deferred[Any]], setting: str) -> Any:

@@ -50,4 +50,5 @@ def makeService(options: Options) -> IService:
         reactor, options.settings, Auditor(reactor, options.settings, timeOf=options.timeOf)
     )
     service.logLevels = options.logLevels
+    service.isLogShown = options.isLogShown
     return service  # type: ignore[no-any-return]

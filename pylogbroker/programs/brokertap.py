@@ -40,5 +40,6 @@ def makeService(options: Options) -> IService:
 
     service: Any = TwistdBrokerService(reactor, options.settings)
     service.logLevels = options.logLevels
+    service.isLogShown = options.isLogShown
     service.site = brokerConsole(reactor, options.settings, service)
     return service  # type: ignore[no-any-return]

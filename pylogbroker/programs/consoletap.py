@@ -90,4 +90,5 @@ def makeService(options: Options) -> IService:
         access=options.access,
     )
     service.logLevels = options.logLevels
+    service.isLogShown = options.isLogShown
     return service  # type: ignore[no-any-return]

@@ -11,7 +11,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -32,11 +33,34 @@ def warn(sentence: str) -> None:
     sys.stderr.write(f"pylogbroker: {sentence}\n")
 
 
-def printStartupError(kind: type[BaseException], error: BaseException, traceback: object) -> None:
-    """One line, in the log (which twistd has put in the place of standard error) and on standard error."""
-    for stream in {sys.stderr, sys.__stderr__}:
+def printStartupError(
+    kind: type[BaseException],
+    error: BaseException,
+    traceback: object,
+    isLogShown: bool = False,
+) -> None:
+    """
+    One line on standard error, and one in the log (which twistd has put in the place of C{sys.stderr}).
+
+    @param isLogShown: whether the log goes where standard error goes: then one line is enough.
+    """
+    for stream in {sys.__stderr__ if isLogShown else sys.stderr, sys.__stderr__}:
         if stream is not None:
             stream.write(f"pylogbroker: {error}\n")
+
+
+def isLogShown(options: Mapping[str, Any]) -> bool:
+    """
+    Whether twistd's log goes to standard output, and that is the same terminal, file or socket as standard error.
+
+    @param options: twistd's.
+    """
+    if not options["nodaemon"] or options["syslog"] or (options["logfile"] or "-") != "-":
+        return False
+    try:
+        return os.path.sameopenfile(1, 2)
+    except OSError:
+        return False
 
 
 def notifySystemd(state: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -75,6 +99,23 @@ class ProgramOptions(usage.Options):
         ]
     ]
     logLevels: LogLevels | None = None
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """
+        @raise usage.UsageError: an option or a property is wrong.
+        @raise SystemExit: the same under twistd, which would print a page of usage before the reason.
+        """
+        try:
+            super().parseOptions(options)
+        except usage.UsageError as error:
+            if self.parent is None:
+                raise
+            raise SystemExit(f"pylogbroker: {error}") from error
+
+    @property
+    def isLogShown(self) -> bool:
+        """See L{isLogShown}."""
+        return self.parent is not None and isLogShown(self.parent)
 
     def postOptions(self) -> None:
         """Read the file; what is wrong with it is a usage error."""
@@ -154,10 +195,12 @@ class TwistdLifecycle:
     Beside a service, first in the list of bases: its start fails in one line, and it ends with 0.
 
     @ivar logLevels: what is logged; L{None}: all.
+    @ivar isLogShown: see L{isLogShown}.
     """
 
     _reactor: Any
     logLevels: LogLevels | None = None
+    isLogShown = False
 
     def privilegedStartService(self) -> None:
         """Before the reactor runs."""
@@ -173,7 +216,7 @@ class TwistdLifecycle:
         except PylogbrokerError:
             # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
             # of the first two for a SystemExit.) What Python prints then is for people, not for us.
-            sys.excepthook = printStartupError
+            sys.excepthook = partial(printStartupError, isLogShown=self.isLogShown)
             raise
 
     def startService(self) -> None:
@@ -208,7 +251,7 @@ class TwistdLifecycle:
 
         (twistd ends with 0 whatever happens while its reactor runs, and lets nobody say otherwise: so the interpreter does, as its last act.)
         """
-        printStartupError(type(error), error, None)
+        printStartupError(type(error), error, None, self.isLogShown)
         self._reactor.addSystemEventTrigger("after", "shutdown", atexit.register, os._exit, 1)
         self._stopReactor()
 

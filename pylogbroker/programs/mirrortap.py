@@ -102,6 +102,7 @@ def makeService(options: Options) -> IService:
 
     service: Any = TwistdMirrorService(reactor, options.settings)
     service.logLevels = options.logLevels
+    service.isLogShown = options.isLogShown
     listener = options["listen"].strip()
     if listener:
         service.site = MetricsService(reactor, listener, service.figures, tuple(options.hosts))

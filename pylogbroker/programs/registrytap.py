@@ -47,4 +47,5 @@ def makeService(options: Options) -> IService:
 
     service: Any = TwistdRegistryService(reactor, options.settings)
     service.logLevels = options.logLevels
+    service.isLogShown = options.isLogShown
     return service  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.registrysettings import RegistrySettings
 from pylogbroker.errors import InvalidRegistryTopicError
-from pylogbroker.net.httplisteners import listenerDescription, listenNow
+from pylogbroker.net.httplisteners import formatAddress, listenerDescription, listenNow
 from pylogbroker.net.listeners import serverEndpoint
 from pylogbroker.net.workers import IWorker, ThreadWorker
 from pylogbroker.schemaregistry.registry import Registry
@@ -98,7 +98,7 @@ class RegistryService(Service):
         self._worker.start()
         self._log.info(
             "The registry in {topic} at {broker} is served on {listener}",
-            topic=self._settings.topic, broker=self._settings.broker, listener=str(self.port.getHost()),
+            topic=self._settings.topic, broker=self._settings.broker, listener=formatAddress(self.port.getHost()),
         )  # fmt: skip
         self._following = self.registry.follow()
         self._following.addErrback(self._ended)

@@ -20,7 +20,7 @@ from tests.integration.zookeeperprocess import sharedZookeeper
 SECONDS = 15
 TOPIC_COUNT = 5
 SHARE_MAX = 0.01
-_CONSOLE = re.compile(r"Metrics and console are served on .*port=(\d+)")
+_CONSOLE = re.compile(r"Metrics and console are served on .*:(\d+)")
 
 
 def cpuSeconds(pid: int) -> float:

@@ -7,21 +7,25 @@ from __future__ import annotations
 import io
 import os
 import signal
+import struct
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from twisted.internet import reactor as _reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredQueue
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
+from zope.interface import implementer
 
 from pylogbroker.cli.main import prepare, runCommand
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.protocol.kafka07.requests import encodeFetch
 from pylogbroker.testing.localbroker import LocalBroker
 
 reactor: Any = _reactor
@@ -108,6 +112,26 @@ class Deaf(Protocol):
             self.transport.loseConnection()  # type: ignore[union-attr]
 
 
+@implementer(IHalfCloseableProtocol)
+class Silent(Protocol):
+    """A broker that answers an empty fetch, and nothing else, not even the end of the connection."""
+
+    def __init__(self, got: DeferredQueue[None]) -> None:
+        self.got = got
+
+    def dataReceived(self, data: bytes) -> None:
+        if data == encodeFetch("t", 0, 0, 0):
+            cast(Any, self.transport).write(struct.pack(">ih", 2, 0))
+        else:
+            self.got.put(None)
+
+    def readConnectionLost(self) -> None:
+        """This side stays open."""
+
+    def writeConnectionLost(self) -> None:
+        """Never."""
+
+
 class CommandCase(TestCase):
     """Commands, and a broker for them."""
 
@@ -125,6 +149,14 @@ class CommandCase(TestCase):
     def startDeaf(self, size: int) -> str:
         """A server of L{Deaf}s. Returns where it is."""
         factory: Any = Factory.forProtocol(cast(Any, lambda: Deaf(size)))
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return f"127.0.0.1:{port.getHost().port}"
+
+    def startSilent(self) -> str:
+        """A server of L{Silent}s; C{got} tells when one is asked for more. Returns where it is."""
+        self.got: DeferredQueue[None] = DeferredQueue()
+        factory: Any = Factory.forProtocol(cast(Any, lambda: Silent(self.got)))
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return f"127.0.0.1:{port.getHost().port}"

@@ -136,7 +136,7 @@ class ClusterPublisherTests(ClusterCase):
         self.assertIn("pylogbroker: there is no broker for topic t", result.errors)
         self.assertRegex(
             result.errors,
-            "\nof 2 lines 0 were surely taken, 2 were not sent, 0 may have been taken or not\n$",
+            "\nof 2 lines 0 were confirmed, 2 were not sent, 0 may have been taken or not\n$",
         )
         self.flushLoggedErrors()
 

@@ -10,8 +10,9 @@ import zlib
 from contextlib import redirect_stderr
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
-from pylogbroker.cli import consume
+from pylogbroker.cli import brokerchecks, consume
 from pylogbroker.cli.main import ENDED
 from pylogbroker.cli.streams import read
 from pylogbroker.records.compression import GZIP
@@ -137,13 +138,60 @@ class ConsumeTests(CommandCase):
         await self.broker.start()
 
     async def test_unknownTopic(self) -> None:
-        """A topic that nobody published to holds nothing, and is not brought into being."""
+        """A topic that nobody published to is an error, and is not brought into being."""
         await self.startBroker()
-        self.assertEqual(
-            await self.consume("--from-beginning"),
-            Outcome(0, b"", "read 0 messages; the next offset is 0\n"),
-        )
+        for start in (("--from-beginning",), ("--offset", "5")):
+            self.assertEqual(
+                await self.consume(*start),
+                Outcome(
+                    1,
+                    b"",
+                    "pylogbroker: the broker has no topic t: nothing was ever published to it\n",
+                ),
+            )
         self.assertFalse(os.path.exists(os.path.join(self.broker.directory, "t-0")))
+
+    async def test_unknownTopicFollowed(self) -> None:
+        """Who follows a topic that is not there yet is told so, and sees its first message."""
+        await self.startBroker()
+        self.patch(consume, "POLL_SECONDS", 0.01)
+        source, sink = os.pipe()
+        self.addCleanup(os.close, source)
+        self.addCleanup(os.close, sink)
+        errors = io.StringIO()
+        following = Deferred.fromCoroutine(
+            self.perform(
+                "consume", "--broker", self.broker.endpoint, "--topic", "t", "--follow", output=sink, errors=errors
+            )
+        )  # fmt: skip
+        while "waiting for the first message" not in errors.getvalue():
+            await deferLater(reactor, 0.005)
+        await self.publish("t", b"first")
+        self.assertEqual(await read(reactor, source), b"first\n")
+        following.cancel()
+        self.assertEqual((await following).code, ENDED)
+
+    async def test_silentBroker(self) -> None:
+        """When the broker is gone, that is said before the command gives up, and when it will."""
+        await self.startBroker()
+        self.patch(brokerchecks, "NOTICE_SECONDS", 0.01)
+        self.patch(consume, "POLL_SECONDS", 0.01)
+        await self.publish("t", b"old")
+        endpoint = self.broker.endpoint
+        source, sink = os.pipe()
+        self.addCleanup(os.close, source)
+        self.addCleanup(os.close, sink)
+        following = Deferred.fromCoroutine(
+            self.consume("--offset", "0", "--follow", "--timeout-ms", "400", output=sink)
+        )
+        self.assertEqual(await read(reactor, source), b"old\n")
+        await self.broker.broker.stop()
+        result = await following
+        self.assertEqual(result.code, 1)
+        self.assertIn(
+            f"pylogbroker: waiting for the broker at {endpoint}; gives up after 0.4 s\n",
+            result.errors,
+        )
 
     async def test_follow(self) -> None:
         """Following waits at the end for new messages, until it is ended."""

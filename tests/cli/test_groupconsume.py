@@ -20,7 +20,7 @@ from pylogbroker.records.compression import GZIP, compress
 from pylogbroker.records.messageset import encodeMessage
 from pylogbroker.types import LATEST
 from tests.cli.clustercase import ClusterCase
-from tests.cli.commands import Process, reactor
+from tests.cli.commands import Outcome, Process, reactor
 
 PAYLOADS = [b"%d" % number for number in range(40)]
 
@@ -191,8 +191,7 @@ class GroupConsumeTests(ClusterCase):
     async def following(self) -> tuple[Deferred[Any], int]:
         """A member of the group that follows, has printed a first message, and whose output is a pipe; and where to read that."""
         await self.startBrokers(1)
-        [self.broker] = self.brokers
-        await self.publish("t", b"first")
+        await self.establish("t")
         source, sink = self.pipe()
         reading = Deferred.fromCoroutine(
             self.consumed(
@@ -319,6 +318,30 @@ class GroupConsumeTests(ClusterCase):
             result.errors,
             r"nothing has come for [\d,]+ ms, and that is not the end: this member has not got its share of the partitions",
         )
+
+    async def test_unknownTopic(self) -> None:
+        """A topic that is not there, or a pattern that no topic matches, is an error; who follows waits for it, and is told so."""
+        await self.startBrokers(1)
+        await self.establish("u")
+        for which, what in (("--topic", "topic t"), ("--whitelist", "topic that matches")):
+            self.assertEqual(
+                await self.consumed(which, "t", "--from-beginning"),
+                Outcome(1, b"", f"pylogbroker: there is no {what}; there are: u\n"),
+            )
+        source, sink = self.pipe()
+        reading = Deferred.fromCoroutine(
+            self.consumed("--topic", "t", "--from-beginning", "--follow", output=sink)
+        )
+        await self.until(self.isJoined)
+        await self.publish("t", b"first")
+        self.assertEqual(await read(reactor, source), b"first\n")
+        reading.cancel()
+        self.assertIn("there is no topic t; there are: u; waiting for it\n", (await reading).errors)
+
+    async def isJoined(self) -> bool:
+        """Whether a member of a group is registered."""
+        groups = await self.children("/consumers")
+        return bool(groups and await self.children(f"/consumers/{groups[0]}/ids"))
 
     async def test_unreachable(self) -> None:
         """A ZooKeeper that is not there is an error that names it, within the time-out."""

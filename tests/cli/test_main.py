@@ -7,44 +7,17 @@ import os
 import re
 import shlex
 import signal
-import struct
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Any, cast
 
-from twisted.internet.defer import DeferredQueue
-from twisted.internet.interfaces import IHalfCloseableProtocol
-from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
 from pylogbroker import __version__
 from pylogbroker.cli.main import commands, main, parse, prepare, reporter
 from pylogbroker.cli.streams import Streams
-from pylogbroker.protocol.kafka07.requests import encodeFetch
 from pylogbroker.records.messageset import encodeMessage
 from tests.cli.commands import CommandCase, Outcome, reactor
-
-
-@implementer(IHalfCloseableProtocol)
-class Silent(Protocol):
-    """A broker that answers an empty fetch, and nothing else, not even the end of the connection."""
-
-    def __init__(self, got: DeferredQueue[None]) -> None:
-        self.got = got
-
-    def dataReceived(self, data: bytes) -> None:
-        if data == encodeFetch("t", 0, 0, 0):
-            cast(Any, self.transport).write(struct.pack(">ih", 2, 0))
-        else:
-            self.got.put(None)
-
-    def readConnectionLost(self) -> None:
-        """This side stays open."""
-
-    def writeConnectionLost(self) -> None:
-        """Never."""
 
 
 class ParserTests(SynchronousTestCase):
@@ -379,11 +352,3 @@ class ProcessTests(CommandCase):
         self.addCleanup(repeating.stop)
         repeating.start(0.05)
         self.assertEqual((await protocol.ended).code, -signal.SIGINT)
-
-    def startSilent(self) -> str:
-        """A server of L{Silent}s; C{got} tells when one is asked for more. Returns where it is."""
-        self.got: DeferredQueue[None] = DeferredQueue()
-        factory: Any = Factory.forProtocol(cast(Any, lambda: Silent(self.got)))
-        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-        return f"127.0.0.1:{port.getHost().port}"

@@ -42,9 +42,16 @@ class OffsetsTests(CommandCase):
         )
 
     async def test_unknown(self) -> None:
-        """A topic that nobody published to begins and ends at 0; a partition that is not there is an error."""
+        """A topic that nobody published to is an error, and so is a partition that is not there."""
         await self.startBroker()
-        self.assertEqual(await self.offsets(), Outcome(0, b"0\n", ""))
+        self.assertEqual(
+            await self.offsets(),
+            Outcome(
+                1,
+                b"",
+                "pylogbroker: the broker has no topic t: nothing was ever published to it\n",
+            ),
+        )
         self.assertEqual(
             await self.offsets("--partition", "3"),
             Outcome(1, b"", "pylogbroker: the broker has no partition 3 of topic t\n"),

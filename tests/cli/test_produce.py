@@ -8,7 +8,7 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pylogbroker.cli import CommandError
+from pylogbroker.cli import CommandError, brokerchecks
 from pylogbroker.cli.main import ENDED
 from tests.cli.commands import CommandCase, Outcome, reactor
 
@@ -132,7 +132,34 @@ class ProduceTests(CommandCase):
         os.write(sink, b"2\n")
         result = await producing
         self.assertEqual(result.code, 1)
-        self.assertIn("lines sent, surely taken is none", result.errors)
+        self.assertIn("lines sent, the broker has confirmed none", result.errors)
+
+    async def test_announced(self) -> None:
+        """While a broker or a ZooKeeper is not there, it is said what the command waits for, and how long."""
+        self.patch(brokerchecks, "NOTICE_SECONDS", 0.01)
+        path = self.write(b"a")
+        for option, what in (("--broker", "the broker"), ("--zookeeper", "ZooKeeper")):
+            result = await self.perform(
+                "produce", path, option, "127.0.0.1:1", "--topic", "t", "--timeout-ms", "300"
+            )
+            self.assertEqual(result.code, 1)
+            self.assertEqual(
+                result.errors.splitlines()[0],
+                f"pylogbroker: waiting for {what} at 127.0.0.1:1; gives up after 0.3 s",
+            )
+
+    async def test_announcedTaking(self) -> None:
+        """While the broker does not take what was sent, as with a full disk, that is said."""
+        self.patch(brokerchecks, "NOTICE_SECONDS", 0.01)
+        address = self.startSilent()
+        result = await self.perform(
+            "produce", self.write(b"a"), "--broker", address, "--topic", "t", "--timeout-ms", "300"
+        )
+        self.assertEqual(result.code, 1)
+        self.assertEqual(
+            result.errors.splitlines()[0],
+            f"pylogbroker: waiting for the broker at {address} to take what was sent; gives up after 0.3 s",
+        )
 
     async def test_noBroker(self) -> None:
         """Without a broker the exit code is 1, and the text names it."""

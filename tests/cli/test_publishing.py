@@ -113,11 +113,11 @@ class PublisherTests(CommandCase):
         await publisher.add([b"a"] * 3)
         error = await self.refused(publisher.confirm(), BrokerConnectionError)
         text = str(publisher.failed(error, "lines"))
-        self.assertTrue(text.endswith("\nof 3 lines sent, surely taken is none"), text)
+        self.assertTrue(text.endswith("\nof 3 lines sent, the broker has confirmed none"), text)
         publisher.confirmedCount = 2
         self.assertTrue(
             str(publisher.failed(error, "lines")).endswith(
-                "\nof 3 lines sent, surely taken are the first 2"
+                "\nof 3 lines sent, the broker has confirmed the first 2"
             )
         )
         publisher.confirmedCount = 3

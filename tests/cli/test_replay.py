@@ -79,7 +79,7 @@ class ReplayTests(ClusterCase):
         self.assertEqual(sorted(map(len, await self.copied())), [5, 6, 2 * FETCH_SIZE])
         result = await self.replay()
         self.assertEqual(result.code, 1)
-        self.assertRegex(result.errors, "(?s)^pylogbroker: .*of 3 messages [012] were surely taken")
+        self.assertRegex(result.errors, "(?s)^pylogbroker: .*of 3 messages [012] were confirmed")
 
     async def test_damaged(self) -> None:
         """What is no message is told with its place."""

@@ -65,7 +65,18 @@ class VerifyTests(CommandCase):
         )
 
     def test_nothing(self) -> None:
-        """A path at which nothing is is an error; the others are looked at."""
+        """A path at which nothing is is an error, and so is a directory without segment files; the others are looked at."""
+        folder = self.mktemp()
+        os.makedirs(os.path.join(folder, "gtk-3"))  # as in /etc: a name like a partition's
+        result = self.verify(folder)
+        self.assertEqual(
+            (result.code, result.errors),
+            (
+                1,
+                f"pylogbroker: cannot verify {folder}: no segment files are there\n"
+                "0 segments with 0 messages: nothing was looked at\n",
+            ),
+        )
         result = self.verify("/nonexistent", "--json")
         self.assertEqual(
             (result.code, json.loads(result.output)),

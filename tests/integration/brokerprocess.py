@@ -22,7 +22,7 @@ from tests.integration.rawclient import RawClient
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
-_PORT = re.compile(r" serves .*IPv4Address\(type='TCP', host='127\.0\.0\.1', port=(\d+)\)")
+_PORT = re.compile(r" serves .*on 127\.0\.0\.1:(\d+)")
 
 DEFAULTS = {
     "brokerid": "0",

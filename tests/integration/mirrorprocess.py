@@ -56,7 +56,7 @@ class MirrorProcess(BrokerProcess):
         self.launch()
         self.waitForLine(": mirroring ", START_SECONDS_MAX)
         if "--listen" in self._arguments:
-            self.port = int(self.waitForLine(r" served on .*port=(\d+)")[1])
+            self.port = int(self.waitForLine(r" served on .*:(\d+)")[1])
         return self
 
     def launch(self) -> None:

@@ -10,7 +10,7 @@ from pylogbroker.syncclient.registryclient import RegistryClient
 from tests.integration.brokerprocess import START_SECONDS_MAX, BrokerProcess
 from tests.integration.mirrorprocess import writeProperties
 
-_PORT = r"The registry in .* is served on .*port=(\d+)"
+_PORT = r"The registry in .* is served on .*:(\d+)"
 
 
 class RegistryProcess(BrokerProcess):

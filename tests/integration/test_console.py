@@ -24,7 +24,7 @@ from tests.integration.threaded import inThread
 
 HOSTILE_TOPIC = "<img src=x onerror=\"document.title='gotcha'\">"
 HOSTILE = b"<script>document.title='gotcha'</script>"
-_CONSOLE = re.compile(r"Metrics and console are served on .*port=(\d+)")
+_CONSOLE = re.compile(r"Metrics and console are served on .*:(\d+)")
 
 
 def inReactor(act: Callable[..., Any], *arguments: Any) -> Any:

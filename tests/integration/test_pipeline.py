@@ -329,7 +329,7 @@ class PipelineTests(SynchronousTestCase):
         counting = self.start(
             "clickthrough.py", "--checkpoint", "checkpoint", "--window", f"{WINDOW_SECONDS} seconds"
         )
-        port = int(shown.waitFor(r"serves on .*port=(\d+)")[1])
+        port = int(shown.waitFor(r"serves on .*:(\d+)")[1])
         counting.waitFor("rates are being counted")
         lines = rf"(?s)(?:\n\d\S+Z [^\n]*){{{WINDOW_COUNT * len(set(self.campaigns().values()))}}}"
         shown.waitFor(lines)

@@ -30,7 +30,7 @@ from tests.integration.chroots import freshChroot, registered
 reactor: Any = _reactor
 PARTITION_COUNT = 2
 FETCH_SIZE = 1 << 20
-_FIGURES = re.compile(r"Metrics and console are served on .*port=(\d+)")
+_FIGURES = re.compile(r"Metrics and console are served on .*:(\d+)")
 
 
 class ToolCluster:

@@ -71,7 +71,7 @@ class TapTests(SynchronousTestCase):
             self.assertEqual(receiver.recv(100), b"STOPPING=1")
             output, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, output)
-        self.assertRegex(output, r"The auditor counts live, and tells on IPv4Address\(.*port=\d+\)")
+        self.assertRegex(output, r"The auditor counts live, and tells on 127\.0\.0\.1:\d+")
 
     def test_failedStart(self) -> None:
         """A port that is taken ends it with 1, and a line that says so."""

@@ -198,7 +198,11 @@ class ProcessTests(FolderTestCase):
         return broker
 
     def run_(
-        self, *arguments: str, options: tuple[str, ...] = ("--nodaemon",), held: int | None = None
+        self,
+        *arguments: str,
+        options: tuple[str, ...] = ("--nodaemon",),
+        held: int | None = None,
+        errors: int = subprocess.PIPE,
     ) -> subprocess.CompletedProcess[str]:
         """
         A start that is to fail.
@@ -222,7 +226,8 @@ class ProcessTests(FolderTestCase):
                     filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
                 ),
             },
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
             timeout=SECONDS_MAX,
             check=False,
@@ -315,6 +320,22 @@ class ProcessTests(FolderTestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("broker.properties:5: brokerid=many", done.stdout + done.stderr)
         self.assertNotIn("Traceback", done.stdout + done.stderr)
+
+    def test_oneLine(self) -> None:
+        """On a terminal, where log and errors are shown together, a failed start gives its reason once, and no page of usage."""
+        other = socket.socket()
+        self.addCleanup(other.close)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        for arguments, reason in (
+            (("--set", f"port={other.getsockname()[1]}"), "ddress already in use"),
+            (("--set", "brokerid=many"), "brokerid=many"),
+            (("--nonsense",), "--nonsense"),
+        ):
+            done = self.run_(*arguments, errors=subprocess.STDOUT)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stdout.count(reason), 1, done.stdout)
+            self.assertNotIn("Usage", done.stdout)
 
     def test_lockedDirectory(self) -> None:
         """A second broker in the same directory fails in one line, with status 1; the first goes on."""

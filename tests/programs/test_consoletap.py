@@ -142,7 +142,7 @@ class ProcessTests(SynchronousTestCase):
         process = self.start("--listen", "0")
         assert process.stdout is not None
         for line in process.stdout:
-            if found := re.search(r"served on .*port=(\d+)", line):
+            if found := re.search(r"served on .*:(\d+)", line):
                 break
         else:
             self.fail("it does not serve")

@@ -10,7 +10,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
@@ -168,7 +168,7 @@ class StartTests(SynchronousTestCase):
         """The error goes on to C{twistd}, and what Python prints of it in the end is a line."""
         self.patch(sys, "excepthook", sys.excepthook)
         error = self.assertRaises(ConfigurationError, _Program().privilegedStartService)
-        self.assertIs(sys.excepthook, printStartupError)
+        self.assertIs(cast(Any, sys.excepthook).func, printStartupError)
         stream = io.StringIO()
         self.patch(sys, "stderr", stream)
         self.patch(sys, "__stderr__", None)
