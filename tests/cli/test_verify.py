@@ -73,7 +73,7 @@ class VerifyTests(CommandCase):
             (result.code, result.errors),
             (
                 1,
-                f"pylogbroker: cannot verify {folder}: no segment files are there\n"
+                f"pylogbroker: cannot verify {folder}: it is neither a partition nor a log directory: no segment files are in it\n"
                 "0 segments with 0 messages: nothing was looked at\n",
             ),
         )
