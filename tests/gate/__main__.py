@@ -142,8 +142,8 @@ class Gate:
             for module, seconds in self._slowest():
                 say(f"{seconds:6.1f} s  {module}")
         if self._options.remember:
-            seconds = {**self._seconds, **self._measured}
-            there = {module: seconds[module] for module in seconds if module in testFiles()}
+            known = {**self._seconds, **self._measured}
+            there = {module: known[module] for module in known if module in testFiles()}
             TABLE.write_text(writeSeconds(there), encoding="utf-8")
         if self._isWhole:
             announce("features")
