@@ -25,8 +25,8 @@ from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.net.httplisteners import formatAddress, listenerDescription, listenNow
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, textReply
+from pylogbroker.net.listeners import formatAddress, listenerDescription, listenNow
 
 LOGGED_COUNT_MAX = 1_000
 """Holes that are logged one by one, at a time; the number of the others is."""

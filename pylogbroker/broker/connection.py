@@ -43,7 +43,7 @@ from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Reservation
 from pylogbroker.metrics.counters import ConnectionCounters
-from pylogbroker.net.listeners import isTls, isTlsFailure, tlsReason
+from pylogbroker.net.listeners import formatAddress, isTls, isTlsFailure, tlsReason
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.sendfile import (
     BufferedSender,
@@ -372,8 +372,7 @@ class ServerConnection(TwistedProtocol):
                 self.transport.resumeProducing()  # it may be paused, and the peer's end has to be seen
 
     def _peer(self) -> str:
-        address = self.transport.getPeer()
-        return f"{getattr(address, 'host', address)}:{getattr(address, 'port', '')}"
+        return formatAddress(self.transport.getPeer())
 
 
 class BrokerFactory(ServerFactory):
@@ -423,7 +422,7 @@ class BrokerFactory(ServerFactory):
             self.quietLog.warn(
                 "There are {count} connections already: {address} was turned away",
                 count=self.connectionCountMax,
-                address=addr,
+                address=formatAddress(addr),
             )
             return None
         return ServerConnection(self)
@@ -464,5 +463,5 @@ class BrokerFactory(ServerFactory):
 
     def _cut(self, connection: ServerConnection, sentence: str) -> None:
         self.counters.slowCount += 1
-        self.quietLog.warn(sentence, peer=connection.transport.getPeer())
+        self.quietLog.warn(sentence, peer=formatAddress(connection.transport.getPeer()))
         connection.transport.abortConnection()

@@ -52,8 +52,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.metrics.snapshot import BrokerSnapshot
-from pylogbroker.net.httplisteners import formatAddress
-from pylogbroker.net.listeners import serverEndpoint
+from pylogbroker.net.listeners import formatAddress, listenError, serverEndpoint
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.sendfile import SendfileTransport
@@ -281,8 +280,7 @@ class BrokerService(Service):
     def _endpoint(self) -> str:
         if not self.ports:
             return ""
-        host: Any = self.ports[0].getHost()
-        return f"{host.host}:{host.port}" if hasattr(host, "port") else str(host)
+        return formatAddress(self.ports[0].getHost())
 
     def _logFigures(self) -> None:
         picture = self.picture()
@@ -517,7 +515,9 @@ class BrokerService(Service):
                 port = await endpoint.listen(self.factory)
             except Exception as error:
                 await self._closePorts()
-                raise ConfigurationError(f"cannot listen on {description!r}: {error}") from error
+                raise ConfigurationError(
+                    f"cannot listen on {description!r}: {listenError(error)}"
+                ) from error
             self._prepare(port)
             self.ports.append(port)
 

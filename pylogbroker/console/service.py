@@ -23,8 +23,8 @@ from pylogbroker.console.routes import pageRoutes
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.metrics.brokermetrics import brokerFamilies
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
-from pylogbroker.net.httplisteners import formatAddress, listenerDescription
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, Route
+from pylogbroker.net.listeners import formatAddress, listenerDescription
 
 
 class ConsoleService(Service):

@@ -79,7 +79,7 @@ class ClusterConsole(ConsoleService):
         access: AccessSettings = PLAIN,
     ) -> None:
         """
-        @param listener: see L{pylogbroker.net.httplisteners.listenerDescription}.
+        @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
         @param servers: ZooKeeper's, with a chroot.
         @param hosts: names that the Host header may have.
         @param zookeeper: makes the client, not connected.

@@ -1,18 +1,16 @@
 """
-Waiting for several things at once.
+Deferreds in numbers: waiting for several at once, and several callers that wait for one event.
 
-What must be true: all are waited for, also when one fails, so that nothing is under way any more when the answer is here, and no failure is left for nobody;
-and who is cancelled cancels what is not done. There are two answers: what came of each (L{gatherSettled}), for who goes on without what has failed, and all results
-or the first failure (L{gatherAll}).
-
-How many there may be is the caller's to say; L{gatherInBatches} does it for those that a cluster, or anybody else, has a say in.
+What must be true: the C{gather} functions wait for every Deferred even when one fails, so nothing is
+left running and no failure goes unhandled; cancelling the result cancels the pending ones. The
+caller bounds the number; L{gatherInBatches} does it where a cluster determines the number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import deferLater
@@ -27,14 +25,14 @@ A = TypeVar("A")
 Work = Deferred[T] | Coroutine[Any, Any, T]
 
 AT_ONCE_COUNT_MAX = 100
-"""As many requests as a L{pylogbroker.zookeeper.client.ZookeeperClient} has under way at a time: more of them only wait there."""
+"""The requests that a L{pylogbroker.zookeeper.client.ZookeeperClient} has in flight; more only wait."""
 
 
 async def gatherSettled(works: Iterable[Work[T]]) -> list[T | Failure]:
     """
-    Do all at the same time, to their ends.
+    Run all at the same time and wait for all.
 
-    @return: what came of each, in order: its result, or the failure.
+    @return: for each, in order, its result or its L{Failure}.
     """
     waiting = [
         work if isinstance(work, Deferred) else Deferred.fromCoroutine(work) for work in works
@@ -45,10 +43,10 @@ async def gatherSettled(works: Iterable[Work[T]]) -> list[T | Failure]:
 
 async def gatherAll(works: Iterable[Work[T]]) -> list[T]:
     """
-    Do all at the same time, to their ends.
+    Run all at the same time and wait for all.
 
     @return: the result of each, in order.
-    @raise Exception: what the first raised, in order, that failed; when all are done.
+    @raise Exception: of the first in order that failed, when all are done.
     """
     found: list[T] = []
     for outcome in await gatherSettled(works):
@@ -62,10 +60,10 @@ async def gatherInBatches(
     work: Callable[[A], Work[T]], items: Iterable[A], countMax: int = AT_ONCE_COUNT_MAX
 ) -> list[T]:
     """
-    Do the same with each of many, so many at a time.
+    Call a function for each item, C{countMax} at a time.
 
     @return: the result of each, in order.
-    @raise Exception: as L{gatherAll} of those that were begun together; the rest is not begun then.
+    @raise Exception: as L{gatherAll}; later batches are not started.
     """
     return [
         result
@@ -75,7 +73,7 @@ async def gatherInBatches(
 
 
 def batched(items: Iterable[A], countMax: int) -> Iterator[list[A]]:
-    """All, in lists of so many."""
+    """The items in lists of C{countMax}; the last may be shorter."""
     left = iter(items)
     while some := list(islice(left, countMax)):
         yield some
@@ -97,3 +95,36 @@ async def retryForever(clock: Any, work: Callable[[], Awaitable[T]], outage: Out
         else:
             outage.succeeded()
             return result
+
+
+class Waiters(Generic[T]):
+    """
+    Callers that wait for one event. Their Deferreds can be cancelled.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[Deferred[T]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self) -> Deferred[T]:
+        """
+        @return: fires with the value that the next C{fire} gives, or fails with its failure.
+        """
+        waiting: Deferred[T] = Deferred(self._cancelled)
+        self._waiting.append(waiting)
+        return waiting
+
+    def fire(self, value: T | Failure) -> None:
+        """Fire all Deferreds, in the order of the calls of C{wait}. Those of later calls stay."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.called:  # an earlier one may have cancelled it
+                each.callback(value)
+
+    def _cancelled(self, waiting: Deferred[T]) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)

@@ -1,43 +1,56 @@
 """
-Where a broker listens, and who is at the other end of TLS.
+Where servers listen, and the peers of their connections.
 
-Twisted's C{ssl:} endpoint strings cannot ask a client for its certificate. So there is one more kind::
+Twisted's C{ssl:} endpoint strings cannot require a client's certificate, so there is another kind::
 
     tls:9093:privateKey=key.pem:certKey=cert.pem:clientCAs=ca.pem:interface=10.0.0.5
 
-C{certKey} may hold a chain, and by default is in C{privateKey}'s file. With C{clientCAs} a client must show a certificate that one of these authorities
-has signed, and gets no further without: it has not sent a byte that we read by then. Without C{clientCAs} nobody is asked. TLS 1.2 and later only.
+C{certKey} may hold a chain; by default it is in C{privateKey}'s file. With C{clientCAs} a client must
+show a certificate that one of these authorities has signed; no byte of other clients is read.
+Without C{clientCAs} no certificate is required. TLS 1.2 and later only.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import SSL4ServerEndpoint, serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import ConfigurationError
 
 BACKLOG = 1024
+LOOPBACK = "127.0.0.1"
+_LOOPBACKS = {"tcp": LOOPBACK, "ssl": LOOPBACK, "tls": LOOPBACK, "tcp6": r"\:\:1"}
 _KEYS = frozenset(("interface", "privateKey", "certKey", "clientCAs", "backlog"))
 _PIECES = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\r?\n.+?\r?\n-----END CERTIFICATE-----", re.DOTALL)
 
 
 def serverEndpoint(reactor: Any, description: str) -> Any:
     """
+    The endpoint that a string describes.
+
     @param description: C{tls:…} as above, or one of Twisted's server endpoint strings.
-    @raise ConfigurationError: it is a C{tls:} string with something wrong in it.
+    @raise ConfigurationError: it is a C{tls:} string with a mistake.
     @raise Exception: what Twisted raises for others.
     """
     if not description.startswith("tls:"):
         return serverFromString(reactor, description)
     port, options = _parse(description)
+    try:
+        from pylogbroker.net.tls import serverConnections
+    except ImportError as error:
+        raise ConfigurationError(
+            f"TLS needs the extra tls: pip install '.[tls]' in the sources ({error})"
+        ) from error
     return SSL4ServerEndpoint(
         reactor,
         port,
-        _connections(options),
+        serverConnections(options),
         int(options.get("backlog", BACKLOG)),
         options.get("interface", ""),
     )
@@ -64,63 +77,66 @@ def _parse(description: str) -> tuple[int, dict[str, str]]:
 
 
 def _split(description: str) -> list[str]:
-    """At colons that have no backslash before them."""
+    """The parts between colons that no backslash precedes."""
     pieces = _PIECES.findall(description)
     return pieces[:-1] if pieces and description and not description.endswith(":") else pieces
 
 
-def _read(path: str) -> bytes:
+def listenerDescription(text: str) -> str:
+    """
+    The endpoint string of an HTTP server, which listens on the loopback interface by default.
+
+    @param text: an endpoint string, or only a port.
+    """
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,5}", text):
+        text = f"tcp:{text}"
+    loopback = _LOOPBACKS.get(text.partition(":")[0])
+    return (
+        text
+        if loopback is None or re.search(r"(?<!\\):interface=", text)
+        else f"{text}:interface={loopback}"
+    )
+
+
+def listenNow(listen: Callable[[], Deferred[Any]], setting: str) -> Any:
+    """
+    Take a port before the reactor runs, so that a taken port fails the start.
+
+    @param listen: an endpoint's C{listen} with its factory.
+    @param setting: key and value that name the endpoint, for errors.
+    @return: the port.
+    @raise ConfigurationError: the port cannot be had, or not before the reactor runs.
+    """
+    outcomes: list[Any] = []
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        listen().addBoth(outcomes.append)
+    except Exception as error:
+        raise ConfigurationError(f"{setting}: {listenError(error)}") from error
+    [outcome] = outcomes or [None]
+    if isinstance(outcome, Failure):
+        raise ConfigurationError(f"{setting}: {listenError(outcome.value)}") from outcome.value
+    if outcome is None:
+        raise ConfigurationError(f"{setting}: it needs a running reactor")
+    return outcome
 
 
-def _certificates(path: str) -> list[Any]:
-    from twisted.internet.ssl import Certificate
-
-    found = [Certificate.loadPEM(text) for text in _PEM.findall(_read(path))]
-    if not found:
-        raise ConfigurationError(f"there is no certificate in {path}")
-    return found
+def listenError(error: BaseException | None) -> str:
+    """Why a port cannot be had, without the address, which the caller names."""
+    cause = error.socketError if isinstance(error, CannotListenError) else error
+    return getattr(cause, "strerror", None) or str(cause)
 
 
-def _connections(options: dict[str, str]) -> Any:
-    try:
-        from OpenSSL import SSL, crypto
-        from twisted.internet.ssl import (
-            CertificateOptions,
-            KeyPair,
-            TLSVersion,
-            trustRootFromCertificates,
-        )
+def formatAddress(address: Any) -> str:
+    """An address of Twisted's for people: C{127.0.0.1:9092}, C{[::1]:9092}, or a path."""
+    host, port = getattr(address, "host", None), getattr(address, "port", None)
+    if host is not None:
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    name = getattr(address, "name", None)
+    return str(address) if name is None else f"unix:{name.decode(errors='replace')}"
 
-        from pylogbroker.net.tlscompat import ServerConnections
-    except ImportError as error:
-        raise ConfigurationError(
-            f"TLS needs the extra tls: pip install 'pylogbroker[tls]' ({error})"
-        ) from error
-    try:
-        own = _certificates(options.get("certKey", options["privateKey"]))
-        key = KeyPair.load(_read(options["privateKey"]), crypto.FILETYPE_PEM)
-        trustRoot = (
-            trustRootFromCertificates(_certificates(options["clientCAs"]))
-            if "clientCAs" in options
-            else None
-        )
-        made = CertificateOptions(
-            privateKey=key.original,
-            certificate=own[0].original,
-            extraCertChain=[each.original for each in own[1:]],
-            trustRoot=trustRoot,
-            raiseMinimumTo=TLSVersion.TLSv1_2,
-        )
-        return ServerConnections(
-            made.getContext()
-        )  # made now, or what does not fit together would only be found by the first client
-    except (SSL.Error, crypto.Error, ValueError) as error:
-        raise ConfigurationError(f"TLS cannot be used: {error}") from error
+
+# -- the peer of a connection ------------------------------------------------------------------------
 
 
 def isTls(transport: Any) -> bool:
@@ -130,7 +146,9 @@ def isTls(transport: Any) -> bool:
 
 def clientName(transport: Any) -> str | None:
     """
-    The common name of the certificate that a client has shown; L{None} for none, or for one without a common name, or with several.
+    The common name in the certificate of a client.
+
+    @return: L{None}: it has no certificate, or one without a common name, or with several.
     """
     get = getattr(transport, "getPeerCertificate", None)
     certificate = None if get is None else get()
@@ -143,12 +161,12 @@ def clientName(transport: Any) -> str | None:
 
 
 def isTlsFailure(reason: Failure) -> bool:
-    """Whether a connection has ended since TLS did not come about, or broke."""
+    """Whether a connection has ended because the handshake failed, or TLS broke."""
     return type(reason.value).__module__ == "OpenSSL.SSL"
 
 
 def tlsReason(reason: Failure) -> str:
-    """Why, in OpenSSL's words."""
+    """The reason in OpenSSL's words."""
     error: Any = reason.value
     try:
         texts = [entry[-1] for entry in error.args[0]]

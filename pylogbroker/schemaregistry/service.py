@@ -20,8 +20,7 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.registrysettings import RegistrySettings
 from pylogbroker.errors import InvalidRegistryTopicError
-from pylogbroker.net.httplisteners import formatAddress, listenerDescription, listenNow
-from pylogbroker.net.listeners import serverEndpoint
+from pylogbroker.net.listeners import formatAddress, listenerDescription, listenNow, serverEndpoint
 from pylogbroker.net.workers import IWorker, ThreadWorker
 from pylogbroker.schemaregistry.registry import Registry
 from pylogbroker.schemaregistry.routes import RegistryWeb

@@ -6,7 +6,14 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.net.deferreds import Work, batched, gatherAll, gatherInBatches, gatherSettled
+from pylogbroker.net.deferreds import (
+    Waiters,
+    Work,
+    batched,
+    gatherAll,
+    gatherInBatches,
+    gatherSettled,
+)
 
 
 class AllOfTests(SynchronousTestCase):
@@ -99,3 +106,60 @@ class InTurnsTests(SynchronousTestCase):
             (list(batched(range(4), 2)), list(batched("abc", 2)), list(batched([], 2))),
             ([[0, 1], [2, 3]], [["a", "b"], ["c"]], []),
         )
+
+
+class WaitersTests(SynchronousTestCase):
+    """Callers that wait for one event."""
+
+    def setUp(self) -> None:
+        self.waiters: Waiters[str] = Waiters()
+        self.first, self.second = self.waiters.wait(), self.waiters.wait()
+
+    def test_fire(self) -> None:
+        """All fire with the value, and none of them twice; who waits from then on waits for the next time."""
+        order: list[int] = []
+
+        def note(value: str, number: int) -> str:
+            order.append(number)
+            return value
+
+        self.first.addCallback(note, 1)
+        self.second.addCallback(note, 2)
+        self.assertEqual(len(self.waiters), 2)
+        self.waiters.fire("now")
+        self.assertEqual((self.successResultOf(self.first), order), ("now", [1, 2]))
+        third = self.waiters.wait()
+        self.assertNoResult(third)
+        self.waiters.fire("then")
+        self.assertEqual(
+            (self.successResultOf(self.second), self.successResultOf(third)), ("now", "then")
+        )
+        self.assertEqual(len(self.waiters), 0)
+
+    def test_fail(self) -> None:
+        """A failure fails them all."""
+        self.waiters.fire(Failure(ValueError("no")))
+        for each in (self.first, self.second):
+            self.failureResultOf(each, ValueError)
+
+    def test_cancelled(self) -> None:
+        """One that is cancelled waits no longer; the others do."""
+        self.first.cancel()
+        self.failureResultOf(self.first, CancelledError)
+        self.assertEqual(len(self.waiters), 1)
+        self.waiters.fire("now")
+        self.assertEqual(self.successResultOf(self.second), "now")
+
+    def test_cancelledWhileFiring(self) -> None:
+        """One may cancel another while they fire, and may wait again at once."""
+        again: list[Deferred[str]] = []
+
+        def cancelOther(value: str) -> None:
+            self.second.cancel()
+            again.append(self.waiters.wait())
+
+        self.first.addCallback(cancelOther)
+        self.waiters.fire("now")
+        self.failureResultOf(self.second, CancelledError)
+        self.assertNoResult(again[0])
+        self.assertEqual(len(self.waiters), 1)

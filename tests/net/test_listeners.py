@@ -8,14 +8,25 @@ import os
 from typing import Any
 
 from OpenSSL import SSL
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.testing import MemoryReactor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.listeners import clientName, isTlsFailure, serverEndpoint, tlsReason
+from pylogbroker.net.listeners import (
+    clientName,
+    formatAddress,
+    isTlsFailure,
+    listenerDescription,
+    listenError,
+    listenNow,
+    serverEndpoint,
+    tlsReason,
+)
 from tests.integration.certificates import Authority
 
 
@@ -103,3 +114,73 @@ class PeerTests(SynchronousTestCase):
         self.assertEqual(tlsReason(failure), "certificate required, z")
         self.assertEqual(tlsReason(Failure(SSL.Error())), "Error")
         self.assertFalse(isTlsFailure(Failure(ConnectionDone())))
+
+
+class AddressTests(SynchronousTestCase):
+    """Addresses for people."""
+
+    def test_formats(self) -> None:
+        """Host and port, an IPv6 address in brackets, a path; anything else as it prints itself."""
+        for address, text in (
+            (IPv4Address("TCP", "127.0.0.1", 9092), "127.0.0.1:9092"),
+            (IPv6Address("TCP", "::1", 9092), "[::1]:9092"),
+            (UNIXAddress(b"/run/broker"), "unix:/run/broker"),
+            (UNIXAddress(None), "UNIXAddress(None)"),
+        ):
+            self.assertEqual(formatAddress(address), text)
+
+    def test_whyNot(self) -> None:
+        """A port that is taken is said once, without the address, which the caller names."""
+        taken = CannotListenError("127.0.0.1", 9092, OSError(98, "Address already in use"))
+        self.assertEqual(listenError(taken), "Address already in use")
+        self.assertEqual(listenError(ValueError("no such kind")), "no such kind")
+
+
+class DescriptionTests(SynchronousTestCase):
+    """Where a site listens."""
+
+    def test_loopback(self) -> None:
+        """If nothing else was said, on the loopback interface."""
+        for text, description in (
+            ("8067", "tcp:8067:interface=127.0.0.1"),
+            (" 0 ", "tcp:0:interface=127.0.0.1"),
+            ("tcp:8067", "tcp:8067:interface=127.0.0.1"),
+            ("tcp:8067:interface=0.0.0.0", "tcp:8067:interface=0.0.0.0"),
+            ("tcp6:8067", r"tcp6:8067:interface=\:\:1"),
+            ("ssl:8067:privateKey=k", "ssl:8067:privateKey=k:interface=127.0.0.1"),
+            ("tls:8081:privateKey=k", "tls:8081:privateKey=k:interface=127.0.0.1"),
+            ("unix:/run/console", "unix:/run/console"),
+            ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
+        ):
+            self.assertEqual(listenerDescription(text), description)
+
+
+class ListenNowTests(SynchronousTestCase):
+    """Taking a port before the reactor runs."""
+
+    def test_port(self) -> None:
+        """What listens is returned."""
+        port = self.patchedPort()
+        self.assertIs(listenNow(lambda: succeed(port), "listen=1"), port)
+
+    def patchedPort(self) -> object:
+        class Port:
+            def stopListening(self) -> None:
+                """As a real one."""
+
+        return Port()
+
+    def test_refused(self) -> None:
+        """A port that is taken, an endpoint that is none and one that takes its time are told with their setting."""
+
+        def wrong() -> Deferred[object]:
+            raise ValueError("no endpoint")
+
+        for listen, text in (
+            (lambda: fail(CannotListenError("", 80, OSError("taken"))), "taken"),
+            (wrong, "listen=80: no endpoint"),
+            (lambda: Deferred(), "needs a running reactor"),
+        ):
+            error = self.assertRaises(ConfigurationError, listenNow, listen, "listen=80")
+            self.assertIn(text, str(error))
+            self.assertTrue(str(error).startswith("listen=80"))

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.net.tlscompat}: the server's side of TLS, which is given a client's bytes by hand.
+Tests for L{pylogbroker.net.tls}: the server's side of TLS, which is given a client's bytes by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from pylogbroker.net.listeners import isTlsFailure, tlsReason
-from pylogbroker.net.tlscompat import ServerConnections
+from pylogbroker.net.tls import ServerConnections
 from tests.fuzz.tlsmutation import hello
 from tests.integration.certificates import Authority
 

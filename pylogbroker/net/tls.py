@@ -1,0 +1,99 @@
+"""
+The server's side of TLS. It needs the extra C{tls} and is imported only where that is installed.
+
+A client that closes in the middle of its handshake (an alert, I{close notify}) makes OpenSSL raise
+an error without a text, and Twisted fails on the missing text: any client could fill the log with
+tracebacks (U{https://github.com/twisted/twisted/issues/12181}). L{ServerConnections} turns that
+error into one like the other errors of a handshake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from OpenSSL import SSL, crypto
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.internet.ssl import (
+    Certificate,
+    CertificateOptions,
+    KeyPair,
+    TLSVersion,
+    trustRootFromCertificates,
+)
+from zope.interface import implementer
+
+from pylogbroker.errors import ConfigurationError
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\r?\n.+?\r?\n-----END CERTIFICATE-----", re.DOTALL)
+
+
+class _Connection(SSL.Connection):
+    """The server's side of one connection."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except SSL.ZeroReturnError as error:
+            raise SSL.Error(
+                [("SSL routines", "", "closed before the end of the handshake")]
+            ) from error
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class ServerConnections:
+    """
+    Makes the server's side of each connection.
+    """
+
+    def __init__(self, context: SSL.Context) -> None:
+        """@param context: our certificates, and what is required of clients."""
+        self._context = context
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """Called by Twisted for each connection."""
+        return _Connection(self._context, None)
+
+
+def serverConnections(options: Mapping[str, str]) -> ServerConnections:
+    """
+    TLS 1.2 and later, by the options of a C{tls:} endpoint string.
+
+    @param options: C{privateKey}, C{certKey}, C{clientCAs}, see L{pylogbroker.net.listeners}.
+    @raise ConfigurationError: a file cannot be read, or key and certificates do not fit together.
+    """
+    try:
+        own = _certificates(options.get("certKey", options["privateKey"]))
+        key = KeyPair.load(_read(options["privateKey"]), crypto.FILETYPE_PEM)
+        trustRoot = (
+            trustRootFromCertificates(_certificates(options["clientCAs"]))
+            if "clientCAs" in options
+            else None
+        )
+        made = CertificateOptions(
+            privateKey=key.original,
+            certificate=own[0].original,
+            extraCertChain=[each.original for each in own[1:]],
+            trustRoot=trustRoot,
+            raiseMinimumTo=TLSVersion.TLSv1_2,
+        )
+        # Made now: else the first client would find what does not fit together.
+        return ServerConnections(made.getContext())
+    except (SSL.Error, crypto.Error, ValueError) as error:
+        raise ConfigurationError(f"TLS cannot be used: {error}") from error
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _certificates(path: str) -> list[Any]:
+    found = [Certificate.loadPEM(text) for text in _PEM.findall(_read(path))]
+    if not found:
+        raise ConfigurationError(f"there is no certificate in {path}")
+    return found
