@@ -31,7 +31,7 @@ from pylogbroker.cluster import paths
 from pylogbroker.cluster.offsetexport import GroupOffset, decodeOffsetLines
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import FormatError, InvalidNameError, PylogbrokerError
-from pylogbroker.types import BrokerPartition
+from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.ephemeral import write
 
 FILE_SIZE_MAX = 64 << 20
@@ -283,9 +283,7 @@ async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Strea
     return 0
 
 
-async def _places(
-    cluster: ClusterSession, options: argparse.Namespace
-) -> list[tuple[str, BrokerPartition]]:
+async def _places(cluster: ClusterSession, options: argparse.Namespace) -> list[PartitionId]:
     """What is to be reset."""
     if options.topics:
         topics = await cluster.knownTopics(sorted(set(options.topics)))

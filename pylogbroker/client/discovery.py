@@ -1,18 +1,19 @@
 """
-Who is there: the brokers of a cluster and the partitions of a topic, by list or by watch.
+Which brokers and partitions a cluster has: from a list, or from ZooKeeper and kept up to date.
 
-L{StaticDiscovery} knows what C{broker.list} says. L{ZookeeperDiscovery} keeps up with the registries (spec-0.7 zookeeper §3). What must be true of it:
+L{StaticDiscovery} knows what C{broker.list} says. L{ZookeeperDiscovery} follows the nodes in ZooKeeper
+(spec-0.7 zookeeper §3). What must be true of it:
 
-  - Every path is followed by itself: it is read and watched, and read again whenever its watch fires. So garbage in one znode, or
-    a failure of one read, holds nobody else up; it costs a line in the log.
-  - Sessions come and go without being noticed above. A watch that fails with its session is set again, and what is read then stands in
-    place of what was known.
-  - A broker that appears, vanishes or moves is told to who listens, each once, whether it was seen by a watch or by C{refresh} (gotchas 38, 39).
-    To see a move, the brokers' values are watched, too, which 0.7 does not do.
+  - It reads and watches every path by itself, and reads again when the watch fires. Garbage in one
+    node, or a failed read, affects no other path.
+  - Users do not notice sessions. A watch that ends with its session is set again; what is read then
+    replaces what was known.
+  - Each broker that appears, vanishes or moves is reported to listeners once, whether a watch or
+    C{refresh} saw it (gotchas 38, 39). Unlike 0.7 it watches the values of broker nodes, to see a move.
 
-Partitions are merged as 0.7 merges them: a topic's brokers are known with as many partitions as were ever read, until they leave. Since a broker
-numbers its partitions from 0, a count is a set. Of brokers that are not alive a count is remembered and not shown; 0.7 forgets a topic's registration
-when it is seen before its broker's.
+Partitions are merged as in 0.7: a broker keeps the largest count that was ever read, until it leaves.
+A count stands for a set, since a broker numbers its partitions from 0. The count of a broker that is
+not alive is remembered, but not shown. (0.7 forgets it when it sees the topic before the broker.)
 """
 
 from __future__ import annotations
@@ -21,38 +22,45 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.znodewarnings import ZnodeWarnings
+from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.cluster.metadata import Children, Value
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, topic, topicBroker
-from pylogbroker.cluster.znodes import brokerNumbers, decodeBroker, decodeCount
+from pylogbroker.cluster.znodes import (
+    BrokerRegistration,
+    decodeBroker,
+    decodeBrokerNumber,
+    decodeCount,
+    decodeTopic,
+)
 from pylogbroker.errors import (
     ClosingException,
     ConnectionLossException,
-    InvalidNameError,
     NoBrokersError,
     NoNodeException,
     PylogbrokerError,
     SessionExpiredException,
-    ZnodeError,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.net.deferreds import gatherAll, gatherSettled
 from pylogbroker.retry import READ_DELAYS, Backoff
 from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import createPersistent
+
+_IDS = Children(BROKER_IDS, decodeBrokerNumber)
+_TOPICS = Children(BROKER_TOPICS, decodeTopic)
 
 log = Logger()
 
 
 class BrokerNode(NamedTuple):
     """
-    Where a broker is.
+    The address of a broker.
 
     @ivar endpoint: for L{pylogbroker.client.connectionpool.ConnectionPool}.
     """
@@ -68,37 +76,44 @@ class BrokerNode(NamedTuple):
 
 
 Listener = Callable[[int, BrokerNode | None], None]
-"""Called with a broker's number and where it is now; L{None} when it is gone."""
+"""Called with a broker's number and its address; L{None} when it is gone."""
 
 
 class IDiscovery(Protocol):
     """
-    Who is there.
+    The brokers and partitions of a cluster.
 
-    @ivar isStatic: whether partitions are left to the brokers, and keys mean nothing.
+    @ivar isStatic: whether brokers choose the partitions themselves, and keys have no effect.
+    @ivar version: changes whenever C{brokers} or the partitions of any topic may have changed.
     """
 
     isStatic: bool
 
     @property
+    def version(self) -> int: ...
+
+    @property
     def brokers(self) -> Mapping[int, BrokerNode]:
-        """Those that are alive, as far as is known. Not to be changed."""
+        """The brokers that are known to be alive. Not to be changed."""
         ...
 
     def start(self) -> Deferred[None]:
-        """Fires when C{brokers} and C{partitions} can be relied upon."""
+        """Fires when C{brokers} and C{partitions} are valid."""
         ...
 
     def stop(self) -> None:
-        """No watch is left, no timer runs."""
+        """Leave no watch and no timer."""
         ...
 
     def partitions(self, name: str) -> list[BrokerPartition]:
-        """A topic's partitions on brokers that are alive, sorted by broker and number; empty: ask C{lookUp}. Not to be changed."""
+        """
+        A topic's partitions on brokers that are alive, sorted; empty when C{lookUp} is needed. Not to
+        be changed.
+        """
         ...
 
     def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
-        """The same, with every effort; fails with L{NoBrokersError}."""
+        """The same, read anew if need be; fails with L{NoBrokersError}."""
         ...
 
     def refresh(self) -> Deferred[None]:
@@ -106,20 +121,23 @@ class IDiscovery(Protocol):
         ...
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Be told of brokers that appear, move or vanish. Returns what ends it."""
+        """Report brokers that appear, move or vanish. Returns what removes the listener."""
         ...
 
 
 class StaticDiscovery:
     """
-    What C{broker.list} says: each broker is good for every topic, and picks the partition itself (spec-0.7 producer §2).
+    The brokers of C{broker.list}: each takes every topic, and chooses the partition itself (spec-0.7
+    producer §2).
     """
 
     isStatic = True
+    version = 0
 
     def __init__(self, addresses: Iterable[tuple[int, str, int]]) -> None:
         """
-        @param addresses: (number, host, port) of each; a L{pylogbroker.config.producersettings.BrokerAddress} is one.
+        @param addresses: (number, host, port), as of
+            L{pylogbroker.config.producersettings.BrokerAddress}.
         """
         self.brokers: Mapping[int, BrokerNode] = {
             number: BrokerNode(number, host, port) for number, host, port in addresses
@@ -147,29 +165,32 @@ class StaticDiscovery:
         return lambda: None
 
 
-Initialize = Callable[[], "tuple[Deferred[Any], Deferred[Any]]"]
+Begin = Callable[[], "tuple[Deferred[Any], Deferred[Any]]"]
 Apply = Callable[[Any, bool], Awaitable[None]]
-"""Called with what was read, and whether it stands in place of all that was known (a new session), and is not to be merged."""
+"""
+Called with what was read, and whether it replaces all that was known (a new session) or is merged.
+"""
 
 
 class _WatchedPath:
     """
-    One path that is read and watched, again and again.
+    A path that is read and watched, again and again.
 
-    @ivar first: fires when it was read for the first time. Fails when that failed: then it is not followed any further.
+    @ivar first: fires when it was first read. A failure then ends the watch.
     """
 
     def __init__(
         self,
-        clock: IReactorTime,
+        clock: Any,
         path: str,
-        begin: Initialize,
+        begin: Begin,
         apply: Apply,
         over: Callable[[_WatchedPath], None],
         backoff: Backoff,
     ) -> None:
         """
-        @param over: called when it is not followed any more, unless it was stopped.
+        @param begin: reads and watches: gives a Deferred of what was read, and the watch.
+        @param over: called when the watch ends, unless it was stopped.
         """
         self.path = path
         self.first: Deferred[None] = Deferred()
@@ -187,7 +208,7 @@ class _WatchedPath:
         self._running.addBoth(self._ended)
 
     def stop(self) -> None:
-        """Forget the path."""
+        """End the watch."""
         self._isStopped = True
         if self._running is not None:
             self._running.cancel()
@@ -232,7 +253,7 @@ class _WatchedPath:
                 if not self.first.called:
                     raise
                 log.warn(
-                    "Reading {path} failed, it will be tried again: {error}",
+                    "Reading {path} failed, trying again: {error}",
                     path=self.path,
                     error=error,
                 )
@@ -252,11 +273,10 @@ async def connectDiscovery(
     random: Callable[[], float] = lambda: 0.5,
 ) -> ZookeeperDiscovery:
     """
-    Connect a client, and find out who is there.
+    Connect a client and start a L{ZookeeperDiscovery}.
 
-    @param zookeeper: not connected; closed again when this fails.
-    @return: started. The rest is as of L{ZookeeperDiscovery}.
-    @raise ZookeeperError: it is not there, or cannot be read.
+    @param zookeeper: not connected; closed again after a failure.
+    @raise ZookeeperError: no connection came about, or a read failed.
     """
     try:
         await zookeeper.connect(connectTimeoutMs)
@@ -271,9 +291,7 @@ async def connectDiscovery(
 
 
 class ZookeeperDiscovery:
-    """
-    What the registries in ZooKeeper say, kept up to date.
-    """
+    """The brokers and partitions that ZooKeeper names, kept up to date."""
 
     isStatic = False
 
@@ -286,11 +304,12 @@ class ZookeeperDiscovery:
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
         """
-        @param clock: for waiting before a failed read is tried again.
-        @param zookeeper: connected; who made it closes it, after C{stop}.
-        @param readRetryCount: how often C{lookUp} has everything read anew (C{zk.read.num.retries}).
+        @param clock: for the delay before a failed read is repeated.
+        @param zookeeper: connected; its owner closes it, after C{stop}.
+        @param readRetryCount: how often C{lookUp} reads everything anew (C{zk.read.num.retries}).
         @param random: numbers from 0 up to, not including, 1, for jitter.
         """
+        self.version = 0
         self.brokers: dict[int, BrokerNode] = {}
         self._clock = clock
         self._zookeeper = zookeeper
@@ -298,13 +317,15 @@ class ZookeeperDiscovery:
         self._random = random
         self._listeners: list[Listener] = []
         self._followed: dict[str, _WatchedPath] = {}
-        self._registered: dict[str, dict[int, int]] = {}  # topic -> broker -> count, as read last
+        self._registered: dict[str, dict[int, int]] = {}  # topic -> broker -> count, as last read
         self._known: dict[str, dict[int, int]] = {}  # the same, merged
-        self._lists: dict[str, list[BrokerPartition]] = {}  # what C{partitions} has computed
-        self._complaints = ZnodeWarnings()
+        self._lists: dict[str, list[BrokerPartition]] = {}  # computed by C{partitions}
+        self._reader = ClusterReader(
+            zookeeper, lambda text: log.warn("Ignored in ZooKeeper: {text}", text=text)
+        )
         self._isStopped = False
 
-    # -- the life of it
+    # -- start and stop
 
     def start(self) -> Deferred[None]:
         """
@@ -315,18 +336,11 @@ class ZookeeperDiscovery:
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
-        zookeeper = self._zookeeper
         try:
             for path in (BROKER_IDS, BROKER_TOPICS):
-                await createPersistent(zookeeper, path)
-            await self._follow(
-                BROKER_IDS, lambda: zookeeper.get_children_and_watch(BROKER_IDS), self._applyIds
-            )
-            await self._follow(
-                BROKER_TOPICS,
-                lambda: zookeeper.get_children_and_watch(BROKER_TOPICS),
-                self._applyTopics,
-            )
+                await createPersistent(self._zookeeper, path)
+            await self._follow(_IDS, self._applyIds)
+            await self._follow(_TOPICS, self._applyTopics)
         except BaseException:
             self.stop()
             raise
@@ -338,13 +352,22 @@ class ZookeeperDiscovery:
         for each in followed.values():
             each.stop()
 
-    def _follow(self, path: str, begin: Initialize, apply: Apply) -> Deferred[None]:
-        """Begin to follow a path, unless it is followed. Fires when it has been read."""
+    def _follow(self, node: Children[Any] | Value[Any], apply: Apply) -> Deferred[None]:
+        """Follow a path, unless it is followed already. Fires when it has been read."""
+        path = node.path
         if path in self._followed or self._isStopped:
             return succeed(None)
-        backoff = Backoff(self._random, READ_DELAYS)
+        zookeeper, warnings = self._zookeeper, self._reader.warnings
+
+        def begin() -> tuple[Deferred[Any], Deferred[Any]]:
+            if isinstance(node, Children):
+                reading, watch = zookeeper.get_children_and_watch(path)
+                return reading.addCallback(node.decoded, warnings), watch
+            reading, watch = zookeeper.get_and_watch(path)
+            return reading.addCallback(lambda found: node.decoded(found[0], warnings)), watch
+
         followed = self._followed[path] = _WatchedPath(
-            self._clock, path, begin, apply, self._notFollowed, backoff
+            self._clock, path, begin, apply, self._notFollowed, Backoff(self._random, READ_DELAYS)
         )
         followed.begin()
         return followed.first
@@ -353,58 +376,30 @@ class ZookeeperDiscovery:
         if self._followed.get(followed.path) is followed:
             del self._followed[followed.path]
 
-    async def _allOf(self, readings: list[Deferred[None]]) -> None:
-        """Wait for all; nodes that are gone do not count as failures."""
+    async def _gatherPresent(self, readings: list[Deferred[None]]) -> None:
+        """Wait for all. A node that is gone is no failure."""
         for outcome in await gatherSettled(readings):
             if isinstance(outcome, Failure) and not outcome.check(NoNodeException):
                 outcome.raiseException()
 
-    def _numbers(self, path: str, names: list[str]) -> list[int]:
-        """The brokers that children are named after."""
-        self._complaints.children(path, names)
-        return brokerNumbers(
-            path,
-            names,
-            lambda error: self._complain(
-                error.path, "A node in ZooKeeper is left alone: {error}", error
-            ),
-        )
-
-    def _complain(
-        self, path: str, sentence: str, error: PylogbrokerError, **fields: object
-    ) -> None:
-        self._complaints.complain(path, error, lambda: log.warn(sentence, error=error, **fields))
-
     # -- brokers
 
-    async def _applyIds(self, names: list[str], isAnew: bool) -> None:
-        numbers = self._numbers(BROKER_IDS, names)
+    async def _applyIds(self, numbers: list[int], isAnew: bool) -> None:
         for number in set(self.brokers) - set(numbers):
             self._setBroker(number, None)
-        await self._allOf([self._followBroker(number) for number in numbers])
+        await self._gatherPresent([self._followBroker(number) for number in numbers])
 
     def _followBroker(self, number: int) -> Deferred[None]:
-        path = brokerId(number)
+        async def apply(found: BrokerRegistration | None, isAnew: bool) -> None:
+            self._setBroker(number, found)
 
-        async def apply(found: tuple[bytes | None, Any], isAnew: bool) -> None:
-            self._readBroker(number, found[0])
+        return self._follow(Value(brokerId(number), decodeBroker), apply)
 
-        return self._follow(path, lambda: self._zookeeper.get_and_watch(path), apply)
-
-    def _readBroker(self, number: int, data: bytes | None) -> None:
-        path = brokerId(number)
-        try:
-            _creator, host, port = decodeBroker(path, data)
-        except ZnodeError as error:
-            self._complain(path, "Broker {number} cannot be used: {error}", error, number=number)
-            self._setBroker(number, None)
-        else:
-            self._complaints.fine(path)
-            self._setBroker(number, BrokerNode(number, host, port))
-
-    def _setBroker(self, number: int, broker: BrokerNode | None) -> None:
+    def _setBroker(self, number: int, found: BrokerRegistration | None) -> None:
+        broker = None if found is None else BrokerNode(number, found.host, found.port)
         if self.brokers.get(number) == broker:
             return
+        self.version += 1
         self._lists.clear()
         if broker is None:
             del self.brokers[number]
@@ -421,68 +416,42 @@ class ZookeeperDiscovery:
             listener(number, broker)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Be told of brokers that appear, move or vanish. Returns what ends it."""
+        """See L{IDiscovery.listen}."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     # -- topics
 
     async def _applyTopics(self, names: list[str], isAnew: bool) -> None:
-        self._complaints.children(BROKER_TOPICS, names)
-        readings = []
-        for name in names:
-            try:
-                readings.append(self._followTopic(name, topic(name)))
-            except InvalidNameError as error:
-                self._complain(
-                    f"{BROKER_TOPICS}/{name}", "A topic in ZooKeeper is left alone: {error}", error
-                )
-        await self._allOf(readings)
+        await self._gatherPresent([self._followTopic(name) for name in names])
 
-    def _followTopic(self, name: str, path: str) -> Deferred[None]:
-        async def apply(children: list[str], isAnew: bool) -> None:
-            await self._readTopic(name, children, isAnew)
+    def _followTopic(self, name: str) -> Deferred[None]:
+        async def apply(numbers: list[int], isAnew: bool) -> None:
+            await self._readCounts(name, numbers, isAnew)
 
-        return self._follow(path, lambda: self._zookeeper.get_children_and_watch(path), apply)
+        return self._follow(Children(topic(name), decodeBrokerNumber), apply)
 
-    async def _readTopic(self, name: str, children: list[str], isAnew: bool) -> None:
-        """Read how many partitions each broker has, all at once."""
-        numbers = self._numbers(topic(name), children)
-        found: list[Any] = await gatherSettled(
-            [self._zookeeper.get(topicBroker(name, number)) for number in numbers]
+    async def _readCounts(self, name: str, numbers: list[int], isAnew: bool) -> None:
+        """Read how many partitions each broker has, side by side."""
+        found = await gatherAll(
+            [self._reader.value(topicBroker(name, number), decodeCount) for number in numbers]
         )
-        counts = {}
-        for number, outcome in zip(numbers, found, strict=True):
-            if not isinstance(outcome, Failure):
-                count = self._readCount(topicBroker(name, number), outcome[0])
-                if count:
-                    counts[number] = count
-            elif not outcome.check(NoNodeException):
-                outcome.raiseException()
+        counts = {number: count for number, count in zip(numbers, found, strict=True) if count}
         self._registered[name] = counts
         if isAnew:
             self._known[name] = {}
-            self._lists.pop(name, None)
         self._merge(name, counts)
 
-    def _readCount(self, path: str, data: bytes | None) -> int:
-        try:
-            count = decodeCount(path, data)
-        except ZnodeError as error:
-            self._complain(path, "A broker's partitions cannot be used: {error}", error)
-            return 0
-        self._complaints.fine(path)
-        return count
-
     def _merge(self, name: str, counts: Mapping[int, int]) -> None:
-        """New set = old set and new partitions, of brokers that are alive."""
+        """Add new partitions of brokers that are alive."""
+        self.version += 1
         known = self._known.setdefault(name, {})
         for number, count in counts.items():
             if number in self.brokers:
                 known[number] = max(count, known.get(number, 0))
         self._lists.pop(name, None)
 
-    # -- asking
+    # -- reading
 
     def partitions(self, name: str) -> list[BrokerPartition]:
         """See L{IDiscovery.partitions}."""
@@ -501,13 +470,14 @@ class ZookeeperDiscovery:
 
     def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
         """
-        The partitions of a topic, also of one that nobody has registered yet: then partition 0 of every broker, which is remembered.
+        The partitions of a topic. Of a topic that no broker has registered yet, partition 0 of every
+        broker, which is remembered.
 
-        A reading whose connection is lost is one that has found no broker; the next is answered when the connection is back. One that gets no answer for as
-        long as a request may take is the last.
+        A read whose connection is lost counts as one that has found no broker; the next is answered
+        when the connection is back. A read that times out is the last.
 
-        @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount} readings of everything, each after a longer wait; with
-            L{ZookeeperError}.
+        @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount} further
+            reads of everything, each after a longer delay; with L{ZookeeperError}.
         """
         return Deferred.fromCoroutine(self._lookUp(name))
 
@@ -528,7 +498,7 @@ class ZookeeperDiscovery:
     async def _readFor(
         self, name: str, read: Callable[[], Awaitable[None]]
     ) -> PylogbrokerError | None:
-        """Read, so that the topic has a partition; or why it has none yet."""
+        """Read, so that the topic has a partition. Returns why it has none yet."""
         try:
             await read()
         except ZookeeperTimeoutException:
@@ -542,7 +512,7 @@ class ZookeeperDiscovery:
         return None
 
     async def _readIds(self) -> None:
-        await self._applyIds(await self._zookeeper.get_children(BROKER_IDS), False)
+        await self._applyIds(await self._reader.node(_IDS), False)
 
     def refresh(self) -> Deferred[None]:
         """
@@ -553,18 +523,11 @@ class ZookeeperDiscovery:
         return Deferred.fromCoroutine(self._refresh())
 
     async def _refresh(self) -> None:
-        zookeeper = self._zookeeper
         await self._readIds()
         for number in list(self.brokers):
-            try:
-                data, _stat = await zookeeper.get(brokerId(number))
-            except NoNodeException:
-                self._setBroker(number, None)
-            else:
-                self._readBroker(number, data)
-        await self._applyTopics(await zookeeper.get_children(BROKER_TOPICS), False)
+            self._setBroker(number, await self._reader.value(brokerId(number), decodeBroker))
+        await self._applyTopics(await self._reader.node(_TOPICS), False)
         for name in list(self._registered):
-            try:
-                await self._readTopic(name, await zookeeper.get_children(topic(name)), False)
-            except NoNodeException:
-                pass
+            numbers = await self._reader.node(Children(topic(name), decodeBrokerNumber))
+            if numbers:
+                await self._readCounts(name, numbers, False)

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
-from pylogbroker.client.clusterreader import PartitionId
 from pylogbroker.client.consumerpool import ConsumerPool
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ConnectionLostError, PylogbrokerError, RemoteError
 from pylogbroker.net.deferreds import AT_ONCE_COUNT_MAX, batched, gatherAll
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, OffsetBounds
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, OffsetBounds, PartitionId
 
 OFFSET_COUNT_MAX = 100_000
 """Of segments that a partition is asked for."""

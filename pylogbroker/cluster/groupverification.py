@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pylogbroker.cluster.subscription import ISubscription
-from pylogbroker.types import BrokerPartition
+from pylogbroker.types import BrokerPartition, PartitionId
 
 _NUMBER_LENGTH_MAX = 10
 
@@ -47,7 +47,7 @@ def threadCountsByTopic(
 def ownershipFaults(
     threadCounts: Mapping[str, Mapping[str, int]],
     partitions: Mapping[str, Iterable[BrokerPartition]],
-    owners: Mapping[tuple[str, BrokerPartition], str],
+    owners: Mapping[PartitionId, str],
 ) -> list[OwnershipFault]:
     """
     Partitions that nobody reads, or somebody who should not.
@@ -59,7 +59,7 @@ def ownershipFaults(
     faults = []
     for topic in sorted(threadCounts):
         for partition in sorted(partitions.get(topic, ())):
-            owner = owners.get((topic, partition))
+            owner = owners.get(PartitionId(topic, partition))
             if owner is None:
                 faults.append(OwnershipFault(topic, partition, None, "nobody owns it"))
             elif not _isThread(owner, threadCounts[topic]):

@@ -5,10 +5,10 @@ The values of znodes: to and from bytes (spec-0.7 zookeeper §1, §4). What othe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pylogbroker.errors import ZnodeError
+from pylogbroker.cluster.paths import pathSegment
+from pylogbroker.errors import InvalidNameError, ZnodeError
 from pylogbroker.types import HOST, BrokerPartition
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -125,21 +125,16 @@ def decodeBrokerNumber(path: str, name: str) -> int:
     raise ZnodeError(path, repr(name), "it should be named with a broker's number")
 
 
-def brokerNumbers(
-    path: str, names: Iterable[str], complain: Callable[[ZnodeError], object]
-) -> list[int]:
+def decodeTopic(path: str, name: str) -> str:
     """
-    Which brokers the children of a node are named after.
+    The name of a topic's node.
 
-    @param complain: called about each that is named otherwise.
+    @raise ZnodeError: it is no valid name.
     """
-    numbers = []
-    for name in names:
-        try:
-            numbers.append(decodeBrokerNumber(f"{path}/{name}", name))
-        except ZnodeError as error:
-            complain(error)
-    return numbers
+    try:
+        return pathSegment("topic", name)
+    except InvalidNameError as error:
+        raise ZnodeError(path, repr(name), str(error)) from error
 
 
 def decodePartition(path: str, name: str) -> BrokerPartition:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.clusterreader import ClusterReader, PartitionId
+from pylogbroker.client.clusterreader import ClusterReader
 from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
@@ -21,7 +21,7 @@ from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import NoBrokersError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.snapshot import BrokerSnapshot, PartitionPicture
-from pylogbroker.types import BrokerPartition, OffsetBounds
+from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
 
 BROKER_COUNT_MAX = 100
 TOPIC_COUNT_MAX = 500
@@ -148,7 +148,7 @@ class ClusterView:
         layout = await self._layout.get()
         ownId = -1 if self._own is None else self._own.picture().brokerId
         places = [
-            (topic, BrokerPartition(number, partition))
+            PartitionId(topic, BrokerPartition(number, partition))
             for topic, counts in layout.counts.items()
             for number, count in counts.items()
             if number != ownId and number in layout.brokers
@@ -190,7 +190,9 @@ class ClusterView:
             return {"groups": [], "problems": [f"ZooKeeper: {error}"]}
         for group in found["groups"]:
             for row in group["partitions"]:
-                end = ends.get((row["topic"], BrokerPartition(row["broker"], row["partition"])))
+                end = ends.get(
+                    PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"]))
+                )
                 row["end"] = end
                 row["lag"] = None if end is None or row["offset"] is None else end - row["offset"]
         return found
@@ -204,7 +206,7 @@ class ClusterView:
             picture = self._own.picture()
             ends.update(
                 {
-                    (
+                    PartitionId(
                         each.topic,
                         BrokerPartition(picture.brokerId, each.partition),
                     ): each.highWatermark
@@ -239,8 +241,8 @@ async def _readGroup(registries: ClusterReader, name: str) -> dict[str, Any]:
         {
             "topic": topic,
             **partition._asdict(),
-            "owner": owners.get((topic, partition), ""),
-            "offset": offsets.get((topic, partition)),
+            "owner": owners.get(PartitionId(topic, partition), ""),
+            "offset": offsets.get(PartitionId(topic, partition)),
         }
         for topic, partition in sorted({*owners, *offsets})[:ROW_COUNT_MAX]
     ]

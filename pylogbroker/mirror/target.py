@@ -54,6 +54,10 @@ class _Shared:
         self._discovery = discovery
 
     @property
+    def version(self) -> int:
+        return self._discovery.version
+
+    @property
     def brokers(self) -> Mapping[int, BrokerNode]:
         return self._discovery.brokers
 

@@ -1,58 +1,43 @@
 """
-Who is there, for programs without Twisted: the brokers of a cluster and the partitions of a topic, each time as they are now.
+The brokers of a cluster and the partitions of a topic, for programs without Twisted.
 
-Nothing is watched and nothing is kept: who asks gets what ZooKeeper says in this moment, or what the listed brokers say themselves. That is what a plan
-needs, which is made once and then carried out; a client that lives long has L{pylogbroker.client.discovery}.
-
-Every wait ends. Garbage in one znode costs a line in the log and hides that broker or topic alone, as it does in the other discovery.
+Nothing is watched or kept: each call reads what ZooKeeper, or the listed brokers, say now. That suits a plan that is made once
+and carried out; a client that lives long has L{pylogbroker.client.discovery}. What the nodes mean is in
+L{pylogbroker.cluster.metadata}. Every wait ends.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from pylogbroker.cluster.paths import (
-    BROKER_IDS,
-    BROKER_TOPICS,
-    brokerId,
-    pathSegment,
-    topic,
-    topicBroker,
-)
-from pylogbroker.cluster.znodes import decodeBroker, decodeNumber, encodeNumber
+from pylogbroker.cluster import metadata
+from pylogbroker.cluster.metadata import Children, Node, Query, Value, ZnodeWarnings
+from pylogbroker.cluster.paths import pathSegment
+from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, decodeNumber, encodeNumber
 from pylogbroker.config.producersettings import BrokerAddress, BrokerList
 from pylogbroker.errors import (
     ConfigurationError,
-    InvalidNameError,
     NoNodeException,
     RemoteOffsetOutOfRangeError,
     RemotePartitionError,
-    ZnodeError,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 from pylogbroker.types import BrokerPartition
+from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
 
-READABLE = "readable"
-_ACLS = {
-    READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE,
-    "private": CREATOR_ALL_ACL,
-    "open": OPEN_ACL_UNSAFE,
-}
-"""As of L{pylogbroker.zookeeper.client}, which has an event loop, and is on the same floor."""
+T = TypeVar("T")
 
 TIMEOUT_MS = 10_000
-PARTITION_COUNT_MAX = 100_000
-"""More partitions on one broker than that is garbage."""
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +108,10 @@ class ZookeeperMetadata(_View):
         """
         self._servers = servers
         self._digest = digest
-        self._acls = _ACLS[acl] if digest else OPEN_ACL_UNSAFE
+        self._acls = accessControl(digest, acl)
         self._timeoutMs = timeoutMs
         self._client: Any = None
+        self._warnings = ZnodeWarnings(partial(log.warning, "Ignored in ZooKeeper: %s"))
 
     def __repr__(self) -> str:
         return f"<ZookeeperMetadata of {self._servers}>"
@@ -142,43 +128,59 @@ class ZookeeperMetadata(_View):
 
     def brokers(self) -> dict[int, BrokerAddress]:
         """See L{IClusterMetadata.brokers}."""
-        found = {}
-        for number in self._numbers(BROKER_IDS):
-            path = brokerId(number)
-            try:
-                _creator, host, port = decodeBroker(path, self._get(path))
-            except NoNodeException:
-                continue  # it left meanwhile
-            except ZnodeError as error:
-                log.warning("Broker %d cannot be used: %s", number, error)
-            else:
-                found[number] = BrokerAddress(number, host, port)
-        return found
+        return {
+            number: BrokerAddress(number, found.host, found.port)
+            for number, found in self.read(metadata.brokers()).items()
+        }
 
     def topics(self) -> list[str]:
         """See L{IClusterMetadata.topics}."""
-        found = []
-        for name in sorted(self._children(BROKER_TOPICS)):
-            try:
-                found.append(pathSegment("topic", name))
-            except InvalidNameError as error:
-                log.warning("A topic in ZooKeeper is left alone: %s", error)
-        return found
+        return self.read(metadata.topics())
 
     def partitions(self, name: str) -> list[BrokerPartition]:
         """
         See L{IClusterMetadata.partitions}.
 
-        @raise InvalidNameError: it is no topic's name.
+        @raise InvalidNameError: it is not a valid name.
         """
-        counts = {
-            number: self._count(topicBroker(name, number)) for number in self._numbers(topic(name))
-        }
-        return [
-            BrokerPartition(number, partition)
-            for number, count in sorted(counts.items())
-            for partition in range(count)
-        ]
+        pathSegment("topic", name)
+        return [partition for _topic, partition in self.read(metadata.partitions([name]))]
+
+    def read(self, query: Query[T]) -> T:
+        """Carry out a query of L{pylogbroker.cluster.metadata}."""
+        found: Any = None
+        try:
+            while True:
+                found = self._nodes(query.send(found))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _nodes(self, nodes: Sequence[Node]) -> list[Any]:
+        """Read nodes, IN_FLIGHT_COUNT_MAX at a time."""
+        client, found = self._connected(), []
+        for start in range(0, len(nodes), IN_FLIGHT_COUNT_MAX):
+            asked = [
+                (node, self._begin(client, node))
+                for node in nodes[start : start + IN_FLIGHT_COUNT_MAX]
+            ]
+            found += [self._result(node, result) for node, result in asked]
+        return found
+
+    def _begin(self, client: Any, node: Node) -> Any:
+        if isinstance(node, Children):
+            return client.get_children_async(node.path)
+        return client.get_async(node.path) if isinstance(node, Value) else None
+
+    def _result(self, node: Node, result: Any) -> Any:
+        try:
+            if isinstance(node, Children):
+                return node.decoded(self._got(node.path, result), self._warnings)
+            if isinstance(node, Value):
+                return node.decoded(self._got(node.path, result)[0], self._warnings)
+        except NoNodeException:
+            pass
+        return node.absent(self._warnings)
 
     def number(self, path: str) -> int | None:
         """
@@ -197,49 +199,17 @@ class ZookeeperMetadata(_View):
         self._ask(path, lambda client: client.ensure_path_async(path))
         self._ask(path, lambda client: client.set_async(path, data))
 
-    def _count(self, path: str) -> int:
-        try:
-            count = decodeNumber(path, self._get(path))
-            if not 0 <= count <= PARTITION_COUNT_MAX:
-                raise ZnodeError(
-                    path, str(count), f"a number of partitions is from 0 to {PARTITION_COUNT_MAX}"
-                )
-        except NoNodeException:
-            return 0
-        except ZnodeError as error:
-            log.warning("A broker's partitions cannot be used: %s", error)
-            return 0
-        return count
-
-    def _numbers(self, path: str) -> list[int]:
-        """The children that are numbers of brokers."""
-        names = self._children(path)
-        numbers = [
-            int(name)
-            for name in names
-            if name.isascii() and name.isdigit() and str(int(name[:19])) == name
-        ]
-        if len(numbers) < len(names):
-            log.warning(
-                "%s has children that are not numbers of brokers; they are left alone", path
-            )
-        return sorted(numbers)
-
-    def _children(self, path: str) -> list[str]:
-        self._connected()
-        try:
-            return list(self._ask(path, lambda client: client.get_children_async(path)))
-        except NoNodeException:
-            return []
-
     def _get(self, path: str) -> bytes:
         data, _stat = self._ask(path, lambda client: client.get_async(path))
         return bytes(data or b"")
 
     def _ask(self, path: str, begin: Callable[[Any], Any]) -> Any:
-        client = self._connected()
+        return self._got(path, begin(self._connected()))
+
+    def _got(self, path: str, result: Any) -> Any:
+        """What kazoo answers."""
         try:
-            return begin(client).get(timeout=self._timeoutMs / 1000)
+            return result.get(timeout=self._timeoutMs / 1000)
         except kazoo.NoNodeError as error:
             raise NoNodeException(f"{path}: there is no such node") from error
         except KazooTimeoutError as error:

@@ -47,7 +47,6 @@ from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -68,6 +67,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
+from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
 from pylogbroker.zookeeper.callbacks import ReactorCallbacks
 from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch, _WatchCallback
 from pylogbroker.zookeeper.watchdog import Watchdog
@@ -95,18 +95,7 @@ KINDS = {
 Kinds of watch events. kazoo's C{NONE}, for a watch lost with its connection, is missing on purpose.
 """
 
-READABLE, PRIVATE, OPEN = "readable", "private", "open"
-ACLS = {
-    READABLE: CREATOR_ALL_ACL + READ_ACL_UNSAFE,
-    PRIVATE: CREATOR_ALL_ACL,
-    OPEN: OPEN_ACL_UNSAFE,
-}
-"""The values of C{zk.acl} (L{pylogbroker.config.brokersettings})."""
-
 SESSION_TIMEOUT_MS = 6_000
-IN_FLIGHT_COUNT_MAX = 100
-"""Requests that kazoo holds at a time."""
-
 WAITING_COUNT_MAX = 50_000
 """Requests that wait here; a further one is refused."""
 
@@ -196,7 +185,7 @@ class ZookeeperClient:
         self._reactor = reactor
         self._sessionTimeoutMs = session_timeout
         self._requestTimeoutMs = requestTimeoutMs or 2 * session_timeout
-        self._acls = ACLS[acl] if digest else OPEN_ACL_UNSAFE
+        self._acls = accessControl(digest, acl)
         self._callback: Callable[[SessionEvent], None] | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._watches: dict[Watch, None] = {}

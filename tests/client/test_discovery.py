@@ -326,7 +326,7 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.registration("good", 0, 1)
         self.start()
         self.assertEqual(self.names("good"), "0-0")
-        self.assertIn("left alone", self.events[0])
+        self.assertIn("Ignored in ZooKeeper: /brokers/topics/a", self.events[0])
 
     def test_lostConnection(self) -> None:
         """What changes while the connection is lost is noticed when it is back (gotcha 38)."""

@@ -22,7 +22,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.kafka07.requests import encodeOffsets
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.types import LATEST, BrokerPartition, OffsetBounds
+from pylogbroker.types import LATEST, BrokerPartition, OffsetBounds, PartitionId
 
 reactor: Any = _reactor
 
@@ -201,7 +201,8 @@ class LogEndsTests(TestCase):
     async def test_bounds(self) -> None:
         """Of many partitions in the order in which they were given; of a broker that cannot be asked, why, and the others are told all the same."""
         places = [
-            ("t", BrokerPartition(*pair)) for pair in ((7, 0), (0, 1), (8, 0), (0, 0), (7, 1))
+            PartitionId("t", BrokerPartition(*pair))
+            for pair in ((7, 0), (0, 1), (8, 0), (0, 0), (7, 1))
         ]
         found = await self.ends.bounds(places)
         self.assertEqual(list(found), places)
@@ -225,7 +226,9 @@ class LogEndsTests(TestCase):
             return BrokerRegistration("x", "127.0.0.1", port.getHost().port)
 
         ends = OffsetLookup(reactor, find, 200)
-        found = await ends.bounds([("t", BrokerPartition(0, number)) for number in range(5)])
+        found = await ends.bounds(
+            [PartitionId("t", BrokerPartition(0, number)) for number in range(5)]
+        )
         await ends.close()
         self.assertEqual({type(each) for each in found.values()}, {TimedOutError})
         self.assertEqual(
@@ -235,17 +238,17 @@ class LogEndsTests(TestCase):
     async def test_unknownPartition(self) -> None:
         """A partition that its broker does not have is told so, and the others are told all the same, however many are asked for together."""
         self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 1)
-        places = [("t", BrokerPartition(0, number)) for number in (0, 1)]
+        places = [PartitionId("t", BrokerPartition(0, number)) for number in (0, 1)]
         self.assertEqual(
             list((await self.ends.bounds(places)).values()),
             [OffsetBounds(0, 15), OffsetBounds(0, 0)],
         )
-        found = await self.ends.bounds([("t", BrokerPartition(0, 5))])
+        found = await self.ends.bounds([PartitionId("t", BrokerPartition(0, 5))])
         self.assertEqual([type(each) for each in found.values()], [ConnectionLostError])
 
     async def test_refusedAmongOthers(self) -> None:
         """The broker that refuses one partition ends the connection, over which others were asked for at the same time: these are told all the same."""
-        places = [("t", BrokerPartition(0, number)) for number in (5, 0, 1, 6)]
+        places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 0, 1, 6)]
         found = await self.patient().bounds(places)
         self.assertEqual(list(found), places)
         self.assertEqual(
@@ -258,7 +261,7 @@ class LogEndsTests(TestCase):
     async def test_refusedFirst(self) -> None:
         """A broker that refuses all that it is asked for first is asked for the rest."""
         self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 2)
-        places = [("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
+        places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
         self.assertEqual(
             [type(each) for each in (await self.patient().bounds(places)).values()],
             [ConnectionLostError, ConnectionLostError, OffsetBounds],
@@ -268,7 +271,7 @@ class LogEndsTests(TestCase):
         """A broker that refuses very much is left alone: what it was not asked for alone is as unknown as the others."""
         self.patch(offsetlookup, "REFUSED_COUNT_MAX", 1)
         self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 2)
-        places = [("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
+        places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
         self.assertEqual(
             [type(each) for each in (await self.patient().bounds(places)).values()],
             [ConnectionLostError] * 3,
@@ -284,10 +287,14 @@ class LogEndsTests(TestCase):
             return BrokerRegistration("x", "127.0.0.1", port.getHost().port)
 
         ends = OffsetLookup(reactor, find, 20_000, 200)
-        found = await ends.bounds([("t", BrokerPartition(0, number)) for number in range(5)])
+        found = await ends.bounds(
+            [PartitionId("t", BrokerPartition(0, number)) for number in range(5)]
+        )
         await ends.close()
         self.assertEqual((len(found), hangUp.count), (5, 2))
-        self.assertNotIsInstance(found["t", BrokerPartition(0, 0)], ConnectionLostError)
+        self.assertNotIsInstance(
+            found[PartitionId("t", BrokerPartition(0, 0))], ConnectionLostError
+        )
 
     async def test_nothingKnown(self) -> None:
         """Where a broker knows of no offset, a partition begins and ends at 0."""

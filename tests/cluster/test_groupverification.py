@@ -11,7 +11,7 @@ from pylogbroker.cluster.groupverification import (
     threadCountsByTopic,
 )
 from pylogbroker.cluster.subscription import ISubscription, StaticSubscription, whitelist
-from pylogbroker.types import BrokerPartition
+from pylogbroker.types import BrokerPartition, PartitionId
 
 PARTITIONS = [BrokerPartition(broker, partition) for broker in range(2) for partition in range(2)]
 
@@ -32,7 +32,7 @@ class OwnershipTests(SynchronousTestCase):
         """What the range assignment has shared out has no faults; nor has a topic without partitions, or a group without members."""
         threads = {"t": {"g_a": 2, "g_b": 1}, "empty": {"g_a": 1}}
         owners = {
-            ("t", partition): thread
+            PartitionId("t", partition): thread
             for thread, share in assign(PARTITIONS, threads["t"]).items()
             for partition in share
         }
@@ -43,9 +43,9 @@ class OwnershipTests(SynchronousTestCase):
         """A partition that nobody owns is one, and one whose owner is no thread of that topic: gone, of another topic, one too many, or no name of one."""
         threads = {"t": {"g_a": 1}, "u": {"g_b": 1}}
         owners = {
-            ("t", PARTITIONS[0]): "g_a-0",
-            ("t", PARTITIONS[1]): "g_b-0",
-            ("t", PARTITIONS[2]): "g_a-1",
+            PartitionId("t", PARTITIONS[0]): "g_a-0",
+            PartitionId("t", PARTITIONS[1]): "g_b-0",
+            PartitionId("t", PARTITIONS[2]): "g_a-1",
         }
         wrong = "the owner is no thread of a member that wants this topic"
         self.assertEqual(
@@ -70,7 +70,9 @@ class OwnershipTests(SynchronousTestCase):
             self.assertEqual(
                 len(
                     ownershipFaults(
-                        {"t": {"g_a": 2}}, {"t": PARTITIONS[:1]}, {("t", PARTITIONS[0]): owner}
+                        {"t": {"g_a": 2}},
+                        {"t": PARTITIONS[:1]},
+                        {PartitionId("t", PARTITIONS[0]): owner},
                     )
                 ),
                 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster import znodes
+from pylogbroker.cluster.metadata import Children, ZnodeWarnings
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ZnodeError
 from pylogbroker.types import BrokerPartition
@@ -114,14 +115,14 @@ class BrokerNumberTests(SynchronousTestCase):
     """The names of brokers' nodes."""
 
     def test_names(self) -> None:
-        """A number as a broker writes it, and nothing else; each that is none is told of, and the others count."""
-        complaints: list[ZnodeError] = []
+        """A number as a broker writes it, and nothing else; every other name is reported, and the numbers count."""
+        reports: list[str] = []
         names = ("0", "10", "2147483647", "", "01", "-1", "1x", "one", "99999999999", "١")
+        node = Children("/brokers/ids", znodes.decodeBrokerNumber)
+        self.assertEqual(node.decoded(names, ZnodeWarnings(reports.append)), [0, 10, 2**31 - 1])
         self.assertEqual(
-            znodes.brokerNumbers("/brokers/ids", names, complaints.append), [0, 10, 2**31 - 1]
-        )
-        self.assertEqual(
-            [error.path for error in complaints], [f"/brokers/ids/{name}" for name in names[3:]]
+            [text.partition(" ")[0] for text in reports],
+            [f"/brokers/ids/{name}" for name in names[3:]],
         )
 
 

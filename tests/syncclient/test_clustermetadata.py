@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.cluster.metadata import Node, Value
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import (
     ConfigurationError,
@@ -88,13 +91,15 @@ class ZookeeperViewTests(SynchronousTestCase):
         """A node that goes between the list and its reading is not there."""
         self.put("/brokers/ids/1", b"c:h:1")
         self.put("/brokers/topics/t/1", b"1")
-        get = self.view._get
+        read = self.view._nodes
 
-        def late(path: str) -> bytes:
-            self.admin.delete(self.chroot + path)
-            return get(path)
+        def late(nodes: Sequence[Node]) -> list[Any]:
+            for node in nodes:
+                if isinstance(node, Value):
+                    self.admin.delete(self.chroot + node.path)
+            return read(nodes)
 
-        self.patch(self.view, "_get", late)
+        self.patch(self.view, "_nodes", late)
         self.assertEqual((self.view.brokers(), self.view.partitions("t")), ({}, []))
 
     def test_numbers(self) -> None:

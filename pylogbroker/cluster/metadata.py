@@ -1,0 +1,276 @@
+"""
+Which brokers, topics, partitions and consumer groups a cluster has, as its nodes in ZooKeeper say (spec-0.7 zookeeper §1, §4).
+
+A query is a generator: it yields the nodes to read side by side, is sent what they hold, and returns a value. It does no input or output.
+L{pylogbroker.client.clusterreader} answers queries with Deferreds, L{pylogbroker.syncclient.clustermetadata} in threads.
+
+What must be true: a node may hold anything. A node that cannot be used counts as absent and hides no other node; L{ZnodeWarnings} reports it. A node
+that does not exist, also one that goes while it is read, is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pylogbroker.cluster import paths
+from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.cluster.subscription import ISubscription, decodeSubscription
+from pylogbroker.cluster.znodes import (
+    BrokerRegistration,
+    decodeBroker,
+    decodeBrokerNumber,
+    decodeCount,
+    decodeNumber,
+    decodePartition,
+    decodeText,
+    decodeTopic,
+)
+from pylogbroker.errors import InvalidNameError, PylogbrokerError, ZnodeError
+from pylogbroker.types import BrokerPartition, PartitionId
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+WARNING_COUNT_MAX = 1_000
+"""Nodes that one reader reports at a time."""
+
+
+class ZnodeWarnings:
+    """
+    Reports each unusable node once, until its content changes.
+
+    Readers see the same nodes again with every watch that fires. A report of each reading would hide what is new.
+    """
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        """
+        @param warn: called with a text that names the node, its value and what would be right.
+        """
+        self._warn = warn
+        self._texts: dict[str, str] = {}
+
+    def warnOnce(self, path: str, error: PylogbrokerError) -> None:
+        """Report a node, unless it was reported with the same text. Reports L{WARNING_COUNT_MAX} nodes at most."""
+        text = str(error)
+        if self._texts.get(path) != text and (
+            path in self._texts or len(self._texts) < WARNING_COUNT_MAX
+        ):
+            self._texts[path] = text
+            self._warn(text)
+
+    def clear(self, path: str) -> None:
+        """Forget a node that can be used, or is gone."""
+        self._texts.pop(path, None)
+
+    def retainChildren(self, path: str, names: Iterable[str]) -> None:
+        """Forget the nodes below a path whose first step is none of its present children."""
+        if not self._texts:
+            return
+        prefix, present = f"{path}/", set(names)
+        for each in [
+            each
+            for each in self._texts
+            if each.startswith(prefix) and each[len(prefix) :].partition("/")[0] not in present
+        ]:
+            del self._texts[each]
+
+
+class Children(NamedTuple, Generic[T]):
+    """
+    A request for the names of a node's children.
+
+    @ivar decode: makes a value of a path and a name; raises L{ZnodeError}.
+    """
+
+    path: str
+    decode: Callable[[str, str], T]
+
+    def decoded(self, names: Iterable[str], warnings: ZnodeWarnings) -> list[T]:
+        """The values of the names that can be used, in their order."""
+        names = list(names)
+        warnings.retainChildren(self.path, names)
+        found = []
+        for name in names:
+            path = f"{self.path}/{name}"
+            try:
+                found.append(self.decode(path, name))
+            except ZnodeError as error:
+                warnings.warnOnce(path, error)
+        return found
+
+    def absent(self, warnings: ZnodeWarnings) -> list[T]:
+        """What a node means that does not exist."""
+        warnings.retainChildren(self.path, ())
+        return []
+
+
+class Value(NamedTuple, Generic[T]):
+    """
+    A request for a node's data.
+
+    @ivar decode: makes a value of a path and data; raises L{ZnodeError}.
+    """
+
+    path: str
+    decode: Callable[[str, bytes | None], T]
+
+    def decoded(self, data: bytes | None, warnings: ZnodeWarnings) -> T | None:
+        """The value; L{None} when the data cannot be used."""
+        try:
+            found = self.decode(self.path, data)
+        except ZnodeError as error:
+            warnings.warnOnce(self.path, error)
+            return None
+        warnings.clear(self.path)
+        return found
+
+    def absent(self, warnings: ZnodeWarnings) -> T | None:
+        """What a node means that does not exist."""
+        warnings.clear(self.path)
+        return None
+
+
+class Unreadable(NamedTuple):
+    """A request that reads nothing and reports why: no path can be made of a name."""
+
+    path: str
+    error: PylogbrokerError
+
+    def absent(self, warnings: ZnodeWarnings) -> list[Any]:
+        """As of L{Children}."""
+        warnings.warnOnce(self.path, self.error)
+        return []
+
+
+Node = Children[Any] | Value[Any] | Unreadable
+
+Query = Generator[Sequence[Node], list[Any], T]
+"""Yields nodes to read side by side, is sent a list of what they hold, and returns a T."""
+
+
+class Member(NamedTuple):
+    """
+    A member of a consumer group.
+
+    @ivar text: its registration, for people.
+    @ivar subscription: the decoded registration.
+    """
+
+    text: str
+    subscription: ISubscription
+
+
+def brokers(countMax: int | None = None) -> Query[dict[int, BrokerRegistration]]:
+    """
+    The registered brokers, sorted by number.
+
+    @param countMax: how many at most; by default all.
+    """
+    (numbers,) = yield [Children(paths.BROKER_IDS, decodeBrokerNumber)]
+    numbers = sorted(numbers)[:countMax]
+    return _present(
+        numbers, (yield [Value(paths.brokerId(each), decodeBroker) for each in numbers])
+    )
+
+
+def topics() -> Query[list[str]]:
+    """The names of all topics, sorted."""
+    (names,) = yield [Children(paths.BROKER_TOPICS, decodeTopic)]
+    return sorted(names)
+
+
+def partitionCounts(topics: Iterable[str]) -> Query[dict[str, dict[int, int]]]:
+    """
+    How many partitions each topic has on each broker that ever had it, in the order of topics and broker numbers. A name that is not valid is reported, and
+    has none.
+    """
+    names = list(topics)
+    children = yield [topicBrokers(name) for name in names]
+    keys = [
+        (name, number)
+        for name, numbers in zip(names, children, strict=True)
+        for number in sorted(numbers)
+    ]
+    found = yield [Value(paths.topicBroker(*key), decodeCount) for key in keys]
+    counts: dict[str, dict[int, int]] = {name: {} for name in names}
+    for (name, number), count in _present(keys, found).items():
+        counts[name][number] = count
+    return counts
+
+
+def topicBrokers(topic: str) -> Node:
+    """The request for the numbers of the brokers that ever had a topic."""
+    try:
+        return Children(paths.topic(topic), decodeBrokerNumber)
+    except InvalidNameError as error:
+        return Unreadable(f"{paths.BROKER_TOPICS}/{topic}", error)
+
+
+def partitions(topics: Iterable[str]) -> Query[list[PartitionId]]:
+    """The partitions of topics, in the order of topics, broker numbers and partition numbers; see L{partitionCounts}."""
+    counts = yield from partitionCounts(topics)
+    return [
+        PartitionId(topic, BrokerPartition(broker, partition))
+        for topic, byBroker in counts.items()
+        for broker, count in byBroker.items()
+        for partition in range(count)
+    ]
+
+
+def groups() -> Query[list[str]]:
+    """The names of all consumer groups, sorted."""
+    (names,) = yield [Children(paths.CONSUMERS, _name)]
+    return sorted(names)
+
+
+def members(group: GroupPaths) -> Query[dict[str, Member]]:
+    """A group's members by id, sorted, without those whose registration cannot be used."""
+    (names,) = yield [Children(group.ids, _name)]
+    names.sort()
+    return _present(names, (yield [Value(f"{group.ids}/{name}", _decodeMember) for name in names]))
+
+
+def owners(group: GroupPaths, countMax: int | None = None) -> Query[dict[PartitionId, str]]:
+    """
+    The thread that owns each partition, sorted by partition.
+
+    @param countMax: how many at most; by default all.
+    """
+    return (yield from _byPartition(group.owners, decodeText, countMax))
+
+
+def offsets(group: GroupPaths, countMax: int | None = None) -> Query[dict[PartitionId, int]]:
+    """The committed offset of each partition, sorted by partition; see L{owners}."""
+    return (yield from _byPartition(group.offsets, decodeNumber, countMax))
+
+
+def _byPartition(
+    root: str, decode: Callable[[str, bytes | None], T], countMax: int | None
+) -> Query[dict[PartitionId, T]]:
+    (topics,) = yield [Children(root, _name)]
+    topics = sorted(topics)[:countMax]
+    children = yield [Children(f"{root}/{topic}", _partitionNode) for topic in topics]
+    nodes = {
+        PartitionId(topic, partition): path
+        for topic, found in zip(topics, children, strict=True)
+        for partition, path in found
+    }
+    keys = sorted(nodes)[:countMax]
+    return _present(keys, (yield [Value(nodes[key], decode) for key in keys]))
+
+
+def _name(path: str, name: str) -> str:
+    return name
+
+
+def _partitionNode(path: str, name: str) -> tuple[BrokerPartition, str]:
+    return decodePartition(path, name), path
+
+
+def _decodeMember(path: str, data: bytes | None) -> Member:
+    return Member(decodeText(path, data), decodeSubscription(path, data))
+
+
+def _present(keys: Iterable[K], values: Iterable[T | None]) -> dict[K, T]:
+    return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
