@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less",
         )
     )
-    text = asMarkdown(surroundings, roundCount, measured)
+    text = asMarkdown(surroundings, roundCount, measured, options.short)
     print(text, end="", flush=True)
     if options.output is not None:
         options.output.write_text(text, encoding="utf-8")

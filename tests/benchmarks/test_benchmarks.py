@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -60,6 +61,7 @@ class ShortFormTests(SynchronousTestCase):
         print(f"\n{done.stdout}")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(output.read_text(encoding="utf-8"), done.stdout)
+        self.assertNotIn("missed", done.stdout)
         found = json.loads(figures.read_text(encoding="utf-8"))
         self.assertEqual(set(found), SHORT_NAMES)
         for name, results in found.items():
@@ -130,6 +132,23 @@ class ReportTests(SynchronousTestCase):
             ),
             text[-100:],
         )
+
+    def test_shortForm(self) -> None:
+        """The short form names targets, and neither judges one nor counts: its figures come from one short round beside other work."""
+        measured: list[tuple[Any, Any]] = [
+            (
+                ProduceScenario(50, target=4.0),
+                {
+                    YARDSTICK: [{"cpuUs": 1.0, "rate": 1e6}],
+                    BROKER: [{"cpuUs": 4.01, "rate": 1e6}],
+                },
+            )
+        ]
+        text = asMarkdown([("machine", "none")], 1, measured, isShort=True)
+        self.assertIn("| ≤ 4 ", text)
+        self.assertNotIn("met", text)
+        self.assertNotIn("missed", text)
+        self.assertTrue(text.endswith("`python -m tests.benchmarks` on a quiet machine does.\n"))
 
     def test_table(self) -> None:
         """Columns are as wide as their widest cell."""

@@ -49,6 +49,7 @@ class ShortFormTests(SynchronousTestCase):
         print(f"\n{done.stdout}")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(output.read_text(encoding="utf-8"), done.stdout)
+        self.assertNotIn("missed", done.stdout)
         found = json.loads(figures.read_text(encoding="utf-8"))
         self.assertEqual(set(found), {client.name for client in ALL if client.isShort})
         for name, rounds in found.items():
@@ -83,6 +84,18 @@ class ReportTests(SynchronousTestCase):
         self.assertIn("| 7.25 ", text)
         self.assertTrue(
             text.endswith("2 of 3 targets met; missed by produce-send-none.\n"), text[-100:]
+        )
+
+    def test_shortForm(self) -> None:
+        """The short form names targets, and judges none."""
+        figures = {"clientUs": 4.1, "brokerUs": 1.0, "rate": 1e5}
+        measured = [(Client("produce", "send"), [figures])]
+        text = asMarkdown([("machine", "none")], 1, measured, {}, isShort=True)
+        self.assertIn("| ≤ 4 ", text)
+        self.assertNotIn("met", text)
+        self.assertNotIn("missed", text)
+        self.assertTrue(
+            text.endswith("`python -m tests.benchmarks.clients` on a quiet machine does.\n")
         )
 
     def test_names(self) -> None:

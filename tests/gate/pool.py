@@ -181,7 +181,8 @@ class Pool:
             pending = plan(tests, seconds, usesSpark)
             self.progress = progress = Progress(pending, self._say, self._clock)
             processCount = min(self._jobCount, len(pending))
-            self._say(f"{len(tests)} tests, {processCount} processes")
+            processes = "1 process" if processCount == 1 else f"{processCount} processes"
+            self._say(f"{len(tests)} tests in {processes}")
             while len(self._processes) < processCount:
                 self._start()
             for process in list(self._processes.values()):
