@@ -15,21 +15,49 @@ from random import Random
 
 from twisted.trial.unittest import FailTest, SynchronousTestCase
 
-from pylogbroker.records.messageset import encodeSet
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog
 from pylogbroker.storage.retention import byAge
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.types import TopicPartition
-from tests.storage.driving import Site, clean, flush, put, readAll, retire, roll
+from tests.storage.driving import (
+    COUNTED,
+    KAFKA07,
+    Site,
+    clean,
+    flush,
+    put,
+    readAll,
+    retire,
+    roll,
+    validated,
+)
 
 
 class Kept:
-    """What is known of a partition: everything below C{start} may have been deleted, everything below C{visible} was to be seen; C{data} from offset 0 on."""
+    """
+    What is known of a partition.
+
+    @ivar start: everything below may have been deleted.
+    @ivar visible: everything below was to be seen.
+    @ivar sets: (base offset, offset behind, bytes as stored) of each set.
+    """
 
     def __init__(self) -> None:
         self.start = 0
         self.visible = 0
-        self.data = b""
+        self.sets: list[tuple[int, int, bytes]] = []
+
+    def data(self, start: int, end: int) -> bytes:
+        """Stored bytes between two offsets."""
+        return b"".join(data for base, behind, data in self.sets if base >= start and behind <= end)
+
+
+class LifeCase(SynchronousTestCase):
+    """
+    @ivar records: the format.
+    """
+
+    records = KAFKA07
 
 
 class Life:
@@ -41,11 +69,12 @@ class Life:
     """
 
     def __init__(
-        self, test: SynchronousTestCase, files: PowerCutFileSystem | None = None, seed: int = 0
+        self, test: LifeCase, files: PowerCutFileSystem | None = None, seed: int = 0
     ) -> None:
         self.test = test
         self.site = Site(
             files,
+            records=test.records,
             segmentSizeMax=60,
             flushCountMax=1000,
             retention=byAge(HOUR_MS),
@@ -78,8 +107,12 @@ class Life:
         kept = self.journal[log.topicPartition]
         for _ in range(count):
             self._count += 1
-            data = encodeSet([b"%d" % self._count + b"." * self._random.randint(0, 20)])
-            kept.data += data
+            payload = b"%d" % self._count + b"." * self._random.randint(0, 20)
+            data = self.test.records.entry(payload)
+            batches = validated(log, data)
+            base = log.logEndOffset
+            stored = b"".join(log.format.stamp(batches, base, 0, 0))
+            kept.sets.append((base, base + batches.offsetCount, stored))
             put(log, data, nowMs=self.site.clock.nowMs)
             self.look()
 
@@ -122,10 +155,10 @@ class Life:
             start = log.logStartOffset
             self.test.assertEqual(
                 readAll(log),
-                kept.data[start : log.logEndOffset],
+                kept.data(start, log.logEndOffset),
                 f"{topicPartition} has other bytes",
             )
-            kept.data = kept.data[: log.logEndOffset]
+            kept.sets = [each for each in kept.sets if each[1] <= log.logEndOffset]
         for topicPartition in directory.logs:
             self.journal.setdefault(topicPartition, Kept())
         self.look()
@@ -200,7 +233,7 @@ def busyLife(life: Life) -> None:
     life.append(log)
 
 
-def operationCountOf(act: Callable[[Life], None], test: SynchronousTestCase) -> int:
+def operationCountOf(act: Callable[[Life], None], test: LifeCase) -> int:
     """How many file operations something takes when nothing goes wrong."""
     life = Life(test)
     act(life)
@@ -208,7 +241,7 @@ def operationCountOf(act: Callable[[Life], None], test: SynchronousTestCase) -> 
 
 
 def cutEverywhere(
-    test: SynchronousTestCase,
+    test: LifeCase,
     seeds: Iterable[int | None],
     makeFiles: Callable[[], PowerCutFileSystem] | None = None,
     step: int = 1,
@@ -234,7 +267,7 @@ def cutEverywhere(
     return crashCount
 
 
-class PowerCutTests(SynchronousTestCase):
+class PowerCutTests(LifeCase):
     """The power fails at every point."""
 
     def test_nothingGoesWrong(self) -> None:
@@ -246,7 +279,7 @@ class PowerCutTests(SynchronousTestCase):
         self.assertTrue(operationCountOf(busyLife, self) > 90)
         self.assertEqual(
             readAll(log),
-            life.journal[log.topicPartition].data[log.logStartOffset : log.highWatermark],
+            life.journal[log.topicPartition].data(log.logStartOffset, log.highWatermark),
         )
 
     def test_everythingUnsyncedIsLost(self) -> None:
@@ -375,7 +408,7 @@ class AllButOneSync(PowerCutFileSystem):
         self.forgotten = -1
 
 
-class PlantedFaultTests(SynchronousTestCase):
+class PlantedFaultTests(LifeCase):
     """A log that forgets to sync does not pass the tests above."""
 
     def fails(self, makeFiles: Callable[[], PowerCutFileSystem]) -> None:
@@ -429,3 +462,19 @@ class PlantedFaultTests(SynchronousTestCase):
                 noticed.append(after)
         self.assertEqual(set(noticed), {"write", "create", "rename", "remove", "lock", "fsync"})
         self.assertTrue(len(noticed) >= 28, noticed)
+
+
+class CountedPowerCutTests(PowerCutTests):
+    """The same with the second format: batches are stamped, and indexes are files, too."""
+
+    records = COUNTED
+
+
+class CountedPlantedFaultTests(LifeCase):
+    """And those tests fail without syncs, too."""
+
+    records = COUNTED
+    fails = PlantedFaultTests.fails
+    test_noSyncAtAll = PlantedFaultTests.test_noSyncAtAll
+    test_noFileSync = PlantedFaultTests.test_noFileSync
+    test_noDirectorySync = PlantedFaultTests.test_noDirectorySync
