@@ -15,16 +15,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.records.compression import GZIP
-from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.storage.events import DeletedSegmentPurged, LogEvent, PurgeFailed, SegmentTruncated
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from tests.storage.driving import entry
+from tests.storage.countedformat import encodeBatch
+from tests.storage.driving import COUNTED, KAFKA07, entry
 
 crc = crcmod.predefined.mkCrcFun("crc-32")
 PATH = "/t-0"
-LAST = f"{PATH}/00000000000000000000.kafka"
 
 
 def wholePrefix(data: bytes) -> int:
@@ -59,8 +58,59 @@ SMALL_LOG = b"".join(
 )
 
 
-class LoadTests(SynchronousTestCase):
-    """What a directory loads as."""
+def countedPrefix(data: bytes) -> int:
+    """The same of a segment of the second format."""
+    position = following = 0
+    while len(data) - position >= 10:
+        offset = int.from_bytes(data[position : position + 4], "big")
+        size = int.from_bytes(data[position + 4 : position + 6], "big")
+        count = int.from_bytes(data[position + 6 : position + 8], "big")
+        payload = data[position + 10 : position + 10 + size]
+        checksum = crc(payload, count * 65536 + size) & 0xFFFF
+        if (
+            len(payload) < size
+            or count == 0
+            or checksum.to_bytes(2, "big") != data[position + 8 : position + 10]
+            or offset < following
+        ):
+            break
+        following = offset + count
+        position += 10 + size
+    return position
+
+
+COUNTED_LOG = b"".join(
+    encodeBatch(payload, count, offset)
+    for payload, count, offset in ((b"one", 1, 0), (b"", 2, 1), (b"a" * 18, 3, 7), (b"last", 1, 11))
+)
+
+
+class RecoveryCase(SynchronousTestCase):
+    """
+    @ivar records: the format.
+    @ivar smallLog: a segment of it.
+    @ivar wholePrefix: the judge.
+    @ivar boundaryCount: of places where the judge may cut the small log.
+    @ivar cutReason: why the small log without its last byte is cut.
+    """
+
+    records = KAFKA07
+    smallLog = SMALL_LOG
+    wholePrefix = staticmethod(wholePrefix)
+    boundaryCount = 8
+    cutReason = "size field is 10 and 9 bytes follow"
+
+    @property
+    def suffix(self) -> str:
+        return self.records.format.suffix
+
+    @property
+    def last(self) -> str:
+        return f"{PATH}/{0:020d}{self.suffix}"
+
+
+class LoadCase(RecoveryCase):
+    """A directory to load."""
 
     def setUp(self) -> None:
         self.files = PowerCutFileSystem(lambda: 77)
@@ -77,7 +127,7 @@ class LoadTests(SynchronousTestCase):
         self.files.syncDirectory(PATH)
 
     def load(self, recover: bool = True) -> LoadedPartition:
-        return loadPartition(self.files, PATH, [Kafka07Format()], recover, self.reports.append)
+        return loadPartition(self.files, PATH, [self.records.format], recover, self.reports.append)
 
     def refused(self, recover: bool = True) -> str:
         """The directory does not load, and nothing in it is touched."""
@@ -90,85 +140,53 @@ class LoadTests(SynchronousTestCase):
         self.assertEqual(self.files.operationCount, operationCount)
         return str(error)
 
+
+class LoadTests(LoadCase):
+    """What a directory loads as."""
+
     def test_empty(self) -> None:
         """A directory without segments gets the one at 0, durably."""
         loaded = self.load(False)
-        self.assertEqual(loaded.segments, ((0, LAST, 0, 77),))
+        self.assertEqual(loaded.segments, ((0, self.last, 0, 77),))
         self.files.cutPower()
-        self.assertEqual(self.files.list(PATH), ["00000000000000000000.kafka"])
+        self.assertEqual(self.files.list(PATH), [f"00000000000000000000{self.suffix}"])
 
     def test_loadEmptyLog(self) -> None:
         """LogTest.testLoadEmptyLog: a zero-byte segment at 0 loads."""
-        self.make("00000000000000000000.kafka", b"")
-        self.assertEqual(self.load().segments, ((0, LAST, 0, 5),))
-
-    def test_loadInvalidLogsFails(self) -> None:
-        """LogTest.testLoadInvalidLogsFails: zero-byte segments at 0 and 15 do not fit together."""
-        self.make("00000000000000000000.kafka", b"")
-        self.make("00000000000000000015.kafka", b"")
-        self.assertIn(
-            "the one at 0 has 0 bytes and ends at 0, the next begins at 15", self.refused()
-        )
-
-    def test_everyPairIsChecked(self) -> None:
-        """A gap, or an overlap, between any two neighbours refuses the directory, with or without recovery."""
-        data = entry(b"12345")
-        for wrong in (1, 2):
-            for shift in (-1, 1):
-                self.setUp()
-                for i in range(3):
-                    self.make(f"{i * len(data) + (shift if i == wrong else 0):020d}.kafka", data)
-                self.refused(True)
-                self.refused(False)
-
-    def test_anyFirstOffset(self) -> None:
-        """The first segment may begin anywhere; the order is that of the numbers, not of the names."""
-        self.make("999.kafka", b"x" * 1)
-        self.make("1000.kafka", b"")
-        self.make("0998.kafka", b"x")
-        self.assertEqual(
-            [segment.baseOffset for segment in self.load(False).segments], [998, 999, 1000]
-        )
+        self.make(f"00000000000000000000{self.suffix}", b"")
+        self.assertEqual(self.load().segments, ((0, self.last, 0, 5),))
 
     def test_twiceTheSameOffset(self) -> None:
         """Two files of one offset refuse the directory, empty or not."""
-        self.make("0.kafka", b"")
-        self.make("00.kafka", b"")
+        self.make(f"0{self.suffix}", b"")
+        self.make(f"00{self.suffix}", b"")
         self.refused()
 
     def test_oddSegmentName(self) -> None:
         """A name ending in C{.kafka} that is no offset refuses the directory."""
-        self.make("backup.kafka", b"")
+        self.make(f"backup{self.suffix}", b"")
         self.assertIn("decimal digits", self.refused())
 
     def test_directoryForASegment(self) -> None:
         """So does a directory of such a name."""
-        self.files.makeDirectories(f"{PATH}/00000000000000000000.kafka")
+        self.files.makeDirectories(f"{PATH}/00000000000000000000{self.suffix}")
         self.assertIn("not a file", self.refused())
-
-    def test_otherFilesAreIgnored(self) -> None:
-        """Files of other names are left alone."""
-        self.make("00000000000000000000.kafka", b"")
-        self.make("00000000000000000000.index", b"!")
-        self.make("note.deleted", b"!")
-        self.load()
-        self.assertEqual(len(self.files.list(PATH)), 3)
-        self.assertEqual(self.reports, [])
 
     def test_leftoversAreRemoved(self) -> None:
         """What retention had renamed before the last stop is removed, and said."""
-        self.make("00000000000000000000.kafka.deleted", b"x")
-        self.make("00000000000000000001.kafka", b"")
+        self.make(f"00000000000000000000{self.suffix}.deleted", b"x")
+        self.make(f"00000000000000000001{self.suffix}", b"")
         self.assertEqual([segment.baseOffset for segment in self.load(False).segments], [1])
-        self.assertEqual(self.files.list(PATH), ["00000000000000000001.kafka"])
+        self.assertEqual(self.files.list(PATH), [f"00000000000000000001{self.suffix}"])
         self.assertEqual(
-            self.reports, [DeletedSegmentPurged(f"{PATH}/00000000000000000000.kafka.deleted")]
+            self.reports,
+            [DeletedSegmentPurged(f"{PATH}/00000000000000000000{self.suffix}.deleted")],
         )
 
     def test_leftoverThatStays(self) -> None:
         """A leftover that cannot be removed is said, and stops nothing."""
-        self.make("00000000000000000000.kafka.deleted", b"x")
-        self.make("00000000000000000001.kafka", b"")
+        self.make(f"00000000000000000000{self.suffix}.deleted", b"x")
+        self.make(f"00000000000000000001{self.suffix}", b"")
         self.files.fail("remove", ".deleted", errno.EPERM)
         self.assertEqual(len(self.load(False).segments), 1)
         (report,) = self.reports
@@ -177,7 +195,7 @@ class LoadTests(SynchronousTestCase):
 
     def test_directoryTime(self) -> None:
         """The directory's time is that from before a leftover was removed."""
-        self.make("00000000000000000000.kafka.deleted", b"x")
+        self.make(f"00000000000000000000{self.suffix}.deleted", b"x")
         self.files.setModified(PATH, 12)
         self.assertEqual(self.load().modifiedMs, 12)
 
@@ -188,7 +206,7 @@ class LoadTests(SynchronousTestCase):
             loadPartition,
             self.files,
             "/none-0",
-            Kafka07Format(),
+            [self.records.format],
             True,
             self.reports.append,
         )
@@ -202,75 +220,118 @@ class LoadTests(SynchronousTestCase):
             loadPartition,
             Racing(),
             PATH,
-            [Kafka07Format()],
+            [self.records.format],
             True,
             self.reports.append,
         )
 
     def test_withoutRecovery(self) -> None:
         """After a clean stop the last segment is taken as it is, unread and unsynced."""
-        self.make("00000000000000000000.kafka", b"junk")
+        self.make(f"00000000000000000000{self.suffix}", b"junk")
         operationCount = self.files.operationCount
         self.assertEqual(self.load(False).segments[0].size, 4)
         self.assertEqual(self.files.operationCount, operationCount)
 
     def test_onlyTheLastSegmentIsRecovered(self) -> None:
         """Earlier segments are not read: a roll has synced them."""
-        self.make("00000000000000000000.kafka", b"junk")
-        self.make("00000000000000000004.kafka", b"junk")
+        self.make(f"00000000000000000000{self.suffix}", b"junk")
+        self.make(f"00000000000000000004{self.suffix}", b"junk")
         self.assertEqual([segment.size for segment in self.load().segments], [4, 0])
-        self.assertEqual(self.files.contents(f"{PATH}/00000000000000000000.kafka"), b"junk")
+        self.assertEqual(self.files.contents(f"{PATH}/00000000000000000000{self.suffix}"), b"junk")
 
     def test_recoveryIsReported(self) -> None:
         """What was cut, and why, is said; what was whole is not."""
-        self.make("00000000000000000000.kafka", SMALL_LOG)
+        self.make(f"00000000000000000000{self.suffix}", self.smallLog)
         self.load()
         self.assertEqual(self.reports, [])
-        self.files.open(LAST).truncate(len(SMALL_LOG) - 1)
+        self.files.open(self.last).truncate(len(self.smallLog) - 1)
         self.load()
         (report,) = self.reports
         assert isinstance(report, SegmentTruncated)
         self.assertEqual(
             (report.path, report.oldSize, report.size),
-            (LAST, len(SMALL_LOG) - 1, len(SMALL_LOG) - 14),
+            (self.last, len(self.smallLog) - 1, len(self.smallLog) - 14),
         )
-        self.assertIn("size field is 10 and 9 bytes follow", report.reason)
+        self.assertIn(self.cutReason, report.reason)
 
     def test_recoverySyncs(self) -> None:
         """What recovery keeps survives a power cut from then on, even if nothing was cut off: after C{kill -9} it was in the page cache only."""
-        self.files.open(LAST, create=True).writeAt(0, [SMALL_LOG])
+        self.files.open(self.last, create=True).writeAt(0, [self.smallLog])
         self.load()
         self.files.cutPower()
-        self.assertEqual(self.files.contents(LAST), SMALL_LOG)
+        self.assertEqual(self.files.contents(self.last), self.smallLog)
 
     def test_cutIsSynced(self) -> None:
         """What recovery cuts off does not come back."""
-        self.make("00000000000000000000.kafka", SMALL_LOG + b"junk!")
+        self.make(f"00000000000000000000{self.suffix}", self.smallLog + b"junk!")
         self.load()
         self.files.cutPower()
-        self.assertEqual(self.files.contents(LAST), SMALL_LOG)
+        self.assertEqual(self.files.contents(self.last), self.smallLog)
 
     def test_badDisk(self) -> None:
         """A last segment that cannot be opened, read, cut or synced is an error of this partition, and its file is closed again."""
         for action in ("open", "stat", "read", "truncate", "fsync"):
             self.setUp()
-            self.make("00000000000000000000.kafka", SMALL_LOG + b"junk!")
-            self.files.fail(action, ".kafka", errno.EIO)
+            self.make(f"00000000000000000000{self.suffix}", self.smallLog + b"junk!")
+            self.files.fail(action, self.suffix, errno.EIO)
             self.assertEqual(self.assertRaises(StorageError, self.load).errno, errno.EIO, action)
             self.files.mend()
-            self.assertEqual(self.load().segments[0].size, len(SMALL_LOG), "another attempt")
+            self.assertEqual(self.load().segments[0].size, len(self.smallLog), "another attempt")
 
 
-class ExhaustiveRecoveryTests(SynchronousTestCase):
+class ContiguousTests(LoadCase):
+    """What holds for 2011's offsets, and for a format without files of its own."""
+
+    def test_loadInvalidLogsFails(self) -> None:
+        """LogTest.testLoadInvalidLogsFails: zero-byte segments at 0 and 15 do not fit together."""
+        self.make(f"00000000000000000000{self.suffix}", b"")
+        self.make(f"00000000000000000015{self.suffix}", b"")
+        self.assertIn(
+            "the one at 0 has 0 bytes and ends at 0, the next begins at 15", self.refused()
+        )
+
+    def test_everyPairIsChecked(self) -> None:
+        """A gap, or an overlap, between any two neighbours refuses the directory, with or without recovery."""
+        data = entry(b"12345")
+        for wrong in (1, 2):
+            for shift in (-1, 1):
+                self.setUp()
+                for i in range(3):
+                    self.make(
+                        f"{i * len(data) + (shift if i == wrong else 0):020d}{self.suffix}", data
+                    )
+                self.refused(True)
+                self.refused(False)
+
+    def test_anyFirstOffset(self) -> None:
+        """The first segment may begin anywhere; the order is that of the numbers, not of the names."""
+        self.make(f"999{self.suffix}", b"x" * 1)
+        self.make(f"1000{self.suffix}", b"")
+        self.make(f"0998{self.suffix}", b"x")
+        self.assertEqual(
+            [segment.baseOffset for segment in self.load(False).segments], [998, 999, 1000]
+        )
+
+    def test_otherFilesAreIgnored(self) -> None:
+        """Files of other names are left alone."""
+        self.make(f"00000000000000000000{self.suffix}", b"")
+        self.make("00000000000000000000.index", b"!")
+        self.make("note.deleted", b"!")
+        self.load()
+        self.assertEqual(len(self.files.list(PATH)), 3)
+        self.assertEqual(self.reports, [])
+
+
+class ExhaustiveRecoveryTests(RecoveryCase):
     """A small last segment, damaged everywhere."""
 
     def keeps(self, data: bytes) -> bytes:
         """What recovery keeps of a file."""
         files = PowerCutFileSystem()
         files.makeDirectories(PATH)
-        files.open(LAST, create=True).writeAt(0, [data])
-        loaded = loadPartition(files, PATH, [Kafka07Format()], True, lambda report: None)
-        found = files.contents(LAST)
+        files.open(self.last, create=True).writeAt(0, [data])
+        loaded = loadPartition(files, PATH, [self.records.format], True, lambda report: None)
+        found = files.contents(self.last)
         self.assertEqual(loaded.segments[0].size, len(found))
         return found
 
@@ -279,7 +340,7 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
         count = 0
         kept = set()
         for data in variants:
-            size = wholePrefix(data)
+            size = self.wholePrefix(data)
             self.assertEqual(self.keeps(data), data[:size], data.hex())
             kept.add(size)
             count += 1
@@ -288,26 +349,29 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
 
     def test_judge(self) -> None:
         """The judge keeps a good log whole, and knows every boundary of it."""
-        self.assertEqual(wholePrefix(SMALL_LOG), len(SMALL_LOG))
-        self.assertEqual(len({wholePrefix(SMALL_LOG[:i]) for i in range(len(SMALL_LOG) + 1)}), 8)
+        self.assertEqual(self.wholePrefix(self.smallLog), len(self.smallLog))
+        self.assertEqual(
+            len({self.wholePrefix(self.smallLog[:i]) for i in range(len(self.smallLog) + 1)}),
+            self.boundaryCount,
+        )
 
     def test_cutEverywhere(self) -> None:
         """The file ends at every byte; zeros, or other bytes, follow the cut."""
 
         def variants() -> Iterator[bytes]:
-            for i in range(len(SMALL_LOG) + 1):
-                yield SMALL_LOG[:i]
+            for i in range(len(self.smallLog) + 1):
+                yield self.smallLog[:i]
                 for filler in (b"\0", b"\xff", b"\x01"):
                     for size in (1, 4, 5, 6, 9, 30):
-                        yield SMALL_LOG[:i] + filler * size
+                        yield self.smallLog[:i] + filler * size
 
-        self.check(variants(), 19 * len(SMALL_LOG))
+        self.check(variants(), 19 * len(self.smallLog))
 
     def test_garbledEverywhere(self) -> None:
         """Every byte takes other values: each bit flipped, all bits flipped, zero, and small numbers as in size fields and magics."""
 
         def variants() -> Iterator[bytes]:
-            for i, old in enumerate(SMALL_LOG):
+            for i, old in enumerate(self.smallLog):
                 for new in {old ^ 1 << bit for bit in range(8)} | {
                     old ^ 255,
                     0,
@@ -317,30 +381,30 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
                     6,
                     255,
                 } - {old}:
-                    yield SMALL_LOG[:i] + bytes([new]) + SMALL_LOG[i + 1 :]
+                    yield self.smallLog[:i] + bytes([new]) + self.smallLog[i + 1 :]
 
-        self.check(variants(), 9 * len(SMALL_LOG))
+        self.check(variants(), 9 * len(self.smallLog))
 
     def test_zeroedEverywhere(self) -> None:
         """Any stretch of zeros, as a file system leaves that knew the size and not the bytes."""
 
         def variants() -> Iterator[bytes]:
-            for start in range(len(SMALL_LOG)):
-                for end in {start + 1, start + 4, start + 16, len(SMALL_LOG)}:
+            for start in range(len(self.smallLog)):
+                for end in {start + 1, start + 4, start + 16, len(self.smallLog)}:
                     yield (
-                        SMALL_LOG[:start]
-                        + bytes(min(end, len(SMALL_LOG)) - start)
-                        + SMALL_LOG[end:]
+                        self.smallLog[:start]
+                        + bytes(min(end, len(self.smallLog)) - start)
+                        + self.smallLog[end:]
                     )
 
-        self.check(variants(), 3 * len(SMALL_LOG))
+        self.check(variants(), 3 * len(self.smallLog))
 
     def test_junkAdded(self) -> None:
         """Junk behind the end, behind a cut, or in the middle, some of it looking like entries."""
 
         def variants() -> Iterator[bytes]:
             random = Random(20110612)
-            for i in range(len(SMALL_LOG) + 1):
+            for i in range(len(self.smallLog) + 1):
                 junk = random.randbytes(random.randint(1, 40))
                 looksGood = (
                     random.randint(0, 40).to_bytes(4, "big")
@@ -348,18 +412,36 @@ class ExhaustiveRecoveryTests(SynchronousTestCase):
                     + random.randbytes(random.randint(0, 40))
                 )
                 for added in (junk, looksGood):
-                    yield SMALL_LOG + added
-                    yield SMALL_LOG[:i] + added
-                    yield SMALL_LOG[:i] + added + SMALL_LOG[i:]
+                    yield self.smallLog + added
+                    yield self.smallLog[:i] + added
+                    yield self.smallLog[:i] + added + self.smallLog[i:]
 
-        self.check(variants(), 6 * len(SMALL_LOG))
+        self.check(variants(), 6 * len(self.smallLog))
 
     def test_partialAndTruncation(self) -> None:
         """FileMessageSetTest.testIterationOverPartialAndTruncation: 0, 2, 4, 5 and 6 trailing zero bytes are removed by recovery."""
         for size in (0, 2, 4, 5, 6):
-            self.assertEqual(self.keeps(SMALL_LOG + bytes(size)), SMALL_LOG)
+            self.assertEqual(self.keeps(self.smallLog + bytes(size)), self.smallLog)
 
     def test_unknownMagicIsAnEnd(self) -> None:
         """Gotcha 3: an unknown magic byte, or a magic-1 entry too short for its header, ends the log and raises nothing."""
         for bad in (b"\0\0\0\x06\x02\0\0\0\0\0", b"\0\0\0\x05\x01\0\0\0\0"):
-            self.assertEqual(self.keeps(SMALL_LOG + bad + SMALL_LOG), SMALL_LOG)
+            self.assertEqual(self.keeps(self.smallLog + bad + self.smallLog), self.smallLog)
+
+
+class Counted:
+    """The second format."""
+
+    records = COUNTED
+    smallLog = COUNTED_LOG
+    wholePrefix = staticmethod(countedPrefix)
+    boundaryCount = 5
+    cutReason = "size 4, count 1"
+
+
+class CountedLoadTests(Counted, LoadTests):
+    """What a directory loads as."""
+
+
+class CountedExhaustiveRecoveryTests(Counted, ExhaustiveRecoveryTests):
+    """A small last segment, damaged everywhere."""

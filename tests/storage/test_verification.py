@@ -12,6 +12,7 @@ from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.verification import RUN_COUNT_MAX, SegmentReport, verify
+from tests.storage.countedformat import CountedFormat, encodeBatch
 
 PLAIN = encodeSet([b"one", b"two"])
 WRAPPED = encodeSet([b"a", b"b", b"c"], GZIP)
@@ -137,4 +138,35 @@ class VerificationTests(SynchronousTestCase):
         os.makedirs(os.path.join(self.root, "magic-6"))
         self.assertIn(
             "no segment files", str(self.assertRaises(StorageError, self.verdicts, self.root))
+        )
+
+
+class CountedVerificationTests(SynchronousTestCase):
+    """The same of the second format, beside 2011's in one directory."""
+
+    def test_gaps(self) -> None:
+        """Gaps are no fault, an overlap is; each partition is read in its own format."""
+        root = self.mktemp()
+        for partition, offset, data in (
+            ("a-0", 0, encodeBatch(b"x", 2, 0) + encodeBatch(b"y", 1, 5)),
+            ("a-0", 9, encodeBatch(b"z", 1, 12)),
+            ("a-0", 11, encodeBatch(b"z", 1, 14)),
+        ):
+            folder = os.path.join(root, partition)
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, f"{offset:020}.counted"), "wb") as file:
+                file.write(data)
+        os.makedirs(os.path.join(root, "b-0"))
+        with open(os.path.join(root, "b-0", name(0)), "wb") as file:
+            file.write(PLAIN)
+        formats = [Kafka07Format(), CountedFormat()]
+        reports = list(verify(RealFileSystem(), root, formats))
+        self.assertEqual(
+            [(each.baseOffset, each.messageCount, each.nextOffset, each.fault) for each in reports],
+            [
+                (0, 3, 6, None),
+                (9, 1, 13, None),
+                (11, 1, 15, "the segment before it ends at 13"),
+                (0, 2, len(PLAIN), None),
+            ],
         )
