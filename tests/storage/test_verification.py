@@ -7,6 +7,7 @@ import os
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError
+from pylogbroker.interfaces import IRecordFormat
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeMessage, encodeSet
@@ -159,7 +160,7 @@ class CountedVerificationTests(SynchronousTestCase):
         os.makedirs(os.path.join(root, "b-0"))
         with open(os.path.join(root, "b-0", name(0)), "wb") as file:
             file.write(PLAIN)
-        formats = [Kafka07Format(), CountedFormat()]
+        formats: list[IRecordFormat] = [Kafka07Format(), CountedFormat()]
         reports = list(verify(RealFileSystem(), root, formats))
         self.assertEqual(
             [(each.baseOffset, each.messageCount, each.nextOffset, each.fault) for each in reports],
