@@ -98,6 +98,7 @@ setup(
         "twisted>=22.10",
         "crcmod>=1.7",
         "cramjam>=2.8",
+        "google-re2>=1.1.20240702",
         "kazoo>=2.9",
         "zlib-ng>=0.5",
     ],

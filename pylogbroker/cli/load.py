@@ -15,8 +15,7 @@ from pylogbroker.cli.progress import formatBytes
 from pylogbroker.cli.sparksession import addSpark, jobProgress, session
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cli.tables import asJson, table
-from pylogbroker.cluster.boundedregex import boundedMatcher
-from pylogbroker.cluster.subscription import compilePattern
+from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.config.properties import Properties
 from pylogbroker.errors import LoadError, PostCommitError, PylogbrokerError
 from pylogbroker.lake.commit import localPath
@@ -220,11 +219,7 @@ def _beginnings(options: argparse.Namespace, lines: list[str]) -> tuple[Any, lis
 
 
 def _chosen(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
-    return (
-        boundedMatcher(compilePattern(options.whitelist))
-        if options.whitelist
-        else topics.__contains__
-    )
+    return TopicPattern(options.whitelist).matches if options.whitelist else topics.__contains__
 
 
 def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:

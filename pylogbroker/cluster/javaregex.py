@@ -1,27 +1,44 @@
 r"""
-What Java and Python read alike in a pattern (C{java.util.regex.Pattern}; C{re}, with C{re.ASCII}).
+Topic filters as Java means them (C{java.util.regex.Pattern}), matched in linear time.
 
-Members of a group must come to the same topics, and 0.7's ask Java. So only that is let through which is known to mean the same to both: what one of them
-reads otherwise, or refuses and the other takes without a word, is named. What is let through Python may still refuse, or both; it says so itself.
-Rejected: to translate from the one to the other. Nobody needs a group's filter so badly, and what is refused by name can be written otherwise.
+Every member of a group applies the patterns of all others, and must come to the same topics as 0.7's
+members, which ask Java. No pattern may keep a member busy for ever, C{(a+)+b} say. So RE2 matches the
+patterns, and only those are accepted that mean the same to Java and RE2. The others are refused with
+the name of the part that differs.
 
-Tried against Java 17 with hundreds of thousands of patterns made at random. Known to differ still: C{((^|a)){2}}, a group that is to be repeated a number of
-times, and can be nothing at first only. Java does not come back to the first time; no rule for it is short enough to be worth it. And to Java before 19
-C{\b} takes letters beyond ASCII for parts of words.
+RE2 does not look ahead or behind, refer back to groups, or know possessive quantifiers and atomic
+groups. Three spellings are translated: C{\uHHHH}, C{\Z} and an escaped character beyond ASCII. RE2
+ignores the case of all letters and Java only that of ASCII, so C{(?i)} is limited to ASCII patterns.
+
+Compared with Java 17 for 60,000 random patterns, two differences are known. To Java before 19, C{\b}
+takes letters beyond ASCII for parts of words. And Java does not match C{((^|a)){2}} with an empty
+first repetition.
+
+Rejected: Python's C{re}, which backtracks. An upper bound of its steps needs its private parser.
 """
 
 from __future__ import annotations
 
 import re
 
-WIDE_COUNT_MAX = 100
-"""Ranges and characters beyond Latin-1 in classes: for each class that has some, Python lays out a table, which takes it milliseconds."""
+import re2
+
+from pylogbroker.errors import InvalidPatternError
+
+PATTERN_SIZE_MAX = 10_000
+"""Characters."""
+
+NAME_LENGTH_MAX = 1_000
+"""Characters of a topic's name; a longer name matches nothing. (Brokers take topics of 255.)"""
+
+REPEAT_COUNT_MAX = 1_000
+"""Of C{{n}}; RE2 reads a larger number as text."""
 
 _CHARACTER = r"[afnrtdDwWsS] | [^A-Za-z0-9] | x[0-9A-Fa-f]{2} | u(?![dD][89A-Fa-f])[0-9A-Fa-f]{4}"
 _OUTSIDE = re.compile(
     rf"""
-    \\ (?: {_CHARACTER} | [AZzbB] | [1-9][0-9]?(?![0-9]) )
-    | \( (?: (?!\?) | \? (?: [:=!>] | <[=!] | [ims]+(?:-[ims]+)?[:)] | -[ims]+: ) )
+    \\ (?: {_CHARACTER} | [AZbB] )
+    | \( (?: (?!\?) | \? (?: : | [ims]+(?:-[ims]+)?[:)] | -[ims]+: ) )
     | \{{ [0-9]{{1,9}} (?: ,[0-9]{{0,9}} )? \}}
     | \[\^?\]?
     | [^\\(\[{{]
@@ -31,79 +48,128 @@ _OUTSIDE = re.compile(
 _INSIDE = re.compile(
     rf"\\ (?: {_CHARACTER} ) | ([&|~-])(?!\1) | [^\\\[&|~-]", re.VERBOSE | re.DOTALL
 )
-_GROUP = re.compile(r"\(\?[^:)]{0,3}")
-_REFERENCE = re.compile(r"\\[1-9]")
-_QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9,]+\})(\+)?")
+_FLAGS = re.compile(r"\(\?[ims-]*i[ims-]*[:)]")
+_QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9,]+\})\+")
 _REPEAT = re.compile(r"\{[^}]{0,20}\}?")
+_GROUP = re.compile(r"\(\?[^:)]{0,3}")
+_GROUPS = {
+    "(?=": "looks ahead",
+    "(?!": "looks ahead",
+    "(?<=": "looks behind",
+    "(?<!": "looks behind",
+    "(?>": "does not give back (an atomic group)",
+}
+_FOLDED = str.maketrans("\u017f\u212a", "\u2603\u2603")
+"""Letters beyond ASCII whose other case is s and k, to RE2; any other character without case stands in for them."""
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
 
 
-def incompatibility(pattern: str) -> str | None:
+class TopicPattern:
     """
-    What in a pattern does not mean the same to Java and Python, for people.
+    A whitelist's or blacklist's pattern.
 
-    @return: L{None}: nothing; but it may be no pattern to either.
+    @ivar pattern: as it was given.
     """
-    position = wideCount = 0
+
+    def __init__(self, pattern: str) -> None:
+        """
+        @raise InvalidPatternError: it is no pattern, or Java and RE2 would read it differently; the text names the part.
+        """
+        if len(pattern) > PATTERN_SIZE_MAX:
+            raise InvalidPatternError(
+                f"the pattern has {len(pattern)} characters; {PATTERN_SIZE_MAX} are allowed"
+            )
+        self.pattern = pattern
+        self._isFolding = _FLAGS.search(pattern) is not None
+        if self._isFolding and (not pattern.isascii() or "\\u" in pattern):
+            raise InvalidPatternError(
+                f"the pattern {pattern!r} ignores case and has characters beyond ASCII, whose case Java does not ignore"
+            )
+        try:
+            self._compiled = re2.compile(_translated(pattern), _OPTIONS)
+        except (re2.error, ValueError, RecursionError) as error:
+            reason = error.args[0] if error.args else error
+            text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(error)
+            raise InvalidPatternError(f"the pattern {pattern!r} cannot be used: {text}") from error
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name matches."""
+        if len(name) > NAME_LENGTH_MAX:
+            return False
+        return (
+            self._compiled.fullmatch(name.translate(_FOLDED) if self._isFolding else name)
+            is not None
+        )
+
+
+def _translated(pattern: str) -> str:
+    """A pattern in RE2's spelling."""
+    position, tokens = 0, []
     isInside = False
-    groups: list[str] = []  # that are open, as they begin
     while position < len(pattern):
         found = (_INSIDE if isInside else _OUTSIDE).match(pattern, position)
         if found is None:
-            return _named(pattern, position, isInside)
-        token, position = found[0], found.end()
+            raise ValueError(_difference(pattern, position, isInside))
+        token = found[0]
         if isInside:
             isInside = token != "]"
-            wideCount += token[-1] > "\xff" or token.startswith("\\u")
-            if wideCount > WIDE_COUNT_MAX:
-                return f"more than {WIDE_COUNT_MAX} characters beyond Latin-1 in classes, which takes Python too long"
-            continue
-        isInside = token.startswith("[")
-        reason = _nestedOtherwise(groups, token, _QUANTIFIER.match(pattern, position))
-        if reason is not None:
-            return reason
-    return None
+        else:
+            isInside = token.startswith("[")
+            _check(pattern, position, token)
+        tokens.append(_translatedToken(token))
+        position = found.end()
+    return "".join(tokens)
 
 
-def _nestedOtherwise(groups: list[str], token: str, quantifier: re.Match[str] | None) -> str | None:
-    """
-    What depends on the groups around a token, and on what is behind it.
+def _translatedToken(token: str) -> str:
+    if token == "\\Z":
+        return "\\z"
+    if token.startswith("\\u"):
+        return f"\\x{{{token[2:]}}}"
+    return token[1:] if token.startswith("\\") and not token.isascii() else token
 
-    @param groups: is brought up to date.
-    """
-    repeated = quantifier if token == ")" else None
-    if repeated is not None and repeated[1]:
-        return f"a group that is repeated and does not give back ({repeated[0]}), which Python does not always get right"
-    if (repeated is not None or _REFERENCE.match(token)) and any(
-        each.startswith("(?<") for each in groups
+
+def _check(pattern: str, position: int, token: str) -> None:
+    """Refuse what RE2 reads differently although each of its tokens means the same."""
+    if token.startswith("{") and any(
+        int(number or 0) > REPEAT_COUNT_MAX for number in token[1:-1].split(",")
     ):
-        return "a reference to a group, or a group that is repeated, in a look-behind, which Java refuses"
-    if token == ")":
-        del groups[-1:]
-    elif token.startswith("(") and not token.endswith(")"):
-        groups.append(token)
-    return None
+        raise ValueError(f"{token} repeats more than {REPEAT_COUNT_MAX} times")
+    if position and token.startswith("(?") and token.endswith(")"):
+        raise ValueError(f"the flags {token} are not at its beginning")
+    if possessive := _QUANTIFIER.match(pattern, position):
+        raise ValueError(
+            f"the quantifier {possessive[0]} does not give back, which takes unbounded time"
+        )
 
 
-def _named(pattern: str, position: int, isInside: bool) -> str:
-    """What is there."""
+def _difference(pattern: str, position: int, isInside: bool) -> str:
+    """What Java and RE2 do not read alike at a position."""
     where = " in a character class" if isInside else ""
     if pattern.startswith("&&", position):
-        return f"an intersection (&&){where}, which Python reads otherwise"
+        return f"it has an intersection (&&){where}, which only Java knows"
     if pattern[position] in "|~-":
-        return f"{pattern[position] * 2}{where}, which a later Python is going to read otherwise"
+        return f"it has {pattern[position] * 2}{where}, which is easily mistaken for set arithmetic"
     if pattern[position] == "[":
-        return "a character class inside another, which Python reads otherwise"
+        return "it has a character class inside another, which only Java knows"
     if pattern[position] == "{":
-        return _namedRepeat(_shown(_REPEAT, pattern, position))
+        return _repeatDifference(_shown(_REPEAT, pattern, position))
     if pattern[position] == "(":
-        return f"a group that begins with {_shown(_GROUP, pattern, position)}, which Java and Python do not both know"
-    return f"the escape {pattern[position : position + 2]}{where}, which Java and Python do not read alike"
+        for start, meaning in _GROUPS.items():
+            if pattern.startswith(start, position):
+                return f"it has a group {start}…) that {meaning}, which takes unbounded time"
+        return f"it has a group that begins with {_shown(_GROUP, pattern, position)}, which Java and RE2 do not both know"
+    if pattern[position + 1 : position + 2] in set("123456789"):
+        return f"it refers back to a group ({pattern[position : position + 2]}), which takes unbounded time"
+    return f"it has the escape {pattern[position : position + 2]}{where}, which Java and RE2 do not read alike"
 
 
-def _namedRepeat(text: str) -> str:
+def _repeatDifference(text: str) -> str:
     if "|" in text:
-        return f"{text}, which Java refuses: in a list of topics a comma means 'or', so {text.replace('|', ',')} cannot be written"
-    return f"{text}, which is no number of repeats to Java; a brace that is meant is written \\{{"
+        return f"it has {text}, which Java refuses: in a list of topics a comma means 'or', so {text.replace('|', ',')} cannot be written"
+    return f"it has {text}, which is no number of repeats to Java; a brace that is meant is written \\{{"
 
 
 def _shown(form: re.Pattern[str], pattern: str, position: int) -> str:

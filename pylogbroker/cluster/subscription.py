@@ -1,10 +1,8 @@
 """
-What a member of a group wants to read, as its registration says it (spec-0.7 zookeeper §4.2).
+What a member of a group reads, as its registration says (spec-0.7 zookeeper §4.2).
 
-Three kinds: a map of topics to streams, as JSON; a whitelist, C{*<streams>*<pattern>}; a blacklist, C{!<streams>!<pattern>}. Every member reads every
-other's registration and must come to the same topics; so patterns mean what they mean to Java: the whole name matches, C{\\d}, C{\\w} and C{\\b} know ASCII
-only. Most patterns that people write are the same to Python. Those that are not are refused here by name (L{pylogbroker.cluster.javaregex}), together with
-what Python does not know at all. None can keep a member busy for ever (L{pylogbroker.cluster.boundedregex}).
+There are three kinds: a map of topics to streams, as JSON; a whitelist, C{*<streams>*<pattern>}; a
+blacklist, C{!<streams>!<pattern>}. L{pylogbroker.cluster.javaregex} says what patterns mean.
 """
 
 from __future__ import annotations
@@ -16,32 +14,29 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from pylogbroker.cluster.boundedregex import boundedMatcher
-from pylogbroker.cluster.javaregex import incompatibility
+from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.cluster.znodes import decodeText
-from pylogbroker.errors import InvalidPatternError, ZnodeError
+from pylogbroker.errors import ZnodeError
 
 WHITE = "*"
 BLACK = "!"
-PATTERN_SIZE_MAX = 10_000
 _WILDCARD = re.compile(r"([*!])([0-9]+)\1(.*)")
-_FIXED_NAMES = re.compile(r"[A-Za-z0-9|-]*")
 STREAM_COUNT_MAX = 100_000
-"""Of a member, in each topic; more in a registration is taken for garbage."""
+"""Streams of a member in each topic; a registration with more counts as garbage."""
 
 
 class ISubscription(Protocol):
-    """What a member wants to read."""
+    """The topics that a member reads."""
 
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
         """
-        @param topics: all that there are.
-        @return: topics that are wanted, and how many streams (threads) of this member take part in each.
+        @param topics: all that exist.
+        @return: the topics to read, and how many streams (threads) of this member take part in each.
         """
         ...
 
     def encode(self) -> bytes:
-        """As the registration has it."""
+        """The registration."""
         ...
 
 
@@ -71,10 +66,10 @@ class StaticSubscription:
 @dataclass(frozen=True)
 class WildcardSubscription:
     """
-    All topics, present and future, whose names match, or do not.
+    All topics, present and future, whose names match a whitelist or do not match a blacklist.
 
-    @ivar isWhite: whether matching topics are wanted; or else all others.
-    @ivar streamCount: for each topic.
+    @ivar isWhite: whether it is a whitelist.
+    @ivar streamCount: of each topic.
     @ivar pattern: normalised.
     """
 
@@ -84,18 +79,13 @@ class WildcardSubscription:
 
     @cached_property
     def _matches(self) -> Callable[[str], bool]:
-        return boundedMatcher(compilePattern(self.pattern))
+        return TopicPattern(self.pattern).matches
 
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
         """
-        @raise InvalidPatternError: the pattern means nothing to us.
+        @raise InvalidPatternError: the pattern cannot be used.
         """
         return {topic: self.streamCount for topic in topics if self._matches(topic) == self.isWhite}
-
-    @property
-    def needsWatch(self) -> bool:
-        """Whether topics may match that nobody has thought of: not for a whitelist of plain names."""
-        return not (self.isWhite and _FIXED_NAMES.fullmatch(self.pattern))
 
     def encode(self) -> bytes:
         """C{*1*pattern}."""
@@ -106,7 +96,7 @@ class WildcardSubscription:
 def whitelist(pattern: str, streamCount: int = 1) -> WildcardSubscription:
     """
     @param pattern: as people write it: commas mean C{|}, and quotes around it are dropped.
-    @raise InvalidPatternError: it means nothing to us.
+    @raise InvalidPatternError: it cannot be used.
     """
     return _wildcard(True, pattern, streamCount)
 
@@ -118,46 +108,20 @@ def blacklist(pattern: str, streamCount: int = 1) -> WildcardSubscription:
 
 def _wildcard(isWhite: bool, pattern: str, streamCount: int) -> WildcardSubscription:
     normalised = normalisePattern(pattern)
-    boundedMatcher(compilePattern(normalised))
+    TopicPattern(normalised)
     return WildcardSubscription(isWhite, streamCount, normalised)
 
 
 def normalisePattern(pattern: str) -> str:
-    """What 0.7 does to a pattern before it stores it."""
+    """A pattern as 0.7 stores it."""
     return pattern.strip().replace(",", "|").replace(" ", "").lstrip("\"'").rstrip("\"'")
-
-
-def compilePattern(pattern: str) -> re.Pattern[str]:
-    """
-    A pattern as Java means it.
-
-    @raise InvalidPatternError: it is none, or Python would read it otherwise.
-    """
-    if len(pattern) > PATTERN_SIZE_MAX:
-        raise InvalidPatternError(
-            f"the pattern has {len(pattern)} characters; {PATTERN_SIZE_MAX} are allowed"
-        )
-    otherwise = incompatibility(pattern)
-    if otherwise is not None:
-        raise InvalidPatternError(f"the pattern {pattern!r} has {otherwise}")
-    try:
-        return re.compile(pattern, re.ASCII)
-    except (
-        re.error,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:  # ValueError: flags that exclude each other
-        raise InvalidPatternError(
-            f"the pattern {pattern!r} cannot be used: {error} (Java may know it; Python does not)"
-        ) from error
 
 
 def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
     """
-    A registration that somebody wrote.
+    A member's registration.
 
-    @raise ZnodeError: it is neither of the three kinds. (A pattern is not looked at before it is used.)
+    @raise ZnodeError: it is none of the three kinds. (A pattern is checked when it is used.)
     """
     text = decodeText(path, data)
     found = _WILDCARD.fullmatch(text)

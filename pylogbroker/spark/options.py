@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.subscription import compilePattern
+from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.config.connectionsettings import ACCESS_ROWS, AccessSettings
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
@@ -344,7 +344,7 @@ def _selection(given: OptionReader) -> Selection:
         return Selection(assigned=parseAssignment("assign", text))
     if chosen == ["subscribePattern"]:
         return Selection(
-            pattern=_checked("subscribePattern", text, lambda: compilePattern(text).pattern)
+            pattern=_checked("subscribePattern", text, lambda: TopicPattern(text).pattern)
         )
     topics = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not topics:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-from pylogbroker.cluster.boundedregex import boundedMatcher
-from pylogbroker.cluster.subscription import compilePattern
+from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperError
 from pylogbroker.retry import RetryPolicy
@@ -129,7 +128,7 @@ def findPlaces(view: IClusterMetadata, selection: Selection) -> list[PartitionId
         )
     names: Iterable[str] = selection.topics
     if selection.pattern:
-        matches = boundedMatcher(compilePattern(selection.pattern))
+        matches = TopicPattern(selection.pattern).matches
         names = [name for name in view.topics() if matches(name)]
     found: list[PartitionId] = []
     for topic in sorted(names):
@@ -145,5 +144,5 @@ def isSelected(selection: Selection, place: PartitionId) -> bool:
     if selection.assigned is not None:
         return place.partition in selection.assigned.get(place.topic, ())
     if selection.pattern:
-        return boundedMatcher(compilePattern(selection.pattern))(place.topic)
+        return TopicPattern(selection.pattern).matches(place.topic)
     return place.topic in selection.topics
