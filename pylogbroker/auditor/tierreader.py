@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.client.consumerpool import ConsumerPool
 from pylogbroker.client.discovery import ZookeeperDiscovery, connectDiscovery
 from pylogbroker.client.offsetlookup import singleOffset
+from pylogbroker.client.simpleconsumer import ConsumerPool
 from pylogbroker.cluster.paths import CONSUMERS, GroupPaths
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
@@ -219,7 +219,7 @@ class TierReader:
             for partition in range(
                 PARTITION_COUNT_MAX
             ):  # a fetch of nothing tells whether it has one (spec-0.7 wire-protocol §7.1)
-                answer = await self._consumers.to(endpoint).fetch(topic, partition, 0, 0)
+                answer = await self._consumers.get(endpoint).fetch(topic, partition, 0, 0)
                 if isinstance(answer.error, RemotePartitionError):
                     break
                 if answer.error is not None and not isinstance(
@@ -233,7 +233,7 @@ class TierReader:
     async def _readPartition(
         self, endpoint: str, topic: str, partition: int, sinceMs: int, take: Take
     ) -> None:
-        consumer, key = self._consumers.to(endpoint), (endpoint, topic, partition)
+        consumer, key = self._consumers.get(endpoint), (endpoint, topic, partition)
 
         def bound(time: int) -> Deferred[list[int]]:
             return consumer.getOffsetsBefore(topic, partition, time, 1)

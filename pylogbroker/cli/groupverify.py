@@ -13,7 +13,7 @@ from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cli.tables import asJson, show, table
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.groupverification import (
+from pylogbroker.cluster.assignment import (
     OwnershipFault,
     ownershipFaults,
     threadCountsByTopic,

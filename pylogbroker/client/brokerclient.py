@@ -16,13 +16,13 @@ broker do not try it a hundred times. A connection that ends as soon as it was m
 otherwise be asked again as fast as the network allows; one that lasted is replaced at once.
 
 A connection that ends from the other side takes along what was written last and not read, and nobody is told where nothing is answered: a broker that refuses a
-request does just that. So it is a warning in the log, one a broker and while, if something was written without an answer within L{DOUBT_MS} before. (That is a
+request does just that. So it is a warning in the log, one a broker and while, if something was written without an answer within L{UNCONFIRMED_WARN_MS} before. (That is a
 rule on time since the end of an idle connection looks the same, when a broker stops or thinks that it has waited long enough, and should worry nobody.)
 
 A caller that waits is silent otherwise, so the first failed attempt of an outage is a warning in the log, and so is an attempt that takes longer than
 L{REPORT_AFTER_MS}.
 
-Requests that only read can be asked twice, and L{BrokerClient.ask} does so once after a lost connection (spec-0.7 consumer §1).
+Requests that only read can be asked twice, and L{BrokerClient.call} does so once after a lost connection (spec-0.7 consumer §1).
 """
 
 from __future__ import annotations
@@ -31,26 +31,34 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from random import SystemRandom
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from automat import TypeMachineBuilder
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    TCP4ClientEndpoint,
+    TCP6ClientEndpoint,
+    clientFromString,
+)
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.connection import DEFAULT_LIMITS, ClientConnection, ConnectionLimits
-from pylogbroker.client.endpoints import clientEndpoint
 from pylogbroker.errors import (
     BackpressureError,
     BrokerConnectionError,
     ClosedError,
+    ConfigurationError,
     PylogbrokerError,
     TimedOutError,
     WireError,
     copyForReraise,
 )
+from pylogbroker.net.endpoints import KINDS, PLAIN, PORT_MAX
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.brokercalls import BrokerCall
@@ -60,10 +68,10 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_MS = 5_000
 TIMEOUT_MS = 30_000
-STEADY_MS = 1_000
+STABLE_MS = 1_000
 """A connection that lasted so long was a good one."""
 
-DOUBT_MS = 60_000
+UNCONFIRMED_WARN_MS = 60_000
 """
 How long after a request without an answer the end of its connection may mean that it is lost. Mostly that comes at once; but a broker may be at it for as long
 as an answer may take, which is half of this, and what it reads not at all is cut off after as long.
@@ -226,7 +234,7 @@ class BrokerClient:
         self._pursue()
         return waiter
 
-    def ask(self, call: BrokerCall[T], timeoutMs: float) -> Deferred[T]:
+    def call(self, call: BrokerCall[T], timeoutMs: float) -> Deferred[T]:
         """
         Ask a question that may be asked twice.
 
@@ -396,14 +404,14 @@ class BrokerClient:
         self._ripeAtMs = nowMs = self._nowMs()
         if (
             connection.lastUnackedAt is not None
-            and nowMs - connection.lastUnackedAt * 1000 <= DOUBT_MS
+            and nowMs - connection.lastUnackedAt * 1000 <= UNCONFIRMED_WARN_MS
         ):
             self._quietLog.warn(
                 "What was written to {name} last may be lost, since nothing confirms it: {reason}",
                 name=self.name,
                 reason=connection.refusal,
             )
-        if nowMs - self._madeAtMs < STEADY_MS:
+        if nowMs - self._madeAtMs < STABLE_MS:
             self._ripeAtMs += self._backoff.failed()
         else:
             self._backoff.succeeded()
@@ -436,7 +444,7 @@ class BrokerClient:
             self._way.replaced()
         return result
 
-    def follow(self, end: Deferred[None]) -> None:
+    def connectAfter(self, end: Deferred[None]) -> None:
         """
         Make no connection before that of somebody else is gone, so that what is sent comes after what was sent there.
 
@@ -545,3 +553,43 @@ def _buildWay() -> Callable[[BrokerClient], _Way]:
 
 
 _brokerWay = _buildWay()
+
+
+def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IStreamClientEndpoint:
+    """
+    The endpoint of a broker.
+
+    @param reactor: what the endpoint is to connect with.
+    @param description: C{"host:port"} (a name, which may stand for several addresses; IPv6 addresses in brackets), C{"tcp:host:port"},
+        C{"tls:host:port"} (which checks the certificate), C{"ssl:host:port:caCertsDir=…"} (which does so only if told whom to trust), C{"unix:path"};
+        or an endpoint, which is returned as it is.
+    @raise ConfigurationError: a string that is none of these; the text repeats it.
+    """
+    if not isinstance(description, str):
+        return description
+    plain = PLAIN.fullmatch(description)
+    if plain is None:
+        return _fromTwistedString(reactor, description)
+    host, port = plain["v6"] or plain["host"], int(plain["port"])
+    if host in KINDS:
+        raise ConfigurationError(
+            f"endpoint {description!r} names no host; {host}:HOST:{port} would be one"
+        )
+    if not 0 < port <= PORT_MAX:
+        raise ConfigurationError(f"endpoint {description!r}: port {port} is not in 1..{PORT_MAX}")
+    if isIPAddress(host):
+        return TCP4ClientEndpoint(reactor, host, port)
+    if isIPv6Address(host):
+        return TCP6ClientEndpoint(reactor, host, port)
+    if plain["v6"]:
+        raise ConfigurationError(f"endpoint {description!r}: {host!r} is no IPv6 address")
+    return HostnameEndpoint(reactor, host, port)
+
+
+def _fromTwistedString(reactor: Any, description: str) -> IStreamClientEndpoint:
+    try:
+        return cast(IStreamClientEndpoint, clientFromString(reactor, description))
+    except (ValueError, TypeError, LookupError, OSError) as error:
+        raise ConfigurationError(
+            f"endpoint {description!r} is neither host:port nor a client endpoint string: {error}"
+        ) from error

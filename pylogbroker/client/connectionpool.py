@@ -55,7 +55,7 @@ class ConnectionPool:
     def __len__(self) -> int:
         return len(self._links)
 
-    def to(self, endpoint: str) -> BrokerClient:
+    def get(self, endpoint: str) -> BrokerClient:
         """
         The way to a broker, which is not connected before somebody asks it for something, and the connection of one that was forgotten is gone.
 
@@ -73,7 +73,7 @@ class ConnectionPool:
             link = self._links[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
             before = self._leaving.get(endpoint)
             if before is not None:
-                link.follow(before.close())
+                link.connectAfter(before.close())
         return link
 
     def forget(self, endpoint: str) -> Deferred[None]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
-from pylogbroker.client.consumerpool import ConsumerPool
-from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.simpleconsumer import ConsumerPool, SimpleConsumer
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ConnectionLostError, PylogbrokerError, RemoteError
-from pylogbroker.net.deferreds import AT_ONCE_COUNT_MAX, batched, gatherAll
+from pylogbroker.net.deferreds import BATCH_COUNT_MAX, batched, gatherAll
 from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, OffsetBounds, PartitionId
 
 OFFSET_COUNT_MAX = 100_000
@@ -79,7 +78,7 @@ class OffsetLookup:
 
     async def consumer(self, broker: int) -> SimpleConsumer:
         """The connection to a broker."""
-        return self._consumers.to((await self._find(broker)).address)
+        return self._consumers.get((await self._find(broker)).address)
 
     async def before(
         self, topic: str, partition: BrokerPartition, time: int, countMax: int
@@ -126,7 +125,7 @@ class OffsetLookup:
         except PylogbrokerError as error:
             return dict.fromkeys(wanted, error)
         refusedCount = 0
-        for some in batched(wanted, AT_ONCE_COUNT_MAX):
+        for some in batched(wanted, BATCH_COUNT_MAX):
             answers = dict(
                 zip(
                     some,

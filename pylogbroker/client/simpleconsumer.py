@@ -5,6 +5,7 @@ Reading from one broker: give an offset, get what is there. The application reme
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -12,6 +13,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 
 from pylogbroker.client.brokerclient import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerClient
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
+from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.net.endpoints import brokerEndpoint
 from pylogbroker.protocol.brokercalls import FetchRange, fetchCall, multiFetchCall, offsetsCall
 from pylogbroker.records.messageset import MessageSet
 
@@ -66,7 +69,7 @@ class SimpleConsumer:
         @return: fires with the set; when the broker answered with an error code, too. That is then its C{error}, and is raised when the set is iterated.
         @raise ValueError: C{sizeMax} is negative, or more than is accepted.
         """
-        return self._link.ask(
+        return self._link.call(
             fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs
         )
 
@@ -78,7 +81,7 @@ class SimpleConsumer:
         @return: fires with a set for each, in the same order, each with its own C{error}.
         @raise ValueError: a C{sizeMax} is negative, or together they are more than is accepted, or there are too many.
         """
-        return self._link.ask(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
+        return self._link.call(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
 
     def getOffsetsBefore(
         self, topic: str, partition: int, time: int, countMax: int
@@ -92,7 +95,7 @@ class SimpleConsumer:
             connection: then this fails with L{pylogbroker.errors.BrokerConnectionError}.
         @raise ValueError: C{countMax} is negative.
         """
-        return self._link.ask(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
+        return self._link.call(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
 
     def close(self) -> Deferred[None]:
         """
@@ -101,3 +104,47 @@ class SimpleConsumer:
         @return: fires when the connection is gone; does not fail.
         """
         return self._link.close(flush=False, final=False).addErrback(lambda _reason: None)
+
+
+class ConsumerPool:
+    """
+    The consumers of brokers that are known by where they are. Each is made when it is first asked for, and connects when it is first asked something.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        timeoutMs: float,
+        connectTimeoutMs: float | None = None,
+        template: str = "",
+    ) -> None:
+        """
+        @param timeoutMs: for each answer, connecting included.
+        @param connectTimeoutMs: for connecting; by default the same.
+        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.net.endpoints.brokerEndpoint}.
+        """
+        self._make = partial(
+            SimpleConsumer,
+            reactor,
+            timeoutMs=timeoutMs,
+            connectTimeoutMs=timeoutMs if connectTimeoutMs is None else connectTimeoutMs,
+        )
+        self._template = template
+        self._consumers: dict[str, SimpleConsumer] = {}
+
+    def get(self, address: str) -> SimpleConsumer:
+        """
+        The consumer of a broker; the same address gives the same one.
+
+        @param address: C{host:port}.
+        @raise pylogbroker.errors.ConfigurationError: that, or what the template makes of it, is no endpoint.
+        """
+        found = self._consumers.get(address)
+        if found is None:
+            found = self._consumers[address] = self._make(brokerEndpoint(self._template, address))
+        return found
+
+    async def close(self) -> None:
+        """Let go of all connections. Does not fail."""
+        consumers, self._consumers = self._consumers, {}
+        await gatherSettled([consumer.close() for consumer in consumers.values()])

@@ -19,7 +19,7 @@ from pylogbroker.consumer.childwatches import ChildWatches
 from pylogbroker.consumer.rebalance import Assignment
 from pylogbroker.errors import BadVersionException, NoNodeException
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import AT_ONCE_COUNT_MAX, batched, gatherInBatches, gatherSettled
+from pylogbroker.net.deferreds import BATCH_COUNT_MAX, batched, gatherInBatches, gatherSettled
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim
 
@@ -102,7 +102,7 @@ class PartitionOwners:
         @raise pylogbroker.errors.ZookeeperError: something went wrong, with one of them at least; when all were tried.
         """
         failures: list[Failure] = []
-        for some in batched(share.items(), AT_ONCE_COUNT_MAX):
+        for some in batched(share.items(), BATCH_COUNT_MAX):
             failures += [
                 outcome
                 for outcome in await gatherSettled([self._disownPlace(item) for item in some])

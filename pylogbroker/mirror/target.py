@@ -17,14 +17,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.clusterreader import ClusterReader
-from pylogbroker.client.consumerpool import ConsumerPool
 from pylogbroker.client.discovery import (
     BrokerNode,
     IDiscovery,
     ZookeeperDiscovery,
     connectDiscovery,
 )
-from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.simpleconsumer import ConsumerPool, SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError, TimedOutError
@@ -259,7 +258,7 @@ class Target:
         broker = self._discovery.brokers.get(number)
         if broker is None:
             raise NoBrokersError(f"broker {number} is not there")
-        return self._askers.to(broker.endpoint)
+        return self._askers.get(broker.endpoint)
 
     # -- a topic that is new
 

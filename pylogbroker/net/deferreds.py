@@ -24,7 +24,7 @@ A = TypeVar("A")
 
 Work = Deferred[T] | Coroutine[Any, Any, T]
 
-AT_ONCE_COUNT_MAX = 100
+BATCH_COUNT_MAX = 100
 """The requests that a L{pylogbroker.zookeeper.client.ZookeeperClient} has in flight; more only wait."""
 
 
@@ -57,7 +57,7 @@ async def gatherAll(works: Iterable[Work[T]]) -> list[T]:
 
 
 async def gatherInBatches(
-    work: Callable[[A], Work[T]], items: Iterable[A], countMax: int = AT_ONCE_COUNT_MAX
+    work: Callable[[A], Work[T]], items: Iterable[A], countMax: int = BATCH_COUNT_MAX
 ) -> list[T]:
     """
     Call a function for each item, C{countMax} at a time.

@@ -1,7 +1,7 @@
 """
 Where a broker is, as people write it, for plain sockets: C{"host:port"}, or those of Twisted's client endpoint strings that mean something here,
 C{"tcp:host:port"} and C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}. So one property says it for all clients
-(L{pylogbroker.client.endpoints} has the rest).
+(L{pylogbroker.client.brokerclient} has the rest).
 
 What must be true of TLS: the broker's certificate is checked against authorities that are trusted, and against the host's name or address; TLS 1.2 at least.
 There is no way to leave that out.

@@ -93,7 +93,7 @@ class BrokerSenders:
         rule = ReconnectPolicy(
             settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs, self._random
         )
-        link = self._connections.to(broker.endpoint)
+        link = self._connections.get(broker.endpoint)
         way = BrokerSender(
             broker,
             ConfirmingSender(

@@ -19,7 +19,7 @@ the two Deferreds of a watch, flags. They change their import and this:
 
 What must be true, whatever kazoo does:
 
-  - Callbacks run on the reactor's thread (L{pylogbroker.zookeeper.callbacks}).
+  - Callbacks run on the reactor's thread (L{pylogbroker.zookeeper.kazoothreads}).
   - Every request has a time-out. kazoo takes requests through a socket pair, which blocks its
     caller when some 270 wait in it. It also sends requests whose time is over when the connection
     is back, and would create a node for a caller that has given up. So kazoo gets
@@ -29,7 +29,7 @@ What must be true, whatever kazoo does:
   - Every listener hears of the end of a session exactly once: when kazoo reports it, or when a new
     session appears without a report.
   - Ephemeral nodes do not outlive their application. kazoo's own thread sends heartbeats even while
-    the reactor hangs, so L{pylogbroker.zookeeper.watchdog} ends the session then.
+    the reactor hangs, so L{pylogbroker.zookeeper.kazoothreads} ends the session then.
 
 Rejected: a class that looks exactly like txzookeeper's. It needs a global reactor, and text in
 place of bytes.
@@ -68,9 +68,8 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
-from pylogbroker.zookeeper.callbacks import ReactorCallbacks
+from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, Watchdog
 from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch, _WatchCallback
-from pylogbroker.zookeeper.watchdog import Watchdog
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.NoNodeError, NoNodeException),

@@ -407,7 +407,7 @@ class AskTests(LinkCase):
                 raise WireError("nonsense")
             return body.decode()
 
-        return self.link.ask(BrokerCall(framed(b"question"), decode), timeoutMs)
+        return self.link.call(BrokerCall(framed(b"question"), decode), timeoutMs)
 
     def takeQuestion(self, line: PuppetLine) -> None:
         self.network.turn()
@@ -438,7 +438,7 @@ class AskTests(LinkCase):
     def test_allAskedAgain(self) -> None:
         """All questions that were under way are asked again, in their order."""
         asked = [
-            self.link.ask(BrokerCall(framed(b"%d" % each), bytes), 30_000) for each in range(3)
+            self.link.call(BrokerCall(framed(b"%d" % each), bytes), 30_000) for each in range(3)
         ]
         line = self.network.accept()
         self.clock.advance(1)
@@ -814,12 +814,12 @@ class _RandomRun:
     def ask(self) -> None:
         number = len(self.calls)
         question = framed(b"%d" % number + b"x" * self.random.choice([0, 0, 0, 300_000]))
-        asking = self.link.ask(BrokerCall(question, bytes), self.random.choice([50, 500, 5000]))
+        asking = self.link.call(BrokerCall(question, bytes), self.random.choice([50, 500, 5000]))
         self.calls.append(asking)
         asking.addBoth(lambda result: self.results.update({number: result}))
         if self.random.random() < 0.2:
             asking.addBoth(
-                lambda _result: self.link.ask(BrokerCall(framed(b"again"), bytes), 100).addErrback(
+                lambda _result: self.link.call(BrokerCall(framed(b"again"), bytes), 100).addErrback(
                     lambda _reason: None
                 )
             )

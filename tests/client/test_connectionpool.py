@@ -24,8 +24,11 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_oneToEach(self) -> None:
         """The same endpoint gives the same link; nothing is connected for that."""
-        first, second = self.connections.to("192.0.2.7:9092"), self.connections.to("192.0.2.8:9092")
-        self.assertIs(self.connections.to("192.0.2.7:9092"), first)
+        first, second = (
+            self.connections.get("192.0.2.7:9092"),
+            self.connections.get("192.0.2.8:9092"),
+        )
+        self.assertIs(self.connections.get("192.0.2.7:9092"), first)
         self.assertIsNot(first, second)
         self.assertEqual(len(self.connections), 2)
         self.assertEqual(first.connectTimeoutMs, 1234)
@@ -34,36 +37,36 @@ class ConnectionsTests(SynchronousTestCase):
     def test_template(self) -> None:
         """With a template, that is how a broker of an address is reached."""
         connectionpool = ConnectionPool(self.reactor, template="tcp:{host}:{port}:timeout=7")
-        link = connectionpool.to("192.0.2.7:9092")
-        self.assertIs(connectionpool.to("192.0.2.7:9092"), link)
+        link = connectionpool.get("192.0.2.7:9092")
+        self.assertIs(connectionpool.get("192.0.2.7:9092"), link)
         self.assertEqual(link.name, "tcp:192.0.2.7:9092:timeout=7")
 
     def test_forget(self) -> None:
         """A broker that is gone is closed and forgotten; should it come again, it is met anew. One that nobody knows is forgotten already."""
-        first = self.connections.to("192.0.2.7:9092")
+        first = self.connections.get("192.0.2.7:9092")
         self.successResultOf(self.connections.forget("192.0.2.7:9092"))
         self.successResultOf(self.connections.forget("192.0.2.9:9092"))
         self.failureResultOf(first.connection(), ClosedError)
-        self.assertIsNot(self.connections.to("192.0.2.7:9092"), first)
+        self.assertIsNot(self.connections.get("192.0.2.7:9092"), first)
 
     def test_close(self) -> None:
         """All are closed, and no more are to be had."""
-        links = [self.connections.to(f"192.0.2.{each}:9092") for each in range(3)]
+        links = [self.connections.get(f"192.0.2.{each}:9092") for each in range(3)]
         self.successResultOf(self.connections.close())
         for link in links:
             self.failureResultOf(link.connection(), ClosedError)
-        self.assertRaises(ClosedError, self.connections.to, "192.0.2.7:9092")
+        self.assertRaises(ClosedError, self.connections.get, "192.0.2.7:9092")
 
     def test_limit(self) -> None:
         """Brokers are limited in number."""
         self.patch(connectionpool, "BROKER_COUNT_MAX", 1)
-        self.connections.to("192.0.2.7:9092")
-        self.assertRaises(BackpressureError, self.connections.to, "192.0.2.8:9092")
-        self.connections.to("192.0.2.7:9092")
+        self.connections.get("192.0.2.7:9092")
+        self.assertRaises(BackpressureError, self.connections.get, "192.0.2.8:9092")
+        self.connections.get("192.0.2.7:9092")
 
     def test_wrong(self) -> None:
         """A wrong endpoint is an error, and is not kept."""
-        self.assertRaises(ConfigurationError, self.connections.to, "nonsense")
+        self.assertRaises(ConfigurationError, self.connections.get, "nonsense")
         self.assertEqual(len(self.connections), 0)
 
 
@@ -77,7 +80,7 @@ class AgainTests(SynchronousTestCase):
 
     def connected(self) -> PuppetLine:
         """Connect."""
-        asked = self.connections.to("a:1").connection()
+        asked = self.connections.get("a:1").connection()
         line = self.network.accept()
         self.successResultOf(asked)
         return line
@@ -86,7 +89,7 @@ class AgainTests(SynchronousTestCase):
         """The new way makes its connection when the old one is gone, so that nothing sent over it overtakes what was sent before."""
         line = self.connected()
         closing = self.connections.forget("a:1")
-        asked = self.connections.to("a:1").connection()
+        asked = self.connections.get("a:1").connection()
         self.network.turn()
         self.assertEqual(self.network.waiting, [])
         line.end()
@@ -99,8 +102,8 @@ class AgainTests(SynchronousTestCase):
         """Nobody connects for nobody; who asks later finds the way free, and other brokers are always."""
         line = self.connected()
         self.connections.forget("a:1")
-        link = self.connections.to("a:1")
-        self.connections.to("b:1").connection()
+        link = self.connections.get("a:1")
+        self.connections.get("b:1").connection()
         self.network.accept()
         self.network.turn()
         line.end()
@@ -113,7 +116,7 @@ class AgainTests(SynchronousTestCase):
         """A connection that does not end is cut when its time to close is over, and the way is free; till then the time to connect does not run."""
         self.connected()
         closing = self.connections.forget("a:1")
-        asked = self.connections.to("a:1").connection()
+        asked = self.connections.get("a:1").connection()
         self.clock.advance(2)
         self.network.turn()
         self.failureResultOf(closing, TimedOutError)
@@ -127,10 +130,10 @@ class AgainTests(SynchronousTestCase):
         line = self.connected()
         self.connections.forget("a:1").addErrback(lambda _failure: None)
         for _time in range(3):
-            asked = self.connections.to("a:1").connection()
+            asked = self.connections.get("a:1").connection()
             self.successResultOf(self.connections.forget("a:1"))
             self.failureResultOf(asked, ClosedError)
-        asked = self.connections.to("a:1").connection()
+        asked = self.connections.get("a:1").connection()
         self.network.turn()
         self.assertEqual(self.network.waiting, [])
         line.cut()
@@ -141,7 +144,7 @@ class AgainTests(SynchronousTestCase):
         """Closing all waits for those that were forgotten, too; who waits for one of these is told at once."""
         line = self.connected()
         self.connections.forget("a:1")
-        asked = self.connections.to("a:1").connection()
+        asked = self.connections.get("a:1").connection()
         closing = self.connections.close()
         self.failureResultOf(asked, ClosedError)
         self.network.turn()
@@ -154,10 +157,10 @@ class AgainTests(SynchronousTestCase):
         """Without time for order all are cut, those of the forgotten, too; C{close} waits for the cut, and no way is to be had any more."""
         forgotten = self.connected()
         self.connections.forget("a:1").addErrback(lambda failure: failure.trap(ClosedError))
-        self.connections.to("b:1").connection()
+        self.connections.get("b:1").connection()
         line = self.network.accept()
         self.connections.abort()
-        self.assertRaises(ClosedError, self.connections.to, "c:1")
+        self.assertRaises(ClosedError, self.connections.get, "c:1")
         closing = self.connections.close()
         self.assertNoResult(closing)
         self.network.turn()

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.client.endpoints}."""
+"""Tests for L{pylogbroker.client.brokerclient}."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from pylogbroker.client.endpoints import clientEndpoint
+from pylogbroker.client.brokerclient import clientEndpoint
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.endpoints import KINDS, brokerEndpoint
 

@@ -217,7 +217,7 @@ class LogEndsTests(TestCase):
 
     async def test_silent(self) -> None:
         """A broker that has answered nothing is asked no more: the rest of its partitions is as unknown."""
-        self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 2)
+        self.patch(offsetlookup, "BATCH_COUNT_MAX", 2)
         silent = Silent()
         port = reactor.listenTCP(0, silent, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
@@ -237,7 +237,7 @@ class LogEndsTests(TestCase):
 
     async def test_unknownPartition(self) -> None:
         """A partition that its broker does not have is told so, and the others are told all the same, however many are asked for together."""
-        self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 1)
+        self.patch(offsetlookup, "BATCH_COUNT_MAX", 1)
         places = [PartitionId("t", BrokerPartition(0, number)) for number in (0, 1)]
         self.assertEqual(
             list((await self.ends.bounds(places)).values()),
@@ -260,7 +260,7 @@ class LogEndsTests(TestCase):
 
     async def test_refusedFirst(self) -> None:
         """A broker that refuses all that it is asked for first is asked for the rest."""
-        self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 2)
+        self.patch(offsetlookup, "BATCH_COUNT_MAX", 2)
         places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
         self.assertEqual(
             [type(each) for each in (await self.patient().bounds(places)).values()],
@@ -270,7 +270,7 @@ class LogEndsTests(TestCase):
     async def test_refusedOften(self) -> None:
         """A broker that refuses very much is left alone: what it was not asked for alone is as unknown as the others."""
         self.patch(offsetlookup, "REFUSED_COUNT_MAX", 1)
-        self.patch(offsetlookup, "AT_ONCE_COUNT_MAX", 2)
+        self.patch(offsetlookup, "BATCH_COUNT_MAX", 2)
         places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
         self.assertEqual(
             [type(each) for each in (await self.patient().bounds(places)).values()],

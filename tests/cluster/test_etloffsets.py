@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cluster.etloffsets}.
+Tests for L{pylogbroker.cluster.offsetexport}.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cluster.etloffsets import FROM_EARLIEST, EtlOffset, decodeEtlLines
+from pylogbroker.cluster.offsetexport import FROM_EARLIEST, EtlOffset, decodeEtlLines
 from pylogbroker.errors import FormatError
 
 

@@ -1,12 +1,12 @@
-"""Tests for L{pylogbroker.cluster.groupverification}."""
+"""Tests for L{pylogbroker.cluster.assignment}."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cluster.assignment import assign
-from pylogbroker.cluster.groupverification import (
+from pylogbroker.cluster.assignment import (
     OwnershipFault,
+    assign,
     ownershipFaults,
     threadCountsByTopic,
 )

@@ -77,8 +77,8 @@ class ProxiedConnections(ConnectionPool):
         host, _colon, port = endpoint.rpartition(":")
         return f"{host}:{self._ports[int(port)]}"
 
-    def to(self, endpoint: str) -> BrokerClient:
-        return super().to(self._proxied(endpoint))
+    def get(self, endpoint: str) -> BrokerClient:
+        return super().get(self._proxied(endpoint))
 
     def forget(self, endpoint: str) -> Deferred[None]:
         """Also of one that is proxied already, from C{close}."""

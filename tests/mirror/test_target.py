@@ -80,7 +80,7 @@ class TargetTests(MirrorCase):
         await broker.broker.service._closePorts()  # it is registered still, and has gone already
         for connection in list(broker.broker.service.factory.connections):
             connection.transport.abortConnection()
-        self.target._askers.to(self.discovery().brokers[0].endpoint)._timeoutMs = 100
+        self.target._askers.get(self.discovery().brokers[0].endpoint)._timeoutMs = 100
         self.assertEqual(await self.target.ends(["t"]), expected)
 
     async def test_provide(self) -> None:

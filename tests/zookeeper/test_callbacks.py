@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.zookeeper.callbacks}.
+Tests for L{pylogbroker.zookeeper.kazoothreads}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from kazoo.protocol.states import Callback
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.zookeeper.callbacks import NegotiatingSocket, ReactorCallbacks
+from pylogbroker.zookeeper.kazoothreads import NegotiatingSocket, ReactorCallbacks
 
 
 class ReactorCallbacksTests(SynchronousTestCase):

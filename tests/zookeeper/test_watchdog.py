@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.zookeeper.watchdog}, with its real thread and a reactor that hangs when it is told to.
+Tests for L{pylogbroker.zookeeper.kazoothreads}, with its real thread and a reactor that hangs when it is told to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.zookeeper.watchdog import LOOKS, Watchdog
+from pylogbroker.zookeeper.kazoothreads import LOOKS, Watchdog
 
 HANG_MS = 40
 SECONDS_MAX = 10.0

@@ -1,5 +1,5 @@
 """
-The lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.etloffsets}) as beginnings of a load, and the table's positions as such lines.
+The lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.offsetexport}) as beginnings of a load, and the table's positions as such lines.
 
 Lines name brokers by address, the table names them by number; ZooKeeper, or the list of brokers, knows both.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from pylogbroker.cluster.etloffsets import FROM_EARLIEST, EtlOffset, decodeEtlLines
+from pylogbroker.cluster.offsetexport import FROM_EARLIEST, EtlOffset, decodeEtlLines
 from pylogbroker.config.producersettings import BrokerAddress
 from pylogbroker.errors import LoadError
 from pylogbroker.types import EARLIEST, PartitionId
