@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.integration.rawclient import RawClient
+from tests.integration.wheels import cleanEnvironment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS_MAX = 30.0
@@ -51,6 +52,7 @@ class BrokerProcess:
         config: str | None = None,
         descriptorCounts: tuple[int, int] | None = None,
         options: Sequence[str] = (),
+        programs: Path | None = None,
     ) -> None:
         """
         @param directory: C{log.dir}; beside it, in C{<directory>.properties}, its property file is written.
@@ -58,6 +60,7 @@ class BrokerProcess:
         @param config: a property file to use instead of the L{DEFAULTS}.
         @param descriptorCounts: the soft and the hard limit on descriptors that it is started with; L{None}: the test's own.
         @param options: more of the command line.
+        @param programs: the folder of C{twistd} in another environment, which then does not find this tree.
         """
         self.directory = directory
         self.lines: list[str] = []
@@ -67,6 +70,7 @@ class BrokerProcess:
         self._config = config
         self._descriptorCounts = descriptorCounts
         self._options = options
+        self._programs = programs
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._news = threading.Condition()
@@ -105,15 +109,15 @@ class BrokerProcess:
 
     def _spawn(self, words: Sequence[str], folder: str) -> None:
         """Start C{twistd} with these words, and read what it says."""
-        environment = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        }
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        command, environment = twistd(), {**os.environ, "PYTHONPATH": path}
+        if self._programs is not None:
+            command, environment = [str(self._programs / "twistd")], cleanEnvironment()
+        environment["PYTHONUNBUFFERED"] = "1"
         self.lines = []
         self._ended = False
         self._process = subprocess.Popen(
-            [*twistd(), "--nodaemon", "--pidfile=", *words],
+            [*command, "--nodaemon", "--pidfile=", *words],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

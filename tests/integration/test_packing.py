@@ -1,17 +1,20 @@
 """
-What is in the wheel, and that it works from there.
+What is in the wheel and in the sdist, and that both work where this tree is not.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.integration.wheels import ROOT, buildWheel, copyTree
+from pylogbroker import __version__
+from tests.integration.brokerprocess import BrokerProcess
+from tests.integration.wheels import ROOT, buildSdist, buildWheel, cleanEnvironment, copyTree
 
 WITHOUT_THE_TREE = (
     "import sys; sys.path = [{wheel!r}] + [entry for entry in sys.path[1:] if entry != {root!r}]; "
@@ -90,6 +93,71 @@ class WheelTests(SynchronousTestCase):
         self.assertEqual(
             Path(found).read_bytes(), (ROOT / "etc" / "broker.properties").read_bytes()
         )
+
+
+class FreshEnvironmentTests(SynchronousTestCase):
+    """A new environment, which gets the wheel with its requirements, and then the sdist in its place."""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).absolute()
+        self.folder.mkdir()
+        copyTree(self.folder / "tree")
+        venv.create(self.folder / "venv", with_pip=True)
+        self.programs = self.folder / "venv" / "bin"
+
+    def execute(self, program: str, *arguments: str) -> str:
+        """Run a program of the environment, away from the tree; returns what it prints."""
+        done = subprocess.run(
+            [str(self.programs / program), *arguments],
+            cwd=self.folder,
+            env=cleanEnvironment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def install(self, *arguments: str) -> list[str]:
+        """C{pip install}; returns what it has installed of ours, without what pip says about it."""
+        self.execute(
+            "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments
+        )
+        code = "from importlib.metadata import files; print(*files('pylogbroker'), sep='\\n')"
+        names = self.execute("python", "-c", code).splitlines()
+        return sorted(
+            name for name in names if ".dist-info/" not in name and "__pycache__" not in name
+        )
+
+    def tryOut(self, name: str) -> None:
+        """The version, a broker, and messages there and back."""
+        self.assertEqual(
+            self.execute("pylogbroker", "--version").strip(), f"pylogbroker {__version__}"
+        )
+        where = self.execute("python", "-c", "import pylogbroker; print(pylogbroker.__file__)")
+        self.assertTrue(Path(where).is_relative_to(self.folder / "venv"), where)
+        broker = BrokerProcess(str(self.folder / name), programs=self.programs).start()
+        self.addCleanup(broker.kill)
+        (self.folder / "lines").write_text("one\ntwo\nthree\n", encoding="utf-8")
+        topic = ("--broker", f"127.0.0.1:{broker.port}", "--topic", "greetings")
+        self.execute("pylogbroker", "produce", "lines", *topic)
+        self.assertEqual(
+            self.execute("pylogbroker", "consume", *topic, "--from-beginning"), "one\ntwo\nthree\n"
+        )
+        self.assertEqual(broker.stop(), 0)
+
+    def test_wheelAndSdist(self) -> None:
+        """Both install the same files, with what they need; the commands and the plugin of twistd work."""
+        tree = self.folder / "tree"
+        ofWheel = self.install(str(buildWheel(tree, self.folder)))
+        self.tryOut("wheel")
+        self.execute("python", "-m", "pip", "uninstall", "-q", "-y", "pylogbroker")
+        ofSdist = self.install("--no-deps", str(buildSdist(tree, self.folder)))
+        self.tryOut("sdist")
+        self.assertEqual(ofSdist, ofWheel)
+        self.assertIn("pylogbroker/config/broker.properties", ofSdist)
+        self.assertIn("../../../bin/pylogbroker", ofSdist)
 
 
 class EditableTests(SynchronousTestCase):

@@ -14,19 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.syncclient import SimpleConsumer, SyncProducer
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.test_readme import ADDRESS, block
-from tests.integration.wheels import buildWheel, copyTree
+from tests.integration.wheels import buildWheel, cleanEnvironment, copyTree
 
 NEEDS = ("java", "spark")
 SECONDS_MAX = 1_200
-
-
-def cleanEnvironment() -> dict[str, str]:
-    """Ours without what other tests of this process have put there for Spark: pip, too, would take what lies in C{PYTHONPATH} for installed."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV"))
-    }
 
 
 class InstallTests(SynchronousTestCase):
