@@ -28,7 +28,7 @@ Of `pylogbroker.consumer.group.ConsumerConnector`, a member of a group.
 _AUDITED_HEAD = """
 ## Audited producer
 
-Of `pylogbroker.producer.auditing.AuditedProducer`; they may stand in a producer's file. See [audit](audit.md).
+Of `pylogbroker.auditor.auditedproducer.AuditedProducer`; they may stand in a producer's file. See [audit](audit.md).
 
 """
 

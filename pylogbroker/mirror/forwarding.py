@@ -190,7 +190,7 @@ class Forwarder:
             self._ledger.done(entry)
             self._counters.confirmed(place.topic, count, size)
             self._target.room.release(count, size)
-            self._target.room.look()
+            self._target.room.notify()
             self._tidy(place)
 
         def stuck() -> None:
@@ -204,7 +204,7 @@ class Forwarder:
         def forgotten() -> None:
             self._counters.givenBack(count, size)
             self._target.room.release(count, size)
-            self._target.room.look()
+            self._target.room.notify()
 
         self._route(place).add(
             Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten)

@@ -1,35 +1,155 @@
 """
-Async mode: messages for one broker collect until there are enough of them, or until it is time (spec-0.7 producer §5).
+Batches of messages that collect for one broker (spec-0.7 producer §5).
 
-0.7 has a thread for each broker, which polls a queue until C{queue.time} after the batch before; whether messages came or not, the time begins anew then. So
-its batches leave in step with a clock that was set by the last dispatch, and no message waits longer than C{queue.time}. A L{BatchAccumulator} keeps
-the same time without a thread, and without a timer while it is empty.
+0.7 has a thread for each broker, which polls a queue and sends what it has found when C{queue.time}
+has passed since the batch before, whether messages came or not. A L{BatchAccumulator} keeps the same
+times without a thread, and without a timer while it is empty. So no message waits longer than
+C{queue.time}.
 
-With hooks it has to look at the clock even then: they are asked at every poll, also when it has found nothing.
+A batch keeps its messages in columns, one list for each property. A message then needs no object of
+its own, which Python's garbage collector would have to examine while the batch collects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
 from pylogbroker.net.timer import Timer
-from pylogbroker.producer.batches import PartitionBatch, QueueItem
+from pylogbroker.types import RANDOM_PARTITION
 
-Poll = Callable[[Any], list[Any]]
+_BYTES = {bytes}
+
+
+def sizeOf(value: Any) -> int:
+    """The bytes that a value counts for before it is encoded: its length, or 0."""
+    try:
+        return len(value)
+    except TypeError:
+        return 0
+
+
+class PartitionBatch:
+    """
+    Messages for one partition in their order, in columns.
+
+    Behind a handler of the application (L{pylogbroker.producer.plugins}) the values are
+    L{pylogbroker.producer.plugins.QueueItem}s.
+
+    @ivar topic: their topic.
+    @ivar partition: their partition at the broker; -1 lets the broker pick one.
+    @ivar values: what the application gave.
+    @ivar keys: their keys; L{None} for a message without a key.
+    @ivar sizes: bytes that each counts for in L{pylogbroker.producer.inflight.InFlightLimiter}.
+    @ivar waiters: objects with C{callback} and C{errback} that take the outcome, or L{None}.
+    @ivar accumulator: where the batch collects; L{None} for a batch that was made whole.
+    @ivar isOpen: whether messages can be appended.
+    @ivar mayBeDuplicate: whether the broker may have the messages from an attempt whose outcome is
+        unknown.
+    """
+
+    __slots__ = (
+        "accumulator",
+        "isOpen",
+        "keys",
+        "mayBeDuplicate",
+        "partition",
+        "sizes",
+        "topic",
+        "values",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int = RANDOM_PARTITION,
+        accumulator: BatchAccumulator | None = None,
+    ) -> None:
+        """
+        @param accumulator: where the batch collects until it is closed.
+        """
+        self.topic = topic
+        self.partition = partition
+        self.accumulator = accumulator
+        self.isOpen = accumulator is not None
+        self.mayBeDuplicate = False
+        self.values: list[Any] = []
+        self.keys: list[Any] = []
+        self.sizes: list[int] = []
+        self.waiters: list[Any] = []
+
+    @classmethod
+    def of(cls, topic: str, values: Iterable[Any], key: Any, waiter: Any = None) -> PartitionBatch:
+        """Messages of one topic and key, whose partition is not chosen yet."""
+        batch = cls(topic)
+        batch.values = list(values)
+        batch.keys = [key] * len(batch.values)
+        batch.waiters = [waiter] * len(batch.values)
+        isBytes = set(map(type, batch.values)) == _BYTES
+        batch.sizes = list(map(len if isBytes else sizeOf, batch.values))
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def append(self, value: Any, key: Any, size: int, waiter: Any) -> None:
+        """Add a message to an open batch; its accumulator may dispatch it at once."""
+        self.values.append(value)
+        self.keys.append(key)
+        self.sizes.append(size)
+        self.waiters.append(waiter)
+        accumulator = self.accumulator
+        assert accumulator is not None
+        accumulator.count = count = accumulator.count + 1
+        accumulator.size = size = accumulator.size + size
+        if count >= accumulator.countMax or size >= accumulator.sizeMax or not accumulator.isTiming:
+            accumulator.check()
+
+    def select(self, indexes: Iterable[int]) -> PartitionBatch:
+        """A batch of some of the messages."""
+        chosen = PartitionBatch(self.topic, self.partition)
+        chosen.mayBeDuplicate = self.mayBeDuplicate
+        for index in indexes:
+            chosen.values.append(self.values[index])
+            chosen.keys.append(self.keys[index])
+            chosen.sizes.append(self.sizes[index])
+            chosen.waiters.append(self.waiters[index])
+        return chosen
+
+    def extend(self, other: PartitionBatch) -> None:
+        """Add the messages of another batch. It does not dispatch anything."""
+        self.values += other.values
+        self.keys += other.keys
+        self.sizes += other.sizes
+        self.waiters += other.waiters
+        self.mayBeDuplicate = self.mayBeDuplicate or other.mayBeDuplicate
+
+    def close(self) -> PartitionBatch:
+        """
+        Let nothing be appended any more.
+
+        @return: the messages. This object keeps none: a route may refer to it for long.
+        """
+        self.isOpen = False
+        taken = PartitionBatch(self.topic, self.partition)
+        taken.extend(self)
+        self.values, self.keys, self.sizes, self.waiters = [], [], [], []
+        return taken
 
 
 class BatchAccumulator:
     """
-    Where messages for one broker collect.
+    Collects batches for one broker and dispatches them together: by count, by size or by time.
 
-    @ivar count: of the messages.
-    @ivar size: bytes that they have.
-    @ivar countMax: messages that go together.
-    @ivar sizeMax: bytes at which they go, however few.
-    @ivar isTiming: whether a timer runs.
+    @ivar count: messages that have collected.
+    @ivar size: bytes of these.
+    @ivar countMax: messages at which they are dispatched.
+    @ivar sizeMax: bytes at which they are dispatched.
+    @ivar isTiming: whether the timer runs.
+    @ivar isClosed: whether nothing collects any more.
     """
 
     def __init__(
@@ -38,79 +158,85 @@ class BatchAccumulator:
         countMax: int,
         sizeMax: int,
         queueTimeMs: int,
-        dispatch: Callable[[list[PartitionBatch]], None],
+        dispatch: Callable[[list[PartitionBatch]], object],
+        onPoll: Callable[[], object] | None = None,
     ) -> None:
         """
-        @param countMax: messages that go together.
-        @param sizeMax: bytes at which they go, however few.
-        @param queueTimeMs: between two dispatches, if not enough messages come.
-        @param dispatch: called with the messages.
+        @param queueTimeMs: milliseconds between two dispatches, if neither limit is reached.
+        @param dispatch: called with batches that are complete.
+        @param onPoll: called when C{queueTimeMs} have passed, before the dispatch, even if nothing
+            has collected; it may add messages. L{None} lets the timer rest while there are none.
         """
-        self._clock = clock
+        self.count = self.size = 0
         self.countMax = countMax
         self.sizeMax = sizeMax
+        self.isTiming = self.isClosed = False
+        self._clock = clock
         self._queueTime = queueTimeMs / 1000
         self._dispatch = dispatch
-        self._batches: dict[Any, PartitionBatch] = {}
-        self.count = self.size = 0
+        self._onPoll = onPoll
+        self._batches: dict[tuple[str, int], PartitionBatch] = {}
         self._timer = Timer(clock)
-        self.isTiming = False
-        self._isPolled = False
-        self._since = clock.seconds()
+        self._lastDispatch = clock.seconds()
+        if onPoll is not None:
+            self._startTimer()
 
     def open(self, topic: str, partition: int) -> PartitionBatch:
-        """What is collected for a partition, to be added to as long as it is open."""
+        """The open batch of a partition."""
         batch = self._batches.get((topic, partition))
         if batch is None:
-            batch = self._batches[topic, partition] = PartitionBatch(topic, partition, lane=self)
+            batch = PartitionBatch(topic, partition, self)
+            self._batches[topic, partition] = batch
         return batch
 
-    def addBatch(self, batch: PartitionBatch) -> None:
-        """All messages of a batch that has its partition."""
-        messages = zip(batch.values, batch.keys, batch.sizes, batch.waiters, strict=True)
-        count, size = self.count + len(batch.sizes), self.size + sum(batch.sizes)
-        if count > self.countMax or size > self.sizeMax:
-            for message in messages:
-                self.open(batch.topic, batch.partition).add(*message)
+    def add(self, batch: PartitionBatch) -> None:
+        """Add the messages of a batch, split where a limit is reached."""
+        count, size = self.count + len(batch), self.size + sum(batch.sizes)
+        if count <= self.countMax and size <= self.sizeMax:
+            self.addWhole(batch)
             return
-        collected = self.open(batch.topic, batch.partition)
-        collected.values += batch.values
-        collected.keys += batch.keys
-        collected.sizes += batch.sizes
-        collected.waiters += batch.waiters
-        self.count, self.size = count, size
-        self.look()
+        columns = zip(batch.values, batch.keys, batch.sizes, batch.waiters, strict=True)
+        for message in columns:
+            self.open(batch.topic, batch.partition).append(*message)
 
-    def look(self) -> None:
-        """Something was added: does it go at once, or in time?"""
+    def addWhole(self, batch: PartitionBatch) -> None:
+        """Add the messages of a batch, which are dispatched together whatever the limits."""
+        self.count += len(batch)
+        self.size += sum(batch.sizes)
+        self.open(batch.topic, batch.partition).extend(batch)
+        self.check()
+
+    def check(self) -> None:
+        """Dispatch what has collected if a limit is reached; otherwise see that the timer runs."""
         if self.count >= self.countMax or self.size >= self.sizeMax:
             self.flush()
         elif self.count and not self.isTiming:
-            self._startTiming()
+            self._startTimer()
 
-    def _startTiming(self) -> None:
+    def _startTimer(self) -> None:
         now = self._clock.seconds()
-        late = now - self._since
-        if late >= self._queueTime:
-            self._since = now - late % self._queueTime
+        late = now - self._lastDispatch
+        if late >= self._queueTime:  # empty polls have passed meanwhile
+            self._lastDispatch = now - late % self._queueTime
         self.isTiming = True
-        self._timer.start((self._since + self._queueTime - now) * 1000, self._ring)
+        self._timer.start((self._lastDispatch + self._queueTime - now) * 1000, self._onTimer)
 
-    def _ring(self) -> None:
+    def _onTimer(self) -> None:
         self.isTiming = False
+        if self._onPoll is not None:
+            self._onPoll()
         self.flush()
 
     def flush(self) -> None:
-        """Dispatch what there is."""
-        batches = self.take()
-        self._since = self._clock.seconds()
-        if self._isPolled:
-            self._startTiming()
+        """Dispatch what has collected."""
+        batches = self._take()
+        self._lastDispatch = self._clock.seconds()
+        if self._onPoll is not None:
+            self._startTimer()
         if batches:
             self._dispatch(batches)
 
-    def take(self) -> list[PartitionBatch]:
-        """What there is; it is not collected here any more."""
+    def _take(self) -> list[PartitionBatch]:
         batches, self._batches = [batch.close() for batch in self._batches.values()], {}
         self.count = self.size = 0
         if self.isTiming:
@@ -118,62 +244,12 @@ class BatchAccumulator:
             self._timer.stop()
         return batches
 
-    def stop(self) -> list[PartitionBatch]:
-        """No time is kept any more. Returns what was left."""
-        return self.take()
-
-
-class HookedAccumulator(BatchAccumulator):
-    """
-    The same for an application that has put something of its own into the way (L{pylogbroker.producer.hooks}): each message stays the L{QueueItem} that it
-    was, and all of them stay in the order in which they came.
-    """
-
-    def __init__(
-        self,
-        clock: IReactorTime,
-        countMax: int,
-        sizeMax: int,
-        queueTimeMs: int,
-        dispatch: Callable[[list[PartitionBatch]], None],
-        poll: Poll | None = None,
-    ) -> None:
+    def close(self) -> list[PartitionBatch]:
         """
-        @param poll: called with each message, or with L{None} when it is time; what it returns is collected. None: the messages themselves.
+        Stop the timer for good.
+
+        @return: batches that were not dispatched.
         """
-        super().__init__(clock, countMax, sizeMax, queueTimeMs, dispatch)
-        self._poll = poll
-        self._isPolled = poll is not None
-        if self._isPolled:
-            self._startTiming()
-
-    def add(self, item: QueueItem) -> None:
-        """One more message."""
-        self.addAll([item] if self._poll is None else self._poll(item))
-
-    def addBatch(self, batch: PartitionBatch) -> None:
-        """All messages of a batch, polled one by one."""
-        for item in batch.items():
-            self.add(item)
-
-    def addAll(self, items: Sequence[QueueItem]) -> None:
-        """Messages that no poll sees."""
-        self._collect(items)
-        self.look()
-
-    def _collect(self, items: Sequence[QueueItem]) -> None:
-        for item in items:
-            self._batches[self.count] = PartitionBatch(item.topic, item.partition, [item])
-            self.count += 1
-            self.size += item.size
-
-    def _ring(self) -> None:
-        if self._poll is not None:
-            self._collect(self._poll(None))
-        super()._ring()
-
-    def stop(self) -> list[PartitionBatch]:
-        """No time is kept any more, and nothing polled. Returns what was left."""
-        self._poll = None
-        self._isPolled = False
-        return super().stop()
+        self.isClosed = True
+        self._onPoll = None
+        return self._take()

@@ -1,41 +1,50 @@
 """
-Getting requests to one broker, and knowing what became of them.
+Sending to one broker: its batches, the requests made of them, and the connection.
 
-0.7's wire has no acknowledgement of a produce request. Two answers can be given all the same:
+0.7's wire has no acknowledgement of a produce request. Two outcomes can be known all the same:
 
-  - I{written}: the bytes were handed to the kernel, or nearly so. That is all 0.7's clients know.
-  - I{confirmed}: an OFFSETS request followed on the same connection, and was answered. A broker carries out the requests of a connection one after the
-    other, so it has taken all that came before. (Kafka 0.7.2 answers, too, when it has dropped some: a payload over its own limit. Ours ends the connection.)
+  - I{written}: the bytes are in the kernel's buffer, or nearly so. 0.7's clients know no more.
+  - I{confirmed}: an OFFSETS request followed on the same connection and was answered. A broker handles
+    the requests of a connection in order, so it has handled the produce request. (Kafka 0.7.2 answers
+    even if it dropped a payload over its own limit. Our broker closes the connection then.)
 
-When a connection breaks, what was not even begun has I{failed}, and can be sent elsewhere without a thought. What was begun and has no answer
-is I{unknown}: L{UnknownOutcomeError}. Nothing here sends anything twice.
+When a connection breaks, a request that was not begun has I{failed} and can be sent elsewhere. A
+request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}. L{ConfirmingSender}
+sends nothing twice.
 
-The question is about a partition that is in the request (about partition 0 where the broker picks one). About another it would not do: one that is out of
-service is answered by the end of the connection, and requests for healthy ones would be unknown for ever.
+The OFFSETS request names a partition of the produce request (partition 0 where the broker picks one).
+For a partition that is offline, the broker closes the connection instead of an answer; with another
+partition, requests for healthy ones would then stay unknown.
 
-It is asked behind each request; the connection's line is a pipeline, so it costs some bytes and no time. That each question is put to the very connection
-that the request was given to, in one piece with it, is what makes the answer a proof; so there is nothing to remember between requests. (One piece: were the
-question to wait until the transport takes more, a broker that stops in order just then would have taken the request, and nobody would know.)
+Both requests are written to the same connection in one piece. So the answer proves what it should
+without any memory between requests. If the OFFSETS request waited for a transport that pushes back, a
+broker that stops in order at this moment would have taken the produce request unconfirmed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.client.brokerclient import BrokerClient
 from pylogbroker.client.connection import ClientConnection
+from pylogbroker.client.discovery import BrokerNode
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
+    InvalidTopicError,
     PylogbrokerError,
     RemoteError,
     UnknownOutcomeError,
     WireError,
 )
+from pylogbroker.producer.accumulator import BatchAccumulator, PartitionBatch
+from pylogbroker.producer.completion import Completions
+from pylogbroker.producer.encoding import Encoding
 from pylogbroker.protocol.brokercalls import BrokerCall, offsetsCall
 from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
 from pylogbroker.retry import ReconnectPolicy
@@ -51,128 +60,246 @@ log = Logger()
 
 class ConfirmingSender:
     """
-    Takes requests to one broker.
+    Writes produce requests to one broker, and confirms them if the producer wants that.
 
-    @ivar name: of the broker, for texts.
+    An event handler of the application gets one for each batch.
+
+    @ivar name: the broker, for texts.
     """
 
     def __init__(
         self,
         clock: Any,
-        link: BrokerClient,
-        rule: ReconnectPolicy,
+        client: BrokerClient,
+        reconnectPolicy: ReconnectPolicy,
         *,
         isConfirming: bool,
         timeoutMs: float,
     ) -> None:
         """
-        @param link: the way to the broker; others may use it, too.
-        @param rule: when a connection is to be replaced.
+        @param client: connects to the broker; others may use it, too.
+        @param reconnectPolicy: says when the connection is to be replaced.
         @param isConfirming: whether each request is to be confirmed.
-        @param timeoutMs: for an answer.
+        @param timeoutMs: for a confirmation.
         """
-        self.name = link.name
+        self.name = client.name
         self._clock = clock
-        self._link = link
-        self._rule = rule
+        self._client = client
+        self._reconnectPolicy = reconnectPolicy
         self._isConfirming = isConfirming
         self._timeoutMs = timeoutMs
         self._connection: ClientConnection | None = None
 
-    # -- for the application's own event senders
-
     def send(self, topic: str, partition: int, messageSet: bytes) -> Deferred[None]:
         """
-        A PRODUCE request; see L{carry}.
+        Send a PRODUCE request; see L{sendFrame}.
 
-        @raise ValueError: it does not fit in a request; here and below.
+        @raise ValueError: the request would exceed a limit of the protocol.
         """
-        return self.carry(encodeProduce(topic, partition, messageSet), topic, partition)
+        return self.sendFrame(encodeProduce(topic, partition, messageSet), topic, partition)
 
     def multiSend(self, parts: Iterable[Part]) -> Deferred[None]:
-        """A MULTIPRODUCE request, or several if there are more parts than fit in one."""
+        """
+        Send a MULTIPRODUCE request, or several if there are more than 32,767 parts.
+
+        @return: as of L{sendFrame}; fails with C{ValueError} if a request would exceed a limit of the
+            protocol.
+        """
         return Deferred.fromCoroutine(self._multiSend(list(parts)))
 
     async def _multiSend(self, parts: list[Part]) -> None:
         for start in range(0, len(parts), COUNT_MAX):
             some = parts[start : start + COUNT_MAX]
             try:
-                await self.carry(encodeMultiProduce(some), *some[-1][:2])
+                await self.sendFrame(encodeMultiProduce(some), *some[-1][:2])
             except PylogbrokerError as error:
                 if not start or isinstance(error, UnknownOutcomeError):
                     raise
-                raise self._unknown(error) from error  # the parts before are sent
+                raise self._unknown(error) from error  # the parts before were sent
 
-    # -- one request
-
-    def carry(self, frame: bytes, topic: str, partition: int) -> Deferred[None]:
+    def sendFrame(self, frame: bytes, topic: str, partition: int) -> Deferred[None]:
         """
-        Take one request to the broker. Requests keep the order of the calls.
+        Send one request. Requests keep the order of the calls.
 
-        @param topic: one that is in it.
-        @param partition: of that topic, and in it, too; may be -1.
-        @return: fires when it is written, or confirmed. Fails with L{UnknownOutcomeError} when it was begun and whether the broker has it cannot be
-            known; with any other L{PylogbrokerError} when nothing of it was sent. Cancelling fails it in one of these two ways.
+        @param topic: one that the request contains.
+        @param partition: one of that topic that the request contains; may be -1.
+        @return: fires when the request is written, or confirmed. Fails with L{UnknownOutcomeError} when
+            it was begun and the broker may have it; with another L{PylogbrokerError} when nothing of it
+            was sent. Cancelling fails it in one of these two ways.
         """
-        return Deferred.fromCoroutine(
-            self._carry(frame, offsetsCall(topic, max(partition, 0), LATEST, 1))
-        )
+        return Deferred.fromCoroutine(self._sendFrame(frame, topic, partition))
 
-    async def _carry(self, frame: bytes, question: BrokerCall[list[int]]) -> None:
-        connection = self._link.current
+    async def _sendFrame(self, frame: bytes, topic: str, partition: int) -> None:
+        connection = self._client.current
         if connection is None:
             try:
-                connection = await self._link.connection()
+                connection = await self._client.connection()
             except CancelledError:
                 raise ClosedError(f"there was no connection to {self.name} yet") from None
         try:
             if self._isConfirming:
-                self._decode(
-                    connection,
-                    question,
-                    await self._begin(
-                        connection, connection.request(frame + question.frame, self._timeoutMs)
-                    ),
-                )
+                call = offsetsCall(topic, max(partition, 0), LATEST, 1)
+                answer = connection.request(frame + call.frame, self._timeoutMs)
+                self._checkAnswer(connection, call, await self._begun(connection, answer))
             else:
-                await self._begin(connection, connection.send(frame))
+                await self._begun(connection, connection.send(frame))
         except (BrokerConnectionError, WireError, CancelledError) as error:
             raise self._unknown(error) from error
 
     def _unknown(self, error: BaseException) -> UnknownOutcomeError:
-        return UnknownOutcomeError(
-            f"whether {self.name} took a request is unknown: {'it was given up' if isinstance(error, CancelledError) else error}"
-        )
+        reason = "it was given up" if isinstance(error, CancelledError) else error
+        return UnknownOutcomeError(f"whether {self.name} took a request is unknown: {reason}")
 
-    def _begin(self, connection: ClientConnection, sending: Deferred[T]) -> Deferred[T]:
-        """A request was handed over."""
+    def _begun(self, connection: ClientConnection, sending: Deferred[T]) -> Deferred[T]:
+        """Count a request that was given to a connection, and replace the connection if it is due."""
         nowMs = self._clock.seconds() * 1000
         if connection is not self._connection:
             self._connection = connection
-            self._rule.connected(nowMs)
-        if self._rule.sent(nowMs):
-            self._link.replace().addErrback(self._notReplaced)
+            self._reconnectPolicy.connected(nowMs)
+        if self._reconnectPolicy.sent(nowMs):
+            self._client.replace().addErrback(self._logNotReplaced)
         return sending
 
-    def _notReplaced(self, failure: Any) -> None:
+    def _logNotReplaced(self, failure: Failure) -> None:
         log.warn(
             "A connection to {name} that was to be replaced did not end well: {reason}",
             name=self.name,
             reason=failure.getErrorMessage(),
         )
 
-    def _decode(
-        self, connection: ClientConnection, question: BrokerCall[list[int]], body: bytes
+    def _checkAnswer(
+        self, connection: ClientConnection, call: BrokerCall[list[int]], answer: bytes
     ) -> None:
-        """An error code is an answer, too, and proves as much; what is no answer proves nothing."""
+        """An error code is an answer, too, and proves as much. Bytes that are no answer do not."""
         try:
-            question.decode(body)
+            call.decode(answer)
         except RemoteError as error:
             log.warn(
-                "{name} answered the question behind a request with an error: {error}",
+                "{name} answered the OFFSETS request behind a produce request with an error: {error}",
                 name=self.name,
                 error=error,
             )
         except WireError as error:
             connection.drop(error)
             raise
+
+
+class BrokerSender:
+    """
+    Sends the batches for one broker.
+
+    @ivar node: the broker's id and address.
+    @ivar accumulator: where its batches collect.
+    @ivar requests: its L{ConfirmingSender}.
+    """
+
+    def __init__(
+        self,
+        node: BrokerNode,
+        requests: ConfirmingSender,
+        encoding: Encoding,
+        completions: Completions,
+        retryCount: int,
+        onFailed: Callable[
+            [BrokerSender, list[PartitionBatch], PylogbrokerError, int, int], Awaitable[None]
+        ],
+    ) -> None:
+        """
+        @param retryCount: how often batches that failed may be sent again.
+        @param onFailed: decides about batches that failed: called with this object, the batches, the
+            reason, the number of retries left and the number of moves to another broker so far.
+        """
+        self.node = node
+        self.requests = requests
+        self.accumulator: BatchAccumulator
+        self._encoding = encoding
+        self._completions = completions
+        self._retryCount = retryCount
+        self._onFailed = onFailed
+
+    def dispatch(self, batches: list[PartitionBatch]) -> None:
+        """Send batches of the accumulator."""
+        sending = Deferred.fromCoroutine(self.send(batches, self._retryCount))
+        sending.addErrback(logUnexpected)
+
+    async def send(
+        self, batches: list[PartitionBatch], retriesLeft: int, moveCount: int = 0
+    ) -> None:
+        """
+        Send batches in one request, and give their messages their outcomes. A message that cannot be
+        encoded fails alone. If the request fails, C{onFailed} decides.
+        """
+        parts, batches = self._encode(batches)
+        if not batches:
+            return
+        self._completions.counters.batchCount += 1
+        try:
+            await self._sendParts(parts)
+        except PylogbrokerError as error:
+            await self._onFailed(self, batches, error, retriesLeft, moveCount)
+        except Exception as error:
+            log.failure("Sending to {name} failed unexpectedly", name=self.requests.name)
+            unknown = UnknownOutcomeError(f"sending failed unexpectedly: {error!r}")
+            self._completions.complete(batches, Failure(unknown))
+        else:
+            self._completions.complete(batches)
+
+    async def sendSync(self, batches: list[PartitionBatch]) -> None:
+        """
+        Send batches as sync mode does: all of them or none, without a retry, and as a PRODUCE request if
+        there is one batch.
+        """
+        try:
+            encode = self._encoding.encodeAll
+            parts = [
+                (each.topic, each.partition, encode(each.values, each.topic)) for each in batches
+            ]
+            self._completions.counters.batchCount += 1
+            if len(parts) == 1:
+                await self.requests.sendFrame(encodeProduce(*parts[0]), *parts[0][:2])
+            else:
+                await self._sendParts(parts)
+        except PylogbrokerError as error:
+            self._completions.complete(batches, Failure(error))
+        except ValueError as error:
+            self._completions.complete(batches, Failure(_tooLong(error)))
+        else:
+            self._completions.complete(batches)
+
+    def _encode(self, batches: list[PartitionBatch]) -> tuple[list[Part], list[PartitionBatch]]:
+        """Message sets, and the batches without the messages that cannot be sent."""
+        parts: list[Part] = []
+        encoded: list[PartitionBatch] = []
+        for batch in batches:
+            try:
+                data, refused = self._encoding.encode(batch.values, batch.topic)
+            except PylogbrokerError as error:
+                self._completions.complete([batch], Failure(error))
+                continue
+            if refused:
+                for index, reason in refused.items():
+                    self._completions.complete([batch.select([index])], Failure(reason))
+                batch = batch.select(at for at in range(len(batch)) if at not in refused)
+            if batch.values:
+                parts.append((batch.topic, batch.partition, data))
+                encoded.append(batch)
+        return parts, encoded
+
+    async def _sendParts(self, parts: Sequence[Part]) -> None:
+        if len(parts) > COUNT_MAX:
+            await self.requests.multiSend(parts)
+            return
+        try:
+            frame = encodeMultiProduce(parts)
+        except ValueError as error:
+            raise _tooLong(error) from error
+        await self.requests.sendFrame(frame, *parts[-1][:2])
+
+
+def _tooLong(error: ValueError) -> InvalidTopicError:
+    return InvalidTopicError(f"the messages do not fit in a request: {error}")
+
+
+def logUnexpected(failure: Failure) -> None:
+    """Log what only a fault of ours can cause."""
+    log.failure("Messages may be unaccounted for: a step of sending failed unexpectedly", failure)

@@ -1,38 +1,143 @@
 """
-What became of messages: counted, logged if it did not go well, and told to whoever waits for them.
+The outcomes of messages: counted, logged if they are bad, and given to the senders that wait.
 
-Each message that was accepted is settled once. It leaves the queue then, and others may come in.
+What must be true: each accepted message has one outcome. With it the message leaves
+L{pylogbroker.producer.inflight}, which may admit others.
+
+A L{SendResult} is the Deferred of one message. Most applications attach the same errback to each of
+them and nothing else. A plain Deferred keeps a list and three tuples for that errback, and walks them
+on success only to find that nothing is to be called: 40 % of the cost of C{send}. A L{SendResult}
+becomes a Deferred in this sense only when more is done with it. It uses public methods alone, and
+relies on one property of C{Deferred}: C{__init__} sets what other methods read as attributes. A
+contract test compares it with Twisted's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError, QueueFullError, UnknownOutcomeError
-from pylogbroker.producer.batches import PartitionBatch, QueueItem
+from pylogbroker.producer.accumulator import PartitionBatch
 from pylogbroker.producer.inflight import InFlightLimiter
 
 log = Logger()
 
 
+_NOT_LAZY = object()
+
+
+class _LazyDeferred(Deferred[None]):
+    """
+    A Deferred that is initialised when an attribute is read that only C{Deferred.__init__} sets.
+
+    @ivar isInitialised: whether it is an ordinary Deferred from now on.
+    """
+
+    __init__ = object.__init__
+    isInitialised = False
+
+    def initialise(self) -> None:
+        """Become an ordinary Deferred."""
+        self.isInitialised = True
+        Deferred.__init__(self)
+
+    def ensureInitialised(self) -> None:
+        """Call L{initialise} unless it was called."""
+        if not self.isInitialised:
+            self.initialise()
+
+    def __getattr__(self, name: str) -> Any:
+        if self.isInitialised:
+            raise AttributeError(name)
+        self.initialise()
+        return getattr(self, name)
+
+    def pause(self) -> None:
+        """See C{Deferred.pause}."""
+        self.ensureInitialised()
+        super().pause()
+
+
+class SendResult(_LazyDeferred):
+    """
+    The Deferred of one message, which fires with L{None}.
+    """
+
+    _errback: Any = None
+    """The one errback that was added; C{_NOT_LAZY} once it has fired or is an ordinary Deferred."""
+
+    def initialise(self) -> None:
+        """Become an ordinary Deferred, with the errback that was added."""
+        errback, self._errback = self._errback, _NOT_LAZY
+        super().initialise()
+        if errback is not None and errback is not _NOT_LAZY:
+            super().addErrback(errback)
+
+    def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
+        """See C{Deferred.addErrback}."""
+        if self._errback is None and not args and not kwargs:
+            self._errback = errback
+            return self
+        return super().addErrback(errback, *args, **kwargs)
+
+    def callback(self, result: Any) -> None:
+        """See C{Deferred.callback}."""
+        if self._errback is _NOT_LAZY or result is not None:
+            self.ensureInitialised()
+            super().callback(result)
+            return
+        self.called = True
+        self.result = None
+        self._errback = _NOT_LAZY
+
+    def errback(self, fail: Any = None) -> None:
+        """See C{Deferred.errback}."""
+        self.ensureInitialised()
+        super().errback(fail)
+
+
+class FiredResult(_LazyDeferred):
+    """
+    A Deferred that has fired with L{None}: C{succeed(None)} at a third of the cost.
+    """
+
+    called = True
+    result: Any = None
+
+    def __await__(self) -> Any:
+        """See C{Deferred.__await__}."""
+        return super().__await__() if self.isInitialised else _END
+
+
+_END: Iterator[Any] = iter(())
+
+
+def sendResultClass() -> type[Deferred[None]]:
+    """The class for the Deferreds of messages: Twisted's own while its debugging is on."""
+    return Deferred if Deferred.debug else SendResult
+
+
 @dataclass(slots=True)
 class ProducerCounters:
     """
-    What became of messages, since the producer was made. C{acceptedCount = writtenCount + failedCount + unknownCount + } those under way.
+    Counts of messages since the producer was made. C{acceptedCount} is the sum of C{writtenCount},
+    C{failedCount}, C{unknownCount} and the messages in flight.
 
-    @ivar acceptedCount: messages given to C{send}, refused ones included.
-    @ivar writtenCount: sent; with C{confirm}, and confirmed.
-    @ivar failedCount: nothing of them has left; the refused among them.
-    @ivar unknownCount: begun, and lost sight of.
-    @ivar droppedCount: of the failed, those for which the queue had no room.
-    @ivar retriedCount: messages that were tried once more, each time counted.
-    @ivar repeatedCount: of these, those whose first outcome was unknown: they may be in the log twice.
-    @ivar batchCount: requests, or batches, that were given to a connection.
+    @ivar acceptedCount: messages given to C{send}, including refused ones.
+    @ivar writtenCount: messages that were written, and, with C{confirm}, confirmed.
+    @ivar failedCount: messages of which nothing was sent, including refused ones.
+    @ivar unknownCount: messages that the broker may have or not.
+    @ivar droppedCount: failed messages for which there was no capacity.
+    @ivar retriedCount: attempts to send a message again.
+    @ivar repeatedCount: retried messages whose attempt before had an unknown outcome: the log may
+        have them twice.
+    @ivar batchCount: requests, or batches given to an event handler.
     """
 
     acceptedCount: int = 0
@@ -47,146 +152,159 @@ class ProducerCounters:
 
 class SendGroup:
     """
-    Many messages and one who waits for all: takes the place of a L{Deferred} in each.
+    Takes the outcomes of several messages in place of a Deferred for each.
 
-    @ivar waiter: fires when all are settled; fails with the worst that became of one.
+    @ivar waiter: fires when all have an outcome; fails with the worst (unknown before failed).
     """
 
-    __slots__ = ("_failure", "_leftCount", "waiter")
+    __slots__ = ("_failure", "_pendingCount", "waiter")
 
     def __init__(self, count: int) -> None:
         """
-        @param count: messages; each calls back once.
+        @param count: messages.
         """
         self.waiter: Deferred[None] = Deferred()
-        self._leftCount = count
+        self._pendingCount = count
         self._failure: Failure | None = None
 
     def callback(self, result: None) -> None:
-        """One is sent."""
-        self._leftCount -= 1
-        if not self._leftCount:
+        """A message was sent."""
+        self._pendingCount -= 1
+        if not self._pendingCount:
             if self._failure is None:
                 self.waiter.callback(None)
             else:
                 self.waiter.errback(self._failure)
 
     def errback(self, failure: Failure) -> None:
-        """One is not. The worst is what is told: unknown before failed."""
+        """A message was not sent, or may not have been."""
         if self._failure is None or failure.check(UnknownOutcomeError):
             self._failure = failure
         self.callback(None)
 
 
+def countOf(batches: Sequence[PartitionBatch]) -> int:
+    """Messages in some batches."""
+    return sum([len(batch.values) for batch in batches])
+
+
 class Completions:
     """
-    The books of one producer.
+    Gives messages their outcomes.
 
     @ivar counters: a L{ProducerCounters}.
     """
 
     def __init__(
-        self, queue: InFlightLimiter, settled: Callable[[], None], isLoggingFailures: bool = True
+        self,
+        limiter: InFlightLimiter,
+        onCompleted: Callable[[], None],
+        isLoggingFailures: bool = True,
     ) -> None:
         """
-        @param queue: where messages leave from.
-        @param settled: called when some have left, and who waited for them knows.
-        @param isLoggingFailures: whether messages that were not sent are logged, too.
+        @param limiter: where messages are in flight.
+        @param onCompleted: called when messages have left it and their waiters know the outcome.
+        @param isLoggingFailures: whether messages that were not sent are logged.
         """
         self.counters = ProducerCounters()
-        self._queue = queue
-        self._settled = settled
+        self._limiter = limiter
+        self._onCompleted = onCompleted
         self._isLoggingFailures = isLoggingFailures
-        self._isFullTold = False
+        self._isFullLogged = False
 
-    def sent(self, batches: Sequence[PartitionBatch]) -> None:
-        """Messages that were in the queue are sent, all of these."""
+    def complete(self, batches: Sequence[PartitionBatch], failure: Failure | None = None) -> None:
+        """
+        Give messages that are in flight their outcome.
+
+        @param failure: why they were not sent, or may not have been; L{None} if they were.
+        """
         sizes = [size for batch in batches for size in batch.sizes]
-        self._isFullTold = False
-        self._queue.release(len(sizes), sum(sizes))
-        self.counters.writtenCount += len(sizes)
-        for batch in batches:
-            batch.succeed()
-        self._settled()
-        self._queue.look()
+        self._isFullLogged = False
+        self._limiter.release(len(sizes), sum(sizes))
+        self.report(batches, failure)
+        self._onCompleted()
+        self._limiter.notify()
 
-    def settle(self, items: Sequence[QueueItem], failure: Failure | None = None) -> None:
-        """
-        What became of messages that were in the queue.
-
-        @param failure: why they were not sent, or are unknown; L{None} if they were.
-        """
-        size = 0
-        for item in items:
-            size += item.size
-        self._isFullTold = False
-        self._queue.release(len(items), size)
-        self.tell(items, failure)
-        self._settled()
-        self._queue.look()
-
-    def tell(
-        self, items: Sequence[QueueItem], failure: Failure | None, isLogged: bool = True
+    def report(
+        self,
+        batches: Sequence[PartitionBatch],
+        failure: Failure | None = None,
+        isLogged: bool = True,
     ) -> None:
-        """The same of messages that were not in the queue."""
-        if not items:
-            return
-        counters = self.counters
+        """
+        Give messages that are not in flight their outcome.
+
+        @param failure: as of L{complete}.
+        @param isLogged: L{False} if the caller logs the failure.
+        """
         if failure is None:
-            counters.writtenCount += len(items)
-            for item in items:
-                item.succeed()
+            self.counters.writtenCount += countOf(batches)
+            for batch in batches:
+                for waiter in filter(None, batch.waiters):
+                    waiter.callback(None)
             return
         if failure.check(UnknownOutcomeError):
-            counters.unknownCount += len(items)
-            outcome = "may have been sent or not"
-        elif doubtful := [
-            item for item in items if item.mayBeDuplicate
-        ]:  # the last attempt has failed, but an earlier one perhaps has not
-            told = UnknownOutcomeError(
-                f"the outcome of an attempt was unknown, and sending it again failed: {failure.value}"
-            )
-            self.tell(doubtful, Failure(told), isLogged)
-            self.tell([item for item in items if not item.mayBeDuplicate], failure, isLogged)
+            self._fail(batches, failure, isLogged)
             return
+        doubtful = [batch for batch in batches if batch.mayBeDuplicate]
+        if doubtful:
+            text = "the outcome of an attempt was unknown, and sending it again failed"
+            unknown = UnknownOutcomeError(f"{text}: {failure.value}")
+            self._fail(doubtful, Failure(unknown), isLogged)
+        self._fail([batch for batch in batches if not batch.mayBeDuplicate], failure, isLogged)
+
+    def _fail(self, batches: Sequence[PartitionBatch], failure: Failure, isLogged: bool) -> None:
+        count = countOf(batches)
+        if not count:
+            return
+        isUnknown = failure.check(UnknownOutcomeError) is not None
+        if isUnknown:
+            self.counters.unknownCount += count
         else:
-            counters.failedCount += len(items)
-            outcome = "were not sent"
+            self.counters.failedCount += count
         if isLogged and self._isLoggingFailures:
             log.error(
                 "{count} messages {outcome}: {error}",
-                count=len(items),
-                outcome=outcome,
+                count=count,
+                outcome="may have been sent or not" if isUnknown else "were not sent",
                 error=failure.value,
             )
-        for item in items:
-            if item.waiter is not None:
-                waiter, item.waiter = item.waiter, None
+        for batch in batches:
+            for waiter in filter(None, batch.waiters):
                 waiter.errback(failure)
 
-    def refused(self, items: Sequence[QueueItem], reason: PylogbrokerError) -> None:
-        """There was no room for them. Of a full queue one line is logged until it moves again."""
+    def refuse(self, batches: Sequence[PartitionBatch], reason: PylogbrokerError) -> None:
+        """
+        Fail messages for which there was no capacity. The first refusal of a full queue is logged;
+        the next ones are not, until a message has left.
+        """
         if isinstance(reason, QueueFullError):
-            self.counters.droppedCount += len(items)
-            if not self._isFullTold and self._isLoggingFailures:
-                self._isFullTold = True
+            self.counters.droppedCount += countOf(batches)
+            if not self._isFullLogged and self._isLoggingFailures:
+                self._isFullLogged = True
                 log.error("The queue is full, messages are refused: {reason}", reason=reason)
-        self.tell(items, Failure(reason), isLogged=False)
+        self.report(batches, Failure(reason), isLogged=False)
 
-    def retried(self, items: Sequence[QueueItem], name: str, error: PylogbrokerError) -> None:
+    def retry(
+        self, batches: Sequence[PartitionBatch], destination: str, error: PylogbrokerError
+    ) -> None:
         """
-        They are tried once more.
+        Count messages that are about to be sent again.
 
-        @param name: the broker's, for the log.
-        @param error: what became of them the first time.
+        @param destination: where they were to go, for the log.
+        @param error: the outcome of the attempt before.
         """
-        self.counters.retriedCount += len(items)
+        count = countOf(batches)
+        self.counters.retriedCount += count
         isRepeated = isinstance(error, UnknownOutcomeError)
         if isRepeated:
-            self.counters.repeatedCount += len(items)
-            for item in items:
-                item.mayBeDuplicate = True
+            self.counters.repeatedCount += count
+            for batch in batches:
+                batch.mayBeDuplicate = True
         log.warn(
-            "{count} messages for {broker} are sent again{repeated}: {error}",
-            count=len(items), broker=name, repeated=", and may be in the log twice" if isRepeated else "", error=error,
-        )  # fmt: skip
+            "{count} messages for {destination} are sent again{repeated}: {error}",
+            count=count,
+            destination=destination,
+            repeated=", and may be in the log twice" if isRepeated else "",
+            error=error,
+        )

@@ -1,13 +1,14 @@
 """
-From an application's values to message sets.
+Encoders, and message sets of what they produce (spec-0.7 producer §6).
 
-An encoder makes bytes of a value (spec-0.7 producer §6). What goes to one partition together is one set, which is compressed if the codec and the topic
-say so, in both modes (0.7.2 heeds C{compressed.topics} in async mode only; gotcha 31). What is measured against C{max.message.size} is the
-payload of each top-level message, which for a compressed set is the wrapper: many small messages may be too large together. Then they go in several
-wrappers, in their order, in the same set; and what does not fit in a wrapper even alone, since it does not compress, goes as it is. So a codec keeps nothing
-back that could go without one.
+The messages of one request for one partition are one set. It is compressed if the codec and
+C{compressed.topics} say so, in both modes (0.7.2 heeds C{compressed.topics} in async mode only; gotcha
+31). C{max.message.size} limits the payload of a top-level message, which is the wrapper of a
+compressed set. Messages that exceed the limit together go in several wrappers, in their order. A
+message that exceeds it alone, because it does not compress, goes uncompressed.
 
-A value that cannot be sent must not take others with it. So a set is made in two steps: first the payloads, each for itself, then the set.
+A value that cannot be sent must not take others with it. So the payloads are encoded one by one first,
+and the set is made afterwards.
 """
 
 from __future__ import annotations
@@ -29,69 +30,68 @@ WRAPPER_OVERHEAD_SIZE = len(encodeMessage(b""))
 
 def defaultEncoder(value: Any) -> bytes:
     """
-    For values that are bytes already, or messages.
+    The encoder for bytes and L{Message}s.
 
-    @raise EncodingError: it is neither.
+    @raise EncodingError: for any other value.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Message):
         return value.payload
     raise EncodingError(
-        f"the default encoder takes bytes, not {type(value).__name__}; set serializer.class={STRING_ENCODER} to send text"
+        f"the default encoder takes bytes, not {type(value).__name__}; "
+        f"set serializer.class={STRING_ENCODER} to send text"
     )
 
 
 def stringEncoder(value: Any) -> bytes:
     """
-    For text, as UTF-8. (0.7.2 takes the platform's character set.)
+    The encoder for text, as UTF-8. (0.7.2 uses the character set of the platform.)
 
-    @raise EncodingError: it is no text, or has a lone surrogate in it.
+    @raise EncodingError: the value is not a L{str}, or contains a lone surrogate.
     """
     if not isinstance(value, str):
         raise EncodingError(f"the string encoder takes text, not {type(value).__name__}")
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise EncodingError(f"text that has no UTF-8: {error}") from error
+        raise EncodingError(f"text that cannot be encoded as UTF-8: {error}") from error
 
 
 ENCODERS: Mapping[str, Encoder] = {DEFAULT_ENCODER: defaultEncoder, STRING_ENCODER: stringEncoder}
-
 
 _BYTES = {bytes}
 
 
 class Encoding:
     """
-    How one producer makes message sets.
-
-    @ivar encoder: makes the payloads.
+    Makes the message sets of one producer.
     """
 
     def __init__(
         self, encoder: Encoder, codec: int, compressedTopics: Collection[str], payloadSizeMax: int
     ) -> None:
         """
-        @param compressedTopics: those that the codec is for; empty for all.
-        @param payloadSizeMax: bytes.
+        @param codec: see L{pylogbroker.records.compression}.
+        @param compressedTopics: topics to compress; empty for all.
+        @param payloadSizeMax: bytes of the payload of a top-level message.
         """
-        self.encoder = encoder
+        self._encoder = encoder
         self._codec = codec
         self._compressedTopics = compressedTopics
         self._payloadSizeMax = payloadSizeMax
 
     def codecFor(self, topic: str) -> int:
-        """What a topic's sets are compressed with."""
-        return (
-            self._codec if not self._compressedTopics or topic in self._compressedTopics else NONE
-        )
+        """The codec of a topic's sets."""
+        if self._compressedTopics and topic not in self._compressedTopics:
+            return NONE
+        return self._codec
 
     def payload(self, value: Any) -> bytes:
         """
-        @raise EncodingError: whatever the encoder raised, or that it gave no bytes.
+        @raise EncodingError: the encoder raised something, or did not return bytes.
         """
-        encoder = self.encoder
+        encoder = self._encoder
         try:
             payload = encoder(value)
         except PylogbrokerError:
@@ -103,9 +103,7 @@ class Encoding:
         return payload
 
     def payloads(self, values: Sequence[Any], topic: str) -> list[bytes | PylogbrokerError]:
-        """
-        For each value its payload, or why it cannot be sent.
-        """
+        """For each value its payload, or why it cannot be sent."""
         isMeasured = self.codecFor(topic) == NONE
         found: list[bytes | PylogbrokerError] = []
         for value in values:
@@ -113,7 +111,8 @@ class Encoding:
                 payload = self.payload(value)
                 if isMeasured and len(payload) > self._payloadSizeMax:
                     raise MessageTooLargeError(
-                        f"a payload for {topic} has {len(payload)} bytes, {self._payloadSizeMax} are allowed"
+                        f"a payload for {topic} has {len(payload)} bytes, "
+                        f"{self._payloadSizeMax} are allowed"
                     )
                 found.append(payload)
             except PylogbrokerError as error:
@@ -121,21 +120,49 @@ class Encoding:
         return found
 
     def arePlain(self, values: Sequence[Any], topic: str) -> bool:
-        """The quick way: whether the values are their own payloads, and none is too large."""
-        if self.encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
+        """Whether the values are their own payloads, none of which is too large."""
+        if self._encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
             return False
         return (
             self.codecFor(topic) != NONE or max(map(len, values), default=0) <= self._payloadSizeMax
         )
 
+    def encode(
+        self, values: Sequence[Any], topic: str
+    ) -> tuple[bytes, Mapping[int, PylogbrokerError]]:
+        """
+        Encode the values that can be sent.
+
+        @return: the set; and for the index of each value that is not in it, the reason.
+        """
+        if self.arePlain(values, topic):
+            return self.pack(values, topic)
+        found = self.payloads(values, topic)
+        refused = {at: each for at, each in enumerate(found) if isinstance(each, PylogbrokerError)}
+        payloads = {at: each for at, each in enumerate(found) if isinstance(each, bytes)}
+        data, tooLarge = self.pack(list(payloads.values()), topic)
+        indexes = list(payloads)
+        return data, refused | {indexes[at]: error for at, error in tooLarge.items()}
+
+    def encodeAll(self, values: Sequence[Any], topic: str) -> bytes:
+        """
+        Encode all values or none.
+
+        @raise PylogbrokerError: why the first value that cannot be sent cannot.
+        """
+        data, refused = self.encode(values, topic)
+        if refused:
+            raise refused[min(refused)]
+        return data
+
     def pack(
         self, payloads: Sequence[bytes], topic: str
-    ) -> tuple[bytes, dict[int, MessageTooLargeError]]:
+    ) -> tuple[bytes, Mapping[int, MessageTooLargeError]]:
         """
-        One set of them all, in as few wrappers as there must be.
+        Make one set of payloads, in as few wrappers as the size limit allows.
 
-        @return: the set; and of those that are not in it, since they are too large compressed and as they are, by their index, why not. (C{payloads} has
-            measured what is not to be compressed.)
+        @return: the set; and for the index of each payload that is too large, compressed and
+            uncompressed, the reason. Without compression no size is checked: L{payloads} has done so.
         """
         codec = self.codecFor(topic)
         if codec == NONE:
@@ -143,50 +170,26 @@ class Encoding:
         sizeMax = self._payloadSizeMax
         made: list[bytes] = []
         refused: dict[int, MessageTooLargeError] = {}
-        waiting = [(0, len(payloads))]
-        while waiting:
-            start, end = waiting.pop()
+        pending = [(0, len(payloads))]
+        while pending:
+            start, end = pending.pop()
             data = encodeSet(payloads[start:end], codec)
             size = len(data) - WRAPPER_OVERHEAD_SIZE
             if size <= sizeMax:
                 made.append(data)
             elif end - start > 1:
-                waiting += reversed(_divided(start, end, size // max(1, sizeMax) + 1))
+                pending += reversed(_split(start, end, size // max(1, sizeMax) + 1))
             elif len(payloads[start]) <= sizeMax:
                 made.append(encodeSet(payloads[start:end]))
             else:
-                text = f"a payload for {topic} has {len(payloads[start])} bytes, and {size} in a compressed message; {sizeMax} are allowed"
-                refused[start] = MessageTooLargeError(text)
+                refused[start] = MessageTooLargeError(
+                    f"a payload for {topic} has {len(payloads[start])} bytes, "
+                    f"and {size} in a compressed message; {sizeMax} are allowed"
+                )
         return b"".join(made), refused
 
-    def messageSet(self, payloads: Sequence[bytes], topic: str) -> bytes:
-        """
-        All or nothing.
 
-        @raise MessageTooLargeError: one is too large, compressed and as it is.
-        """
-        data, refused = self.pack(payloads, topic)
-        for error in refused.values():
-            raise error
-        return data
-
-    def messageSetOf(self, values: Sequence[Any], topic: str) -> bytes:
-        """
-        All or nothing, for sync mode.
-
-        @raise PylogbrokerError: the first reason why not.
-        """
-        if self.arePlain(values, topic):
-            return self.messageSet(values, topic)
-        payloads = []
-        for payload in self.payloads(values, topic):
-            if isinstance(payload, PylogbrokerError):
-                raise payload
-            payloads.append(payload)
-        return self.messageSet(payloads, topic)
-
-
-def _divided(start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """A range in so many ranges, none of which is empty; in as many as it has, if that is less."""
+def _split(start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """C{count} parts of a range, or as many as it has elements; none is empty."""
     step = max(1, -(-(end - start) // count))
     return [(each, min(each + step, end)) for each in range(start, end, step)]

@@ -1,17 +1,16 @@
 """
-How many messages a producer may have under way, and what happens to those for which there is no room.
+The limit on what a producer has in flight, and the calls that wait for capacity.
 
-All that was accepted and is not settled counts: messages that wait for their batch, for a broker to be found, for a connection, for the socket,
-for a confirmation. 0.7 counts only the first, and for each broker by itself. What is over the limit waits outside, in order, and as long as the policy says
-(C{queue.enqueueTimeout.ms}); that too has an end, since an application that sends without looking would otherwise fill the memory there: as many bytes as may
-be under way, and L{WAITING_COUNT_MAX} messages.
+A message is in flight from its acceptance until its outcome is known: while it waits for its batch,
+a broker, a connection, the socket or a confirmation. 0.7 counts only the first, for each broker by
+itself. A call that finds no capacity waits in order, for at most C{queue.enqueueTimeout.ms}. The
+waiting calls have limits, too: as many bytes as may be in flight, and L{WAITING_COUNT_MAX} messages.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -19,52 +18,55 @@ from twisted.internet.interfaces import IReactorTime
 from pylogbroker.errors import PylogbrokerError, QueueFullError
 from pylogbroker.net.timer import Timer
 
-T = TypeVar("T")
-
 WAITING_COUNT_MAX = 250_000
-"""Messages outside, each of which takes some 600 bytes besides its own."""
+"""Messages that may wait for capacity. Each takes some 600 bytes besides its own."""
 
 
-class _Outside:
+class Admission:
     """
-    Messages that wait for room.
+    The messages of one call that ask for capacity. Subclasses say what follows.
+
+    @ivar count: messages.
+    @ivar size: bytes of these.
     """
 
-    __slots__ = ("admit", "count", "refuse", "size", "subject", "timer")
+    __slots__ = ("count", "size", "timer")
 
-    def __init__(
-        self,
-        count: int,
-        size: int,
-        subject: Any,
-        admit: Callable[[Any], None],
-        refuse: Callable[[Any, PylogbrokerError], None],
-    ) -> None:
+    def __init__(self, count: int, size: int) -> None:
         self.count = count
         self.size = size
-        self.subject = subject
-        self.admit = admit
-        self.refuse = refuse
         self.timer: Timer | None = None
+
+    def onAdmitted(self) -> None:
+        """The messages are in flight."""
+        raise NotImplementedError
+
+    def onRefused(self, reason: PylogbrokerError) -> None:
+        """
+        The messages are not in flight, and no longer wait.
+
+        @param reason: L{QueueFullError}, or what L{InFlightLimiter.refuseAll} was given.
+        """
+        raise NotImplementedError
 
 
 class InFlightLimiter:
     """
-    Room for messages.
+    Counts messages in flight, and admits more while there is capacity.
 
-    @ivar count: messages that are in.
-    @ivar size: bytes that they have.
-    @ivar waitingCount: messages outside.
-    @ivar isReady: whether one more message would go in at once. Kept, since it is asked for each message.
+    @ivar count: messages in flight.
+    @ivar size: bytes of these.
+    @ivar waitingCount: messages that wait for capacity.
+    @ivar isReady: whether one more message would be admitted at once.
     """
 
     def __init__(
         self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int
     ) -> None:
         """
-        @param countMax: messages that may be in.
-        @param sizeMax: bytes that may be in, and again as many outside.
-        @param enqueueTimeoutMs: how long to wait outside: 0 not at all, negative for as long as it takes.
+        @param countMax: messages that may be in flight.
+        @param sizeMax: bytes that may be in flight; as many may wait.
+        @param enqueueTimeoutMs: how long a call may wait: 0 not at all, negative without limit.
         """
         self.count = self.size = self.waitingCount = 0
         self.isReady = countMax > 0 and sizeMax > 0
@@ -72,176 +74,166 @@ class InFlightLimiter:
         self._countMax = countMax
         self._sizeMax = sizeMax
         self._enqueueTimeoutMs = enqueueTimeoutMs
-        self._outside: OrderedDict[_Outside, None] = OrderedDict()
+        self._waiting: OrderedDict[Admission, None] = OrderedDict()
         self._waitingSize = 0
         self._isAdmitting = False
-        self._idlers: list[Deferred[None]] = []
-        self._readers: list[Deferred[None]] = []
+        self._idleWaiters: list[Deferred[None]] = []
+        self._readyWaiters: list[Deferred[None]] = []
 
-    def take(self, count: int, size: int) -> bool:
-        """Go in, if there is room and nobody waits. A call that is larger than all room goes when it is alone. Returns whether."""
+    def tryAcquire(self, count: int, size: int) -> bool:
+        """
+        Take capacity, if there is enough and no call waits. A call that exceeds the whole capacity
+        is admitted when nothing else is in flight.
+        """
         newCount, newSize = self.count + count, self.size + size
-        if newCount >= self._countMax or newSize >= self._sizeMax or self._outside:
-            if self._outside or (
-                self.count and (newCount > self._countMax or newSize > self._sizeMax)
-            ):
+        if newCount >= self._countMax or newSize >= self._sizeMax or self._waiting:
+            if self._waiting or not self._fits(count, size):
                 return False
             self.isReady = False
         self.count, self.size = newCount, newSize
         return True
 
-    def enter(
-        self,
-        count: int,
-        size: int,
-        subject: T,
-        admit: Callable[[T], None],
-        refuse: Callable[[T, PylogbrokerError], None],
-    ) -> None:
-        """
-        Go in, now or later.
-
-        @param subject: what is told to the others.
-        @param admit: called with it when they are in.
-        @param refuse: called with it and a L{QueueFullError} when the time is over, or what C{refuseAll} was given.
-        """
-        if self.take(count, size):
-            admit(subject)
+    def acquire(self, admission: Admission) -> None:
+        """Admit a call now or later, or refuse it."""
+        if self.tryAcquire(admission.count, admission.size):
+            admission.onAdmitted()
             return
         timeoutMs = self._enqueueTimeoutMs
         if timeoutMs == 0:
-            refuse(subject, QueueFullError(self._fullText()))
+            admission.onRefused(QueueFullError(self._fullText()))
             return
-        if self._outside and (
-            self.waitingCount + count > WAITING_COUNT_MAX
-            or self._waitingSize + size > self._sizeMax
+        if self._waiting and (
+            self.waitingCount + admission.count > WAITING_COUNT_MAX
+            or self._waitingSize + admission.size > self._sizeMax
         ):
-            refuse(
-                subject,
-                QueueFullError(
-                    f"{self._fullText()}, and {self.waitingCount} of {self._waitingSize} wait for room already"
-                ),
-            )
+            text = f"{self.waitingCount} messages of {self._waitingSize} bytes wait for capacity"
+            admission.onRefused(QueueFullError(f"{self._fullText()}, and {text} already"))
             return
-        outside = _Outside(count, size, subject, admit, refuse)
-        self._outside[outside] = None
-        self.waitingCount += count
-        self._waitingSize += size
-        self._measure()
+        self._waiting[admission] = None
+        self.waitingCount += admission.count
+        self._waitingSize += admission.size
+        self._updateReady()
         if timeoutMs > 0:
-            outside.timer = Timer(self._clock)
-            outside.timer.start(
-                timeoutMs,
-                self._expire,
-                outside,
-                QueueFullError(f"{self._fullText()}, for {timeoutMs} ms"),
-            )
+            reason = QueueFullError(f"{self._fullText()}, for {timeoutMs} ms")
+            admission.timer = Timer(self._clock)
+            admission.timer.start(timeoutMs, self._expire, admission, reason)
+
+    def _fits(self, count: int, size: int) -> bool:
+        return not self.count or (
+            self.count + count <= self._countMax and self.size + size <= self._sizeMax
+        )
 
     def _fullText(self) -> str:
-        return f"{self.count} messages of {self.size} bytes are under way, {self._countMax} of {self._sizeMax} may be"
+        return (
+            f"{self.count} messages of {self.size} bytes are in flight, "
+            f"{self._countMax} of {self._sizeMax} may be"
+        )
 
-    def _leave(self, outside: _Outside) -> None:
-        del self._outside[outside]
-        if outside.timer is not None:
-            outside.timer.stop()
-        self.waitingCount -= outside.count
-        self._waitingSize -= outside.size
-        self._measure()
+    def _stopWaiting(self, admission: Admission) -> None:
+        del self._waiting[admission]
+        if admission.timer is not None:
+            admission.timer.stop()
+        self.waitingCount -= admission.count
+        self._waitingSize -= admission.size
+        self._updateReady()
 
-    def _expire(self, outside: _Outside, reason: PylogbrokerError) -> None:
-        self._leave(outside)
-        outside.refuse(outside.subject, reason)
-        self._admit()
-        self.look()
+    def _expire(self, admission: Admission, reason: PylogbrokerError) -> None:
+        self._stopWaiting(admission)
+        admission.onRefused(reason)
+        self._admitWaiting()
+        self.notify()
 
     def refuseAll(self, reason: PylogbrokerError) -> None:
-        """Nobody waits outside any more."""
-        for outside in list(self._outside):
-            if outside in self._outside:
-                self._leave(outside)
-                outside.refuse(outside.subject, reason)
-        self.look()
+        """Refuse all calls that wait for capacity."""
+        for admission in list(self._waiting):
+            if admission in self._waiting:
+                self._stopWaiting(admission)
+                admission.onRefused(reason)
+        self.notify()
 
     def add(self, count: int, size: int) -> None:
-        """Go in, room or not: messages that a hook has made."""
+        """Count messages as in flight even beyond the limit: a handler of the application made them."""
         self.count += count
         self.size += size
-        self._measure()
+        self._updateReady()
 
     def release(self, count: int, size: int) -> None:
-        """Go out; others come in. To be followed by L{look} when who waited for these messages knows."""
+        """
+        Give capacity back and admit waiting calls. Call L{notify} once the senders of the released
+        messages know their outcome.
+        """
         self.count -= count
         self.size -= size
-        self._measure()
-        self._admit()
+        self._updateReady()
+        self._admitWaiting()
 
-    def _admit(self) -> None:
+    def _admitWaiting(self) -> None:
         if self._isAdmitting:
             return
         self._isAdmitting = True
         try:
-            while self._outside:
-                first = next(iter(self._outside))
-                count, size = self.count + first.count, self.size + first.size
-                if self.count and (count > self._countMax or size > self._sizeMax):
+            while self._waiting:
+                first = next(iter(self._waiting))
+                if not self._fits(first.count, first.size):
                     return
-                self.count, self.size = count, size
-                self._leave(first)
-                first.admit(first.subject)
+                self.count += first.count
+                self.size += first.size
+                self._stopWaiting(first)
+                first.onAdmitted()
         finally:
             self._isAdmitting = False
 
-    def look(self) -> None:
-        """Tell those who wait for room, or for nothing to be under way."""
+    def notify(self) -> None:
+        """Fire the Deferreds of L{whenReady} and L{whenIdle} whose condition holds."""
         if (
-            self._readers
+            self._readyWaiters
             and self.isReady
             and self.count <= self._countMax // 2
             and self.size <= self._sizeMax // 2
         ):
-            readers, self._readers = self._readers, []
-            for reader in list(readers):
-                if not reader.called:  # or one before has cancelled it
-                    reader.callback(None)
-        if self._idlers and self.isIdle:
-            idlers, self._idlers = self._idlers, []
-            for idler in list(idlers):
-                if not idler.called:
-                    idler.callback(None)
+            waiters, self._readyWaiters = self._readyWaiters, []
+            _fireAll(waiters)
+        if self._idleWaiters and not self.count and not self._waiting:
+            waiters, self._idleWaiters = self._idleWaiters, []
+            _fireAll(waiters)
 
-    def _measure(self) -> None:
+    def _updateReady(self) -> None:
         self.isReady = (
-            not self._outside and self.count < self._countMax and self.size < self._sizeMax
+            not self._waiting and self.count < self._countMax and self.size < self._sizeMax
         )
 
-    @property
-    def isIdle(self) -> bool:
-        """Whether nothing is under way."""
-        return not self.count and not self._outside
+    def fullness(self) -> float:
+        """The part of the capacity that messages in flight and waiting calls need; may exceed 1."""
+        return max((self.count + self.waitingCount) / self._countMax, self.size / self._sizeMax)
 
     def whenReady(self, waiter: Deferred[None] | None = None) -> Deferred[None]:
         """
-        Fires when there is room: at once if there is any, and else when half of it is free, so that who comes back need not wait again soon.
-
-        @param waiter: to be fired instead of one that is made here; who cancels it calls L{forget}.
+        @param waiter: fired instead of a new Deferred. Its owner calls L{cancel} when it is cancelled.
+        @return: fires at once if L{isReady}, otherwise when half of the capacity is free.
         """
-        return self._wait(self._readers, self.isReady, waiter)
+        return self._wait(self._readyWaiters, self.isReady, waiter)
 
     def whenIdle(self) -> Deferred[None]:
-        """Fires when nothing is under way."""
-        return self._wait(self._idlers, self.isIdle)
+        """Fires when nothing is in flight."""
+        return self._wait(self._idleWaiters, not self.count and not self._waiting)
 
-    def forget(self, waiter: Deferred[None]) -> None:
-        """Who asked C{whenReady} does not wait any more."""
-        if waiter in self._readers:
-            self._readers.remove(waiter)
+    def cancel(self, waiter: Deferred[None]) -> None:
+        """Forget a Deferred that L{whenReady} was given."""
+        if waiter in self._readyWaiters:
+            self._readyWaiters.remove(waiter)
 
     def _wait(
-        self, waiting: list[Deferred[None]], isNow: bool, waiter: Deferred[None] | None = None
+        self, waiters: list[Deferred[None]], isNow: bool, waiter: Deferred[None] | None = None
     ) -> Deferred[None]:
-        waiter = Deferred(waiting.remove) if waiter is None else waiter
+        waiter = Deferred(waiters.remove) if waiter is None else waiter
         if isNow:
             waiter.callback(None)
         else:
-            waiting.append(waiter)
+            waiters.append(waiter)
         return waiter
+
+
+def _fireAll(waiters: list[Any]) -> None:
+    for waiter in list(waiters):
+        if not waiter.called:  # a callback of an earlier one may have cancelled it
+            waiter.callback(None)

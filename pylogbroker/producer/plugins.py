@@ -1,40 +1,68 @@
 """
-Things that properties name: encoders, partitioners, event senders and hooks, by the dotted name under which Python can import them.
+Code of the application inside a producer: named by settings, and called at 0.7's places (spec-0.7
+producer §§1, 5).
 
-A class is made without arguments, as in 0.7 (spec-0.7 producer §1). Kafka's own names of what is built in are known by table.
+Async mode knows two kinds of handlers. A L{CallbackHandler} (C{callback.handler}) sees messages on
+their way; an L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner} serves
+both: with one of them, the values in a L{PartitionBatch} are L{QueueItem}s, and a broker's batch keeps
+the messages in the order of the calls. Behind the handlers they are grouped by partition.
+
+Names and order of the calls are 0.7's, with one change: C{close} comes last (gotcha 34), after
+C{lastBatchBeforeClose} and after everything is sent. C{init} and C{close} are called once. 0.7 calls
+them once for each broker.
+
+A callback handler that returns other messages changes what is sent. A message that it leaves out is its
+own from then on, and C{send} for it has succeeded. A message that it adds is sent like any other; only
+the counters and the log report its outcome.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pylogbroker.errors import ConfigurationError
+from twisted.internet.defer import CancelledError, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.errors import ConfigurationError, PylogbrokerError, UnknownOutcomeError
+from pylogbroker.producer.accumulator import PartitionBatch, sizeOf
+from pylogbroker.producer.completion import Completions
+from pylogbroker.producer.encoding import Encoder
+from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.types import RANDOM_PARTITION
+
+if TYPE_CHECKING:
+    from pylogbroker.producer.brokersender import BrokerSender, ConfirmingSender
+
+log = Logger()
+
+
+# -- what settings name -------------------------------------------------------------------------------
 
 
 def loadPlugin(key: str, name: str, builtIn: Mapping[str, Any], method: str | None = None) -> Any:
     """
-    What a property names.
+    Import what a property names by its dotted name. A class is instantiated without arguments.
 
     @param key: the property's, for texts.
-    @param builtIn: what is not imported.
-    @param method: for what is a function, or an object with this method: the function is returned, whichever it is.
-    @raise ConfigurationError: it cannot be imported or made, or is not of that kind; the text says why.
+    @param builtIn: objects by the names under which they are not imported.
+    @param method: for a function, or an object with this method; the function is returned.
+    @raise ConfigurationError: it cannot be imported or made, or is not of that kind.
     """
     if name in builtIn:
         return builtIn[name]
+    known = f" (built in: {', '.join(builtIn)})" if builtIn else ""
     module, dot, attribute = name.rpartition(".")
     if not dot:
         raise ConfigurationError(
-            f"{key}={name}: a dotted name is needed, package.module.Class{_known(builtIn)}"
+            f"{key}={name}: a dotted name is needed, package.module.Class{known}"
         )
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a foreign module may raise whatever it likes
-        raise ConfigurationError(
-            f"{key}={name}: cannot be imported: {error}{_known(builtIn)}"
-        ) from error
+    except Exception as error:  # a module of the application may raise anything
+        raise ConfigurationError(f"{key}={name}: cannot be imported: {error}{known}") from error
     if isinstance(found, type):
         try:
             found = found()
@@ -47,7 +75,7 @@ def loadPlugin(key: str, name: str, builtIn: Mapping[str, Any], method: str | No
 
 def callableOf(key: str, found: Any, method: str) -> Callable[..., Any]:
     """
-    A function, or an object's method of a name.
+    A function, or the named method of an object.
 
     @raise ConfigurationError: it is neither.
     """
@@ -60,5 +88,273 @@ def callableOf(key: str, found: Any, method: str) -> Callable[..., Any]:
     return chosen  # type: ignore[no-any-return]
 
 
-def _known(builtIn: Mapping[str, Any]) -> str:
-    return f" (built in: {', '.join(builtIn)})" if builtIn else ""
+# -- handlers -----------------------------------------------------------------------------------------
+
+
+class QueueItem:
+    """
+    A message as handlers see it.
+
+    @ivar topic: its topic.
+    @ivar partition: its partition at the broker; -1 lets the broker pick one.
+    @ivar value: what the application gave.
+    @ivar key: its key, or L{None}.
+    """
+
+    __slots__ = ("key", "partition", "topic", "value")
+
+    def __init__(
+        self, topic: str, value: Any, key: Any = None, partition: int = RANDOM_PARTITION
+    ) -> None:
+        self.topic = topic
+        self.value = value
+        self.key = key
+        self.partition = partition
+
+    def __repr__(self) -> str:
+        return f"<QueueItem for {self.topic}-{self.partition}>"
+
+
+class CallbackHandler:
+    """
+    0.7's C{CallbackHandler}: a base class whose methods change nothing.
+    """
+
+    def init(self, properties: Mapping[str, str]) -> None:
+        """The producer is made."""
+
+    def beforeEnqueue(self, item: QueueItem) -> QueueItem:
+        """A message was given to C{send}. Returns the message to enqueue."""
+        return item
+
+    def afterEnqueue(self, item: QueueItem, isAdded: bool) -> None:
+        """A message was enqueued, or refused for want of capacity."""
+
+    def afterDequeuingExistingData(self, item: QueueItem | None) -> Sequence[QueueItem]:
+        """
+        A poll of the queue gave a message, or L{None} when C{queue.time} has passed. Returns the
+        messages to add to the batch.
+        """
+        return [] if item is None else [item]
+
+    def beforeSendingData(self, batch: Sequence[QueueItem]) -> Sequence[QueueItem]:
+        """A batch is about to be sent. Returns the messages to send."""
+        return batch
+
+    def lastBatchBeforeClose(self) -> Sequence[QueueItem]:
+        """
+        The producer is closing; called once for each broker to which something was sent. Returns
+        messages to send, too.
+        """
+        return []
+
+    def close(self) -> None:
+        """The producer is closed. No call follows."""
+
+
+class IEventHandler(Protocol):
+    """
+    0.7's C{EventHandler}: sends batches in place of the producer. It encodes, and calls
+    C{beforeSendingData} of a callback handler, itself.
+    """
+
+    def init(self, properties: Mapping[str, str]) -> None:
+        """The producer is made."""
+        ...
+
+    def handle(self, batch: Sequence[QueueItem], sender: ConfirmingSender, encoder: Encoder) -> Any:
+        """
+        Send a batch.
+
+        @param sender: to the broker; see its C{send} and C{multiSend}.
+        @return: L{None}, or a L{Deferred} that fires when the batch is sent. If that fails, or this
+            method raises, the batch has failed; its outcome is unknown for an
+            L{pylogbroker.errors.UnknownOutcomeError}.
+        """
+        ...
+
+    def close(self) -> None:
+        """The producer is closed."""
+        ...
+
+
+def itemEncoder(encoder: Encoder) -> Encoder:
+    """An encoder for L{QueueItem}s."""
+    return lambda item: encoder(item.value)
+
+
+def groupByPartition(items: Iterable[QueueItem]) -> list[list[int]]:
+    """The indexes of messages by topic and partition, in order of first appearance."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault((item.topic, item.partition), []).append(index)
+    return list(groups.values())
+
+
+class HandlerRunner:
+    """
+    Calls the handlers of a producer in async mode, and accounts for the messages that they add and
+    leave out. An exception that a handler raises affects only the messages that it was called with.
+
+    @ivar isPolling: whether a handler wants to know that C{queue.time} has passed.
+    """
+
+    def __init__(
+        self,
+        callbackHandler: CallbackHandler | None,
+        eventHandler: IEventHandler | None,
+        encoder: Encoder,
+        limiter: InFlightLimiter,
+        completions: Completions,
+    ) -> None:
+        """
+        @param encoder: given to the event handler.
+        """
+        self.isPolling = callbackHandler is not None
+        self._callbackHandler = CallbackHandler() if callbackHandler is None else callbackHandler
+        self._eventHandler = eventHandler
+        self._encoder = encoder
+        self._limiter = limiter
+        self._completions = completions
+
+    def beforeEnqueue(self, batch: PartitionBatch) -> list[PartitionBatch]:
+        """
+        Replace values by L{QueueItem}s. Messages whose topic and key stay alike stay together.
+
+        @raise Exception: what the handler raises.
+        """
+        before = self._callbackHandler.beforeEnqueue
+        items = [
+            before(QueueItem(batch.topic, value, key))
+            for value, key in zip(batch.values, batch.keys, strict=True)
+        ]
+        batch.values = items
+        first = items[0]
+        if all(item.topic == first.topic and item.key is first.key for item in items):
+            return [_ofItems(batch, range(len(items)))]
+        return [_ofItems(batch, [index]) for index in range(len(items))]
+
+    def afterEnqueue(self, batches: Sequence[PartitionBatch], isAdded: bool) -> None:
+        """Tell the handler that messages were enqueued, or refused."""
+        for batch in batches:
+            for item in batch.values:
+                try:
+                    self._callbackHandler.afterEnqueue(item, isAdded)
+                except Exception:  # the application's own
+                    log.failure("The handler's afterEnqueue failed")
+
+    def collect(self, sender: BrokerSender, batch: PartitionBatch) -> None:
+        """Poll the messages of a batch one by one, and add them to the broker's mixed batch."""
+        for index, item in enumerate(batch.values):
+            item.partition = batch.partition
+            self._poll(sender, batch.select([index]), item)
+
+    def poll(self, sender: BrokerSender) -> None:
+        """Tell the handler that C{queue.time} has passed."""
+        self._poll(sender, PartitionBatch(""), None)
+
+    def _poll(self, sender: BrokerSender, polled: PartitionBatch, item: QueueItem | None) -> None:
+        try:
+            polled = self._exchange(polled, self._callbackHandler.afterDequeuingExistingData(item))
+        except Exception:  # the application's own
+            log.failure("The handler's afterDequeuingExistingData failed")
+        self._addMixed(sender, polled)
+
+    def _addMixed(self, sender: BrokerSender, batch: PartitionBatch) -> None:
+        batch.topic, batch.partition = "", RANDOM_PARTITION
+        if batch.values:
+            sender.accumulator.addWhole(batch)
+
+    def ungroup(self, batches: Iterable[PartitionBatch]) -> list[PartitionBatch]:
+        """The messages of mixed batches by topic and partition."""
+        return [
+            _ofItems(batch, indexes)
+            for batch in batches
+            for indexes in groupByPartition(batch.values)
+        ]
+
+    async def beforeSending(
+        self, sender: BrokerSender, batches: Sequence[PartitionBatch]
+    ) -> list[PartitionBatch]:
+        """
+        Let the handlers have a batch.
+
+        @return: what is left to send, by topic and partition; nothing if an event handler sent it.
+        """
+        mixed = PartitionBatch("")
+        for batch in batches:
+            if batch.topic:
+                for item in batch.values:
+                    item.partition = batch.partition
+            mixed.extend(batch)
+        if self._eventHandler is not None:
+            await self._send(self._eventHandler, sender, mixed)
+            return []
+        try:
+            items = self._callbackHandler.beforeSendingData(list(mixed.values))
+            return self.ungroup([self._exchange(mixed, items)])
+        except Exception as error:  # the application's own
+            log.failure("The handler's beforeSendingData failed")
+            text = f"the handler's beforeSendingData failed: {error!r}"
+            self._completions.complete([mixed], Failure(PylogbrokerError(text)))
+            return []
+
+    async def _send(
+        self, eventHandler: IEventHandler, sender: BrokerSender, batch: PartitionBatch
+    ) -> None:
+        self._completions.counters.batchCount += 1
+        failure = None
+        try:
+            await maybeDeferred(
+                eventHandler.handle, list(batch.values), sender.requests, self._encoder
+            )
+        except CancelledError:
+            text = "the event handler did not finish in time"
+            failure = Failure(UnknownOutcomeError(text))
+        except Exception as error:  # the application's own
+            failure = Failure(error)
+        self._completions.complete([batch], failure)
+
+    def addLastBatch(self, sender: BrokerSender) -> None:
+        """Ask the handler for messages to send before the producer is closed."""
+        try:
+            items = self._callbackHandler.lastBatchBeforeClose()
+            self._addMixed(sender, self._exchange(PartitionBatch(""), items))
+        except Exception:  # the application's own
+            log.failure("The handler's lastBatchBeforeClose failed")
+
+    def _exchange(self, before: PartitionBatch, after: Iterable[QueueItem]) -> PartitionBatch:
+        """What a handler returned in place of C{before}: the messages that it left out succeed."""
+        rows: dict[int, list[int]] = {}
+        for index, item in enumerate(before.values):
+            rows.setdefault(id(item), []).append(index)
+        exchanged = PartitionBatch(before.topic, before.partition)
+        addedSizes = []
+        for item in list(after):
+            indexes = rows.get(id(item))
+            if indexes:
+                index = indexes.pop(0)
+                size, waiter = before.sizes[index], before.waiters[index]
+            else:
+                size, waiter = sizeOf(item.value), None
+                addedSizes.append(size)
+            exchanged.values.append(item)
+            exchanged.keys.append(item.key)
+            exchanged.sizes.append(size)
+            exchanged.waiters.append(waiter)
+        if addedSizes:
+            self._completions.counters.acceptedCount += len(addedSizes)
+            self._limiter.add(len(addedSizes), sum(addedSizes))
+        left = [index for indexes in rows.values() for index in indexes]
+        if left:
+            self._completions.complete([before.select(left)])
+        return exchanged
+
+
+def _ofItems(batch: PartitionBatch, indexes: Iterable[int]) -> PartitionBatch:
+    """Some messages of a batch of L{QueueItem}s, with the topic and partition of the first."""
+    chosen = batch.select(indexes)
+    first = chosen.values[0]
+    chosen.topic, chosen.partition = first.topic, first.partition
+    chosen.keys = [item.key for item in chosen.values]
+    return chosen

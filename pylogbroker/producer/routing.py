@@ -1,8 +1,12 @@
 """
-Which broker and partition a message goes to (spec-0.7 producer §2).
+The broker and partition of each message (spec-0.7 producer §2).
 
-With ZooKeeper: the topic's partitions in order, and the partitioner's choice among them, or chance if there is no key. With a list of brokers: one of them by
-chance, key or not, and the partition is left to it.
+With ZooKeeper, the partitioner chooses among the topic's partitions by key, and chance decides for a
+message without a key. With C{broker.list}, chance decides about the broker, and the broker picks the
+partition.
+
+A topic that is not known yet has to be looked up. Calls for it wait in line meanwhile, so that calls
+for one topic keep their order.
 """
 
 from __future__ import annotations
@@ -11,108 +15,187 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pylogbroker.client.discovery import IDiscovery
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.client.discovery import BrokerNode, IDiscovery
+from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioner import (
     REMEMBERED_COUNT_MAX,
     REMEMBERED_LENGTH_MAX,
     Partitioner,
     defaultPartitioner,
 )
-from pylogbroker.errors import InvalidPartitionError, PylogbrokerError
-from pylogbroker.producer.batches import PartitionBatch
-from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
+from pylogbroker.errors import (
+    ClosedError,
+    InvalidPartitionError,
+    InvalidTopicError,
+    NoBrokersError,
+    PylogbrokerError,
+)
+from pylogbroker.producer.accumulator import PartitionBatch
+from pylogbroker.types import BrokerPartition
+
+TOPIC_LENGTH_MAX = 8_000
+"""Characters of a topic's name that fit in a request. Brokers have limits of their own."""
+
+TOPIC_COUNT_MAX = 10_000
+"""Topic names that are remembered as valid."""
+
+log = Logger()
+
+_CLOSED = PartitionBatch("")
 
 
 class TopicRoute:
     """
-    What is known of a topic, for as long as it stays as it is: kept so that it is not asked for with each message.
+    The partitions of a topic as they were at one version of the discovery.
 
-    @ivar places: its partitions; the very list that the discovery gave, which gives another one when anything has changed.
-    @ivar count: of them.
-    @ivar batches: what is collected for each, as far as it was looked for; it may be closed.
-    @ivar indexes: what C{choose} said of keys for which it says the same again; L{None} among them, for no key, if there is but one partition.
-    @ivar router: which chooses among them.
+    @ivar version: that of the discovery; the route is good while it stays the same.
+    @ivar partitions: the topic's partitions.
+    @ivar count: of these.
+    @ivar batches: for each partition the batch that collected last, which may be closed.
+    @ivar indexes: the index of the partition for keys that were routed before.
     """
 
-    __slots__ = ("batches", "count", "indexes", "places", "router")
+    __slots__ = ("_router", "batches", "count", "indexes", "partitions", "version")
 
-    def __init__(self, places: list[BrokerPartition], router: Router) -> None:
-        self.router = router
-        self.places = places
-        self.count = len(places)
+    def __init__(
+        self, partitions: list[BrokerPartition], version: int, router: TopicRouter
+    ) -> None:
+        self.version = version
+        self.partitions = partitions
+        self.count = len(partitions)
         self.batches = [_CLOSED] * self.count
-        self.indexes: dict[str | None, int] = {None: 0} if self.count == 1 else {}
+        self.indexes: dict[str, int] = {}
+        self._router = router
 
     def choose(self, topic: str, key: Any) -> int:
         """
-        The index of a partition; the rest is as of L{Router.choose}.
+        The index of the partition for a key.
+
+        @raise InvalidPartitionError: see L{TopicRouter.choose}.
         """
-        index = self.router.index(topic, key, self.count)
+        router = self._router
+        index = router.index(topic, key, self.count)
         if (
             type(key) is str
-            and self.router.isSteady
+            and router.isSteady
             and len(key) <= REMEMBERED_LENGTH_MAX
             and key not in self.indexes
         ):
             self.indexes[key] = index
-            self.router.remember(self.indexes, key)
+            router.remember(self.indexes, key)
         return index
 
 
-_CLOSED = PartitionBatch("", RANDOM_PARTITION)
-
-
-class Router:
+class TopicRouter:
     """
-    Chooses.
+    Routes messages by topic and key.
 
-    @ivar partitions: of a topic; the discovery's.
-    @ivar isSteady: whether a key that is text goes to the same of so many partitions whenever it is asked for.
+    @ivar routes: the known routes by topic, each good for one version of the discovery.
+    @ivar isStopped: whether nothing is looked up any more.
+    @ivar isSteady: whether a text key always goes to the same one of a number of partitions.
     """
 
     def __init__(
-        self, discovery: IDiscovery, partitioner: Partitioner, random: Callable[[], float]
+        self,
+        start: Callable[[], Deferred[Any]],
+        partitioner: Partitioner,
+        random: Callable[[], float],
     ) -> None:
         """
+        @param start: fires after L{use} was called; called when a topic is to be looked up.
+        @param partitioner: chooses among partitions by key.
         @param random: numbers from 0 up to, not including, 1.
         """
-        self.partitions = discovery.partitions
-        self.isSteady = partitioner is defaultPartitioner and not discovery.isStatic
-        self._isStatic = discovery.isStatic
-        self._remembered: deque[tuple[dict[str | None, int], str]] = deque()
+        self.routes: dict[str, TopicRoute] = {}
+        self.isStopped = self.isSteady = False
+        self._start = start
         self._partitioner = partitioner
         self._random = random
+        self._discovery: IDiscovery | None = None
+        self._topics: set[str] = set()  # valid names
+        self._lines: dict[str, deque[Deferred[None]]] = {}  # calls that wait, by topic
+        self._lookUps: dict[Deferred[None], None] = {}
+        self._remembered: deque[tuple[dict[str, int], str]] = deque()
+
+    def use(self, discovery: IDiscovery) -> None:
+        """Route by a discovery, which has started."""
+        self._discovery = discovery
+        self.isSteady = self._partitioner is defaultPartitioner and not discovery.isStatic
+
+    def node(self, number: int) -> BrokerNode:
+        """
+        A broker's address.
+
+        @raise NoBrokersError: the broker is not alive.
+        """
+        node = None if self._discovery is None else self._discovery.brokers.get(number)
+        if node is None:
+            raise NoBrokersError(f"broker {number} is not alive")
+        return node
+
+    # -- at once ------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """
+        The route of a topic.
+
+        @return: L{None} when the topic has to be looked up.
+        @raise InvalidTopicError: the topic's name does not fit in a request.
+        @raise pylogbroker.errors.InvalidNameError: it is not a valid name.
+        """
+        self._checkTopic(topic)
+        discovery = self._discovery
+        if discovery is None or topic in self._lines:
+            return None
+        version, partitions = discovery.version, discovery.partitions(topic)
+        if not partitions:
+            return None
+        route = self.routes.get(topic)
+        if route is None or route.version != version:
+            route = self.routes[topic] = TopicRoute(partitions, version, self)
+        return route
+
+    def _checkTopic(self, topic: str) -> None:
+        """A broker would close the connection because of one invalid name, and fail other requests."""
+        if topic in self._topics:
+            return
+        paths.topic(topic)
+        if len(topic) > TOPIC_LENGTH_MAX:
+            raise InvalidTopicError(
+                f"a topic's name of {len(topic)} characters; {TOPIC_LENGTH_MAX} fit in a request"
+            )
+        if len(self._topics) >= TOPIC_COUNT_MAX:
+            self._topics.clear()
+            self.routes.clear()
+        self._topics.add(topic)
 
     def choose(
         self, topic: str, key: Any = None, avoid: int | None = None
     ) -> BrokerPartition | None:
         """
-        @param avoid: a broker that is not taken if there is another choice, and the key leaves one.
-        @return: L{None} when nothing is known of the topic: it must be looked up.
-        @raise InvalidPartitionError: the partitioner gave no index of a partition, or failed.
-        @raise pylogbroker.errors.InvalidKeyError: the default partitioner does not know such keys.
-        """
-        places = self.partitions(topic)
-        if avoid is not None and (key is None or self._isStatic):
-            places = [place for place in places if place.broker != avoid] or places
-        return places[self.index(topic, key, len(places))] if places else None
+        Choose a partition of a topic.
 
-    def remember(self, indexes: dict[str | None, int], key: str) -> None:
-        """A route remembers a key: the oldest one of all routes is forgotten when there are too many."""
-        self._remembered.append((indexes, key))
-        if len(self._remembered) > REMEMBERED_COUNT_MAX:
-            oldIndexes, oldKey = self._remembered.popleft()
-            oldIndexes.pop(oldKey, None)
+        @param avoid: the broker that is not chosen if there is another one, and the key permits it.
+        @return: L{None} when the topic has to be looked up.
+        @raise InvalidPartitionError: the partitioner failed, or gave no index of a partition.
+        @raise pylogbroker.errors.InvalidKeyError: the default partitioner does not take such keys.
+        """
+        discovery = self._discovery
+        if discovery is None:
+            return None
+        partitions = discovery.partitions(topic)
+        if avoid is not None and (key is None or discovery.isStatic):
+            partitions = [each for each in partitions if each.broker != avoid] or partitions
+        return partitions[self.index(topic, key, len(partitions))] if partitions else None
 
     def index(self, topic: str, key: Any, count: int) -> int:
-        """
-        The choice among so many partitions, at least one; the rest is as of C{choose}.
-        """
-        if key is not None and not self._isStatic:
-            return self._partition(topic, key, count)
-        return int(self._random() * count) if count > 1 else 0
-
-    def _partition(self, topic: str, key: Any, count: int) -> int:
+        """Choose one of C{count} partitions, at least one; raises as L{choose}."""
+        if key is None or (self._discovery is not None and self._discovery.isStatic):
+            return int(self._random() * count) if count > 1 else 0
         try:
             index: Any = self._partitioner(key, count)
         except PylogbrokerError:
@@ -123,6 +206,94 @@ class Router:
             ) from error
         if not isinstance(index, int) or not 0 <= index < count:
             raise InvalidPartitionError(
-                f"the partitioner gave {index!r} for topic {topic} and key {key!r}; 0 to {count - 1} would be right"
+                f"the partitioner gave {index!r} for topic {topic} and key {key!r}; "
+                f"0 to {count - 1} would be right"
             )
         return index
+
+    def remember(self, indexes: dict[str, int], key: str) -> None:
+        """Count a key that a route remembers, and forget the oldest of all routes beyond the limit."""
+        self._remembered.append((indexes, key))
+        if len(self._remembered) > REMEMBERED_COUNT_MAX:
+            oldIndexes, oldKey = self._remembered.popleft()
+            oldIndexes.pop(oldKey, None)
+
+    # -- later --------------------------------------------------------------------------------------
+
+    async def lookUp(
+        self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False
+    ) -> BrokerPartition:
+        """
+        Choose a partition, after looking the topic up if need be. Calls for one topic keep their order.
+
+        @param avoid: as of L{choose}.
+        @param isTheirTurn: whether the caller has just been served, and has more messages for this topic;
+            it does not go to the end of the line then.
+        @raise NoBrokersError: there is no broker for the topic.
+        @raise ClosedError: after L{stop}, or if the look-up was cancelled.
+        @raise PylogbrokerError: as L{choose}; or as starting or looking up failed.
+        """
+        if self.isStopped:
+            raise ClosedError("the producer was closed")
+        self._checkTopic(topic)
+        if isTheirTurn or topic not in self._lines:
+            chosen = self.choose(topic, key, avoid)
+            if chosen is not None:
+                return chosen
+        try:
+            await self._waitInLine(topic)
+            chosen = self.choose(topic, key, avoid)
+            if chosen is None:
+                raise NoBrokersError(f"topic {topic} has no partitions")
+        except NoBrokersError as error:
+            raise NoBrokersError(f"there is no broker for topic {topic} (key {key!r})") from error
+        except CancelledError as error:
+            raise ClosedError(f"looking up topic {topic} was given up") from error
+        return chosen
+
+    def _waitInLine(self, topic: str) -> Deferred[None]:
+        turn: Deferred[None] = Deferred(lambda turn: self._leaveLine(topic, turn))
+        line = self._lines.get(topic)
+        if line is not None:
+            line.append(turn)
+            return turn
+        self._lines[topic] = deque([turn])
+        lookUp = Deferred.fromCoroutine(self._serveLine(topic))
+        if not lookUp.called:
+            self._lookUps[lookUp] = None
+        lookUp.addBoth(lambda _result: self._lookUps.pop(lookUp, None))
+        return turn
+
+    def _leaveLine(self, topic: str, turn: Deferred[None]) -> None:
+        line = self._lines.get(topic)
+        if line is not None and turn in line:
+            line.remove(turn)
+
+    async def _serveLine(self, topic: str) -> None:
+        failure = None
+        try:
+            await self._start()
+            assert self._discovery is not None
+            await self._discovery.lookUp(topic)
+        except (PylogbrokerError, CancelledError) as error:
+            failure = Failure(error)
+        except Exception as error:  # the application's own discovery
+            log.failure("Looking up {topic} failed", topic=topic)
+            failure = Failure(NoBrokersError(f"looking up {topic} failed: {error!r}"))
+        if failure is not None:
+            for turn in self._lines.pop(topic):  # a callback that asks again begins a new line
+                turn.errback(failure)
+            return
+        line = self._lines[topic]
+        while line:
+            line.popleft().callback(None)
+        del self._lines[topic]
+
+    def stop(self) -> None:
+        """Look nothing up any more. L{cancel} ends what is being looked up."""
+        self.isStopped = True
+
+    def cancel(self) -> None:
+        """Fail the calls that wait in line with L{ClosedError}."""
+        for lookUp in list(self._lookUps):
+            lookUp.cancel()

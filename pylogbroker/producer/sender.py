@@ -1,364 +1,354 @@
 """
-From batches to requests: encoding, sending, trying again, and settling what came of it.
+The brokers of one producer, and the messages that have to be routed again.
 
-A message whose broker went before anything of it was sent is given a place anew; that is no retry. Nothing is sent twice but for C{num.retries}, and then the
-log says so.
+Batches of async mode go from a broker's accumulator through its
+L{pylogbroker.producer.brokersender.BrokerSender} to the connection. The L{Sender} opens these objects
+when a broker is first needed. It handles what does not go that way:
+
+  - A broker vanishes or moves. The messages that its accumulator holds are routed again, as are those
+    that waited for its connection. This is not a retry: nothing of them was sent. (0.7 keeps using the
+    old connection; gotcha 39.)
+  - A request fails. Its messages are routed again up to C{num.retries} times, away from that broker if
+    there is a choice. Nothing else is ever sent twice, and the log says so.
+  - A call in sync mode makes one request for each broker that it concerns.
+  - Handlers of the application see batches before they are sent (L{pylogbroker.producer.plugins}).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.errors import (
-    ClosedError,
-    InvalidTopicError,
-    NoBrokersError,
-    PylogbrokerError,
-    UnknownOutcomeError,
-)
-from pylogbroker.producer.batches import PartitionBatch, QueueItem, groupByPartition, itemsOf
-from pylogbroker.producer.brokersender import Part
-from pylogbroker.producer.brokersenders import BrokerSender, BrokerSenders
+from pylogbroker.client.connectionpool import ConnectionPool
+from pylogbroker.client.discovery import BrokerNode
+from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.errors import ClosedError, NoBrokersError, PylogbrokerError
+from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.producer.accumulator import BatchAccumulator, PartitionBatch
+from pylogbroker.producer.brokersender import BrokerSender, ConfirmingSender, logUnexpected
 from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoding
-from pylogbroker.producer.hooks import HookRunner, IEventSender
-from pylogbroker.producer.topicrouter import TopicRouter
-from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
+from pylogbroker.producer.plugins import HandlerRunner
+from pylogbroker.producer.routing import TopicRouter
+from pylogbroker.retry import ReconnectPolicy
 from pylogbroker.types import BrokerPartition
 
 MOVE_COUNT_MAX = 10
-"""How often messages that were never sent may be given a place anew because their broker went."""
+"""How often messages may be routed again because their broker vanished before they were sent."""
 
-Deliver = Callable[[BrokerSender, list[PartitionBatch], int], Coroutine[Any, Any, None]]
-"""Sends messages that have been given a place anew; called with how many more tries they have."""
+_Send = Callable[[BrokerSender, list[PartitionBatch], int], Coroutine[Any, Any, None]]
+"""Sends batches to a broker, with the number of retries that are left."""
 
 log = Logger()
 
 
 class Sender:
     """
-    Delivers messages that are in the queue. All of them are settled, whatever happens.
+    Gets messages to their brokers. Each message has its outcome in the end.
+
+    @ivar brokers: the brokers to which something was sent, by id. Not to be changed.
+    @ivar holds: sync mode: the topics of calls for several topics, which first wait until all of these
+        are looked up. Later calls for one of the topics must wait, too, to keep their order.
     """
 
     def __init__(
         self,
+        reactor: Any,
+        settings: ProducerSettings,
+        connectionPool: ConnectionPool,
+        router: TopicRouter,
         encoding: Encoding,
-        places: TopicRouter,
-        ways: BrokerSenders,
-        outcomes: Completions,
-        retryCount: int,
-        hooks: HookRunner | None = None,
-        eventSender: IEventSender | None = None,
+        completions: Completions,
+        random: Callable[[], float],
+        handlers: HandlerRunner | None = None,
     ) -> None:
         """
-        @param retryCount: how often what failed is tried again, in async mode.
-        @param hooks: asked before a batch is sent.
-        @param eventSender: sends batches instead.
+        @param random: numbers from 0 up to, not including, 1.
+        @param handlers: called with the batches of async mode.
         """
+        self.brokers: dict[int, BrokerSender] = {}
+        self.holds: dict[str, Deferred[None]] = {}
+        self._reactor = reactor
+        self._settings = settings
+        self._connectionPool = connectionPool
+        self._router = router
         self._encoding = encoding
-        self._places = places
-        self._ways = ways
-        self._outcomes = outcomes
-        self._retryCount = retryCount
-        self._hooks = hooks
-        self._eventSender = eventSender
-        self._deliveries: dict[Deferred[None], None] = {}
-        # Sync: the topics of calls for several, which wait for all of these to be looked up. Calls for one of them wait behind, or they would overtake.
-        self._holds: dict[str, Deferred[None]] = {}
+        self._completions = completions
+        self._random = random
+        self._handlers = handlers
+        self._running: dict[Deferred[None], None] = {}
 
-    def carryOn(self, delivering: Coroutine[Any, Any, None]) -> None:
-        """Carry on with a coroutine that settles its messages itself."""
-        delivery = Deferred.fromCoroutine(delivering)
-        if not delivery.called:
-            self._deliveries[delivery] = None
-        delivery.addBoth(self._delivered, delivery)
+    def run(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that gives its messages their outcomes."""
+        running = Deferred.fromCoroutine(sending)
+        if not running.called:
+            self._running[running] = None
+        running.addErrback(logUnexpected).addBoth(self._ended, running)
 
-    def _delivered(self, result: Any, delivery: Deferred[None]) -> None:
-        self._deliveries.pop(delivery, None)
-        if isinstance(result, Failure):
-            log.failure(
-                "This should not have happened; messages may be unaccounted for", failure=result
-            )
+    def _ended(self, _result: None, running: Deferred[None]) -> None:
+        self._running.pop(running, None)
+
+    # -- brokers ------------------------------------------------------------------------------------
+
+    def get(self, number: int) -> BrokerSender:
+        """
+        The sender for a broker.
+
+        @raise NoBrokersError: the broker is not alive.
+        """
+        sender = self.brokers.get(number)
+        return self._open(number) if sender is None else sender
+
+    def _open(self, number: int) -> BrokerSender:
+        settings, handlers = self._settings, self._handlers
+        node = self._router.node(number)
+        requests = ConfirmingSender(
+            self._reactor,
+            self._connectionPool.get(node.endpoint),
+            ReconnectPolicy(
+                settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs, self._random
+            ),
+            isConfirming=settings.isConfirming,
+            timeoutMs=settings.timeoutMs,
+        )
+        sender = BrokerSender(
+            node, requests, self._encoding, self._completions, settings.retryCount, self._onFailed
+        )
+        sender.accumulator = BatchAccumulator(
+            self._reactor,
+            settings.batchCount,
+            settings.batchSizeMax,
+            settings.queueTimeMs,
+            sender.dispatch if handlers is None else partial(self._dispatchHandled, sender),
+            partial(handlers.poll, sender) if handlers is not None and handlers.isPolling else None,
+        )
+        self.brokers[number] = sender
+        return sender
+
+    def onBrokerChange(self, number: int, _node: BrokerNode | None) -> None:
+        """A broker appeared, vanished or moved (L{pylogbroker.client.discovery.Listener})."""
+        sender = self.brokers.pop(number, None)
+        if sender is None:
+            return
+        endpoint = sender.node.endpoint
+        if all(other.node.endpoint != endpoint for other in self.brokers.values()):
+            self._connectionPool.forget(endpoint).addErrback(self._logNotClosed, endpoint)
+        batches = sender.accumulator.close()
+        if self._handlers is not None:
+            batches = self._handlers.ungroup(batches)
+        if batches:
+            self.run(self._requeue(batches, number, self._settings.retryCount, self._sendFresh))
+
+    def _logNotClosed(self, failure: Failure, endpoint: str) -> None:
+        log.warn(
+            "The connection to {endpoint} did not end well: {reason}",
+            endpoint=endpoint,
+            reason=failure.getErrorMessage(),
+        )
+
+    def flush(self) -> None:
+        """Dispatch what has collected for each broker."""
+        for sender in list(self.brokers.values()):
+            sender.accumulator.flush()
+
+    def close(self) -> None:
+        """Stop the timers of all accumulators, which are empty."""
+        for sender in self.brokers.values():
+            sender.accumulator.close()
+
+    def abort(self, reason: PylogbrokerError) -> None:
+        """Fail the messages that wait for their batch."""
+        for sender in list(self.brokers.values()):
+            self._completions.complete(sender.accumulator.close(), Failure(reason))
 
     def cancel(self) -> None:
-        """All that is being delivered has failed, or is unknown."""
-        for delivery in list(self._deliveries):
-            delivery.cancel()
+        """Cancel what waits for a look-up or for an event handler."""
+        for running in list(self._running):
+            running.cancel()
 
-    # -- async --------------------------------------------------------------------------------------------------------
+    # -- async mode ---------------------------------------------------------------------------------
 
-    def batch(self, way: BrokerSender, batches: list[PartitionBatch]) -> None:
-        """A lane has a batch."""
-        self.carryOn(self._deliverBatch(way, batches, self._retryCount))
+    def _dispatchHandled(self, sender: BrokerSender, batches: list[PartitionBatch]) -> None:
+        self.run(self._sendFresh(sender, batches, self._settings.retryCount))
 
-    def anew(self, number: int, batches: list[PartitionBatch]) -> None:
-        """A broker has gone, and left these: no hook has seen them in a batch, and nothing has tried to send them."""
-        self.carryOn(
-            self._deliverAnew(itemsOf(batches), number, self._retryCount, self._deliverBatch)
+    async def _sendFresh(
+        self, sender: BrokerSender, batches: list[PartitionBatch], retriesLeft: int
+    ) -> None:
+        """Send batches that no handler has seen and nothing has tried to send."""
+        if self._handlers is not None:
+            batches = await self._handlers.beforeSending(sender, batches)
+        await sender.send(batches, retriesLeft)
+
+    async def _onFailed(
+        self,
+        sender: BrokerSender,
+        batches: list[PartitionBatch],
+        error: PylogbrokerError,
+        retriesLeft: int,
+        moveCount: int,
+    ) -> None:
+        """Route batches that a L{BrokerSender} could not send again, or let them fail."""
+        number = sender.node.brokerId
+        isMoved = (
+            isinstance(error, ClosedError)
+            and self.brokers.get(number) is not sender
+            and moveCount < MOVE_COUNT_MAX
         )
-
-    async def _deliverBatch(
-        self, way: BrokerSender, batches: list[PartitionBatch], retriesLeft: int
-    ) -> None:
-        if self._eventSender is not None:
-            await self._deliverForeign(self._eventSender, way, itemsOf(batches))
+        if self._router.isStopped or not (isMoved or retriesLeft):
+            self._completions.complete(batches, Failure(error))
             return
-        if self._hooks is not None:
-            batches = groupByPartition(self._hooks.beforeSending(itemsOf(batches)))
-        await self._deliverBatches(way, batches, retriesLeft, 0)
+        if not isMoved:
+            retriesLeft -= 1
+            self._completions.retry(batches, sender.node.endpoint, error)
+        send = partial(BrokerSender.send, moveCount=moveCount + 1)
+        await self._requeue(batches, number, retriesLeft, send)
 
-    async def _deliverForeign(
-        self, eventSender: IEventSender, way: BrokerSender, items: list[QueueItem]
+    async def _requeue(
+        self,
+        batches: list[PartitionBatch],
+        brokerBefore: int,
+        retriesLeft: int,
+        send: _Send,
     ) -> None:
-        self._outcomes.counters.batchCount += 1
-        try:
-            await maybeDeferred(
-                eventSender.handle, list(items), way.carrier, self._encoding.encoder
-            )
-        except CancelledError:
-            self._outcomes.settle(
-                items,
-                Failure(UnknownOutcomeError("the event sender did not come to an end in time")),
-            )
-        except Exception as error:
-            self._outcomes.settle(items, Failure(error))
-        else:
-            self._outcomes.settle(items)
+        """
+        Route messages again and send them. Topics are independent: each goes as soon as it is looked
+        up, or later calls for it would overtake.
 
-    def _encoded(self, batches: list[PartitionBatch]) -> tuple[list[Part], list[PartitionBatch]]:
-        """Message sets by topic and partition, and the messages in them; those that cannot be sent are settled."""
-        encoding, settle = self._encoding, self._outcomes.settle
-        parts: list[Part] = []
-        sent: list[PartitionBatch] = []
+        @param brokerBefore: the broker to avoid if there is a choice.
+        """
+        byTopic: dict[str, PartitionBatch] = {}
         for batch in batches:
-            topic, partition, payloads = batch.topic, batch.partition, batch.values
-            if not encoding.arePlain(payloads, topic):
-                batch, payloads = self._sorted(batch, encoding.payloads(payloads, topic))
-            try:
-                data, refused = encoding.pack(payloads, topic)
-            except PylogbrokerError as error:
-                settle(batch.items(), Failure(error))
-                continue
-            if refused:
-                batch = self._without(batch, refused)
-            if batch.values:
-                parts.append((topic, partition, data))
-                sent.append(batch)
-        return parts, sent
-
-    def _sorted(
-        self, batch: PartitionBatch, payloads: Sequence[bytes | PylogbrokerError]
-    ) -> tuple[PartitionBatch, list[bytes]]:
-        """Those that have a payload, and these; the others are settled."""
-        refused = {
-            index: payload
-            for index, payload in enumerate(payloads)
-            if isinstance(payload, PylogbrokerError)
-        }
-        return self._without(batch, refused), [
-            payload for payload in payloads if not isinstance(payload, PylogbrokerError)
-        ]
-
-    def _without(
-        self, batch: PartitionBatch, refused: Mapping[int, PylogbrokerError]
-    ) -> PartitionBatch:
-        """A batch without those that cannot be sent; they are settled."""
-        items = batch.items()
-        for index, why in refused.items():
-            self._outcomes.settle([items[index]], Failure(why))
-        return PartitionBatch(
-            batch.topic,
-            batch.partition,
-            [item for index, item in enumerate(items) if index not in refused],
+            byTopic.setdefault(batch.topic, PartitionBatch(batch.topic)).extend(batch)
+        await gatherSettled(
+            [
+                self._requeueTopic(batch, brokerBefore, retriesLeft, send)
+                for batch in byTopic.values()
+            ]
         )
 
-    async def _deliverBatches(
-        self, way: BrokerSender, batches: list[PartitionBatch], retriesLeft: int, moveCount: int
+    async def _requeueTopic(
+        self,
+        batch: PartitionBatch,
+        brokerBefore: int,
+        retriesLeft: int,
+        send: _Send,
     ) -> None:
-        """Encode and send, and settle or try again."""
-        outcomes = self._outcomes
-        parts, batches = self._encoded(batches)
-        if not batches:
-            return
-        outcomes.counters.batchCount += 1
-        try:
-            await self._sendParts(way, parts)
-        except PylogbrokerError as error:
-            number, items = way.broker.brokerId, itemsOf(batches)
-            isMoved = (
-                isinstance(error, ClosedError)
-                and self._ways.byNumber.get(number) is not way
-                and moveCount < MOVE_COUNT_MAX
-            )
-            if self._places.isStopped or not (isMoved or retriesLeft):
-                outcomes.settle(items, Failure(error))
-                return
-            if not isMoved:
-                retriesLeft -= 1
-                outcomes.retried(items, way.broker.endpoint, error)
-            await self._deliverAnew(
-                items, number, retriesLeft, partial(self._deliverBatches, moveCount=moveCount + 1)
-            )
-        except Exception as error:
-            log.failure("This should not have happened")
-            outcomes.settle(
-                itemsOf(batches),
-                Failure(UnknownOutcomeError(f"sending failed in an unforeseen way: {error!r}")),
-            )
-        else:
-            outcomes.sent(batches)
-
-    async def _sendParts(self, way: BrokerSender, parts: list[Part]) -> None:
-        if len(parts) > COUNT_MAX:
-            await way.carrier.multiSend(parts)
-            return
-        try:
-            frame = encodeMultiProduce(parts)
-        except ValueError as error:
-            raise InvalidTopicError(f"a batch does not fit in a request: {error}") from error
-        await way.carrier.carry(frame, *parts[-1][:2])
-
-    async def _deliverAnew(
-        self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver
-    ) -> None:
-        """
-        Give messages a place anew, away from the broker before if there is a choice, and send them. Each topic goes by itself, as soon as its place is known:
-        whoever waited for another one would be overtaken meanwhile.
-        """
-        byTopic: dict[str, list[QueueItem]] = {}
-        for item in items:
-            byTopic.setdefault(item.topic, []).append(item)
-        deliveries = [
-            self._deliverTopicAnew(group, brokerBefore, retriesLeft, deliver)
-            for group in byTopic.values()
-        ]
-        await DeferredList([Deferred.fromCoroutine(delivery) for delivery in deliveries])
-
-    async def _deliverTopicAnew(
-        self, items: list[QueueItem], brokerBefore: int, retriesLeft: int, deliver: Deliver
-    ) -> None:
-        groups: dict[int, list[QueueItem]] = {}
-        keyless = [item for item in items if item.key is None]
-        isTheirTurn = False
-        for some in ([keyless] if keyless else []) + [
-            [item] for item in items if item.key is not None
-        ]:
+        byBroker: dict[int, dict[int, PartitionBatch]] = {}
+        isFirst = True
+        for group in _groupsByKey(batch):
             try:
-                place = await self._placeAnew(some, brokerBefore, isTheirTurn, retriesLeft)
-            except Exception as error:  # of a discovery of the application's own, too
-                self._outcomes.settle(some, Failure(error))
+                chosen = await self._lookUp(group, brokerBefore, not isFirst, retriesLeft)
+            except Exception as error:  # a discovery of the application may raise anything
+                self._completions.complete([group], Failure(error))
             else:
-                for item in some:
-                    item.partition = place.partition
-                groups.setdefault(place.broker, []).extend(some)
-            isTheirTurn = True
-        sendings = []
-        for number, group in groups.items():
+                group.partition = chosen.partition
+                partitions = byBroker.setdefault(chosen.broker, {})
+                if chosen.partition in partitions:
+                    partitions[chosen.partition].extend(group)
+                else:
+                    partitions[chosen.partition] = group
+            isFirst = False
+        sendings: list[Deferred[None]] = []
+        for number, partitions in byBroker.items():
+            groups = list(partitions.values())
             try:
-                way = self._ways.to(number)
+                sendings.append(Deferred.fromCoroutine(send(self.get(number), groups, retriesLeft)))
             except PylogbrokerError as error:
-                self._outcomes.settle(group, Failure(error))
-            else:
-                sendings.append(
-                    Deferred.fromCoroutine(deliver(way, groupByPartition(group), retriesLeft))
-                )
-        await DeferredList(sendings)
+                self._completions.complete(groups, Failure(error))
+        await gatherSettled(sendings)
 
-    async def _placeAnew(
-        self, items: list[QueueItem], brokerBefore: int, isTheirTurn: bool, retriesLeft: int
+    async def _lookUp(
+        self, group: PartitionBatch, brokerBefore: int, isTheirTurn: bool, retriesLeft: int
     ) -> BrokerPartition:
-        """A place for messages of one topic and key; when no broker is there to be found, that is a try, too."""
-        topic, key = items[0].topic, items[0].key
+        """The partition for messages of one key. A look-up that finds no broker counts as a retry."""
         while True:
             try:
-                return await self._places.lookUp(topic, key, brokerBefore, isTheirTurn)
+                return await self._router.lookUp(
+                    group.topic, group.keys[0], brokerBefore, isTheirTurn
+                )
             except NoBrokersError as error:
-                if not retriesLeft or self._places.isStopped:
+                if not retriesLeft or self._router.isStopped:
                     raise
                 retriesLeft -= 1
-                self._outcomes.retried(items, f"topic {topic}", error)
+                self._completions.retry([group], f"topic {group.topic}", error)
 
-    # -- sync ---------------------------------------------------------------------------------------------------------
+    # -- sync mode ----------------------------------------------------------------------------------
 
-    def now(self, groups: list[PartitionBatch]) -> None:
-        """Messages, those of one topic and key together: one request for each broker."""
-        self.carryOn(self._deliverNow(groups))
+    def sendSync(self, groups: list[PartitionBatch]) -> None:
+        """
+        Send the messages of one call of sync mode: one request for each broker.
 
-    async def _deliverNow(self, groups: list[PartitionBatch]) -> None:
+        @param groups: messages of one topic and key each.
+        """
+        self.run(self._sendSync(groups))
+
+    async def _sendSync(self, groups: list[PartitionBatch]) -> None:
         topics = {group.topic for group in groups}
-        holds = list(
-            {id(hold): hold for hold in map(self._holds.get, topics) if hold is not None}.values()
-        )
+        holds = {
+            id(self.holds[topic]): self.holds[topic] for topic in topics if topic in self.holds
+        }
         mine: Deferred[None] = Deferred()
         if len(topics) > 1:
-            self._holds.update(dict.fromkeys(topics, mine))
+            self.holds.update(dict.fromkeys(topics, mine))
         try:
-            for hold in holds:
+            for hold in holds.values():
                 await _after(hold)
-            byBroker = await self._placed(groups)
+            byBroker = await self._routeSync(groups)
         except CancelledError:
-            self._outcomes.settle(itemsOf(groups), Failure(ClosedError("sending was given up")))
+            self._completions.complete(groups, Failure(ClosedError("sending was given up")))
             byBroker = {}
         sendings = [
-            Deferred.fromCoroutine(self._sendNow(number, some)) for number, some in byBroker.items()
+            Deferred.fromCoroutine(self._sendSyncTo(number, some))
+            for number, some in byBroker.items()
         ]
         for topic in topics:
-            if self._holds.get(topic) is mine:
-                del self._holds[topic]
+            if self.holds.get(topic) is mine:
+                del self.holds[topic]
         mine.callback(None)
-        await DeferredList(sendings)
+        await gatherSettled(sendings)
 
-    async def _placed(self, groups: list[PartitionBatch]) -> dict[int, list[PartitionBatch]]:
-        """What goes to each broker; those that have no place are settled."""
+    async def _routeSync(self, groups: list[PartitionBatch]) -> dict[int, list[PartitionBatch]]:
+        """The groups for each broker. Those that cannot be routed fail."""
         byBroker: dict[int, list[PartitionBatch]] = {}
         topics: set[str] = set()
         for group in groups:
             isTheirTurn = group.topic in topics
             topics.add(group.topic)
             try:
-                place = await self._places.lookUp(group.topic, group.keys[0], None, isTheirTurn)
-            except Exception as error:  # of a discovery of the application's own, too
-                self._outcomes.settle(group.items(), Failure(error))
+                chosen = await self._router.lookUp(group.topic, group.keys[0], None, isTheirTurn)
+            except Exception as error:  # a discovery of the application may raise anything
+                self._completions.complete([group], Failure(error))
             else:
-                group.moveTo(place.partition)
-                byBroker.setdefault(place.broker, []).append(group)
+                group.partition = chosen.partition
+                byBroker.setdefault(chosen.broker, []).append(group)
         return byBroker
 
-    async def _sendNow(self, number: int, groups: list[PartitionBatch]) -> None:
+    async def _sendSyncTo(self, number: int, groups: list[PartitionBatch]) -> None:
         try:
-            way = self._ways.to(number)
-            parts = [
-                (
-                    group.topic,
-                    group.partition,
-                    self._encoding.messageSetOf(group.values, group.topic),
-                )
-                for group in groups
-            ]
-            self._outcomes.counters.batchCount += 1
-            if len(parts) == 1:
-                await way.carrier.carry(encodeProduce(*parts[0]), *parts[0][:2])
-            else:
-                await self._sendParts(way, parts)
+            sender = self.get(number)
         except PylogbrokerError as error:
-            self._outcomes.settle(itemsOf(groups), Failure(error))
-        except ValueError as error:
-            self._outcomes.settle(
-                itemsOf(groups),
-                Failure(InvalidTopicError(f"it does not fit in a request: {error}")),
-            )
+            self._completions.complete(groups, Failure(error))
         else:
-            self._outcomes.sent(groups)
+            await sender.sendSync(groups)
+
+
+def _groupsByKey(batch: PartitionBatch) -> Iterator[PartitionBatch]:
+    """The messages without a key together, then each message with a key by itself."""
+    keyless = [index for index, key in enumerate(batch.keys) if key is None]
+    if keyless:
+        yield batch.select(keyless)
+    for index, key in enumerate(batch.keys):
+        if key is not None:
+            yield batch.select([index])
 
 
 def _after(hold: Deferred[None]) -> Deferred[None]:
-    """Fires with another one, which others may wait for, too."""
+    """Fires when C{hold} does. Cancelling it leaves C{hold} alone."""
     turn: Deferred[None] = Deferred()
     hold.addCallback(lambda _nothing: None if turn.called else turn.callback(None))
     return turn

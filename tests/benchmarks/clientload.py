@@ -46,7 +46,7 @@ def makePayloads(count: int) -> list[bytes]:
     return payloads
 
 
-class Completions:
+class OutcomeCounter:
     """
     Counts what became of messages, as an application would that looks at each.
 
@@ -66,7 +66,7 @@ def messages(pool: Sequence[bytes], count: int) -> Iterator[bytes]:
 
 
 async def paced(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
     """As C{docs/groups.md} has it: look whether there is room, send, and look at what became of it."""
     bad = outcomes.bad
@@ -76,7 +76,7 @@ async def paced(
 
 
 async def tuned(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
     """The same as C{paced}, after a word to the garbage collector."""
     gc.collect()
@@ -86,16 +86,16 @@ async def tuned(
 
 
 async def posts(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
     """The same, but what became of it is left to the counters."""
     for value in values:
         await producer.whenReady()
-        producer.post(topic, value)
+        producer.sendNoWait(topic, value)
 
 
 async def keyed(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
     """The same, each with one of a hundred keys."""
     bad, keys = outcomes.bad, [f"key {number}" for number in range(100)]
@@ -105,7 +105,7 @@ async def keyed(
 
 
 async def bursts(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
     """Twice as many as the queue holds, at once, without looking; then wait for all."""
     bad, values = outcomes.bad, iter(values)
@@ -116,7 +116,7 @@ async def bursts(
 
 
 async def many(
-    producer: Producer, topic: str, values: Iterable[bytes], outcomes: Completions
+    producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
     """Two hundred in a call."""
     values = iter(values)
@@ -141,7 +141,7 @@ async def produce(
     """Send messages, from Python objects to the broker."""
     given = {"producer.type": "async", "batch.size": str(BATCH_COUNT), **settings}
     pool = makePayloads(min(count, POOL_COUNT))
-    outcomes = Completions()
+    outcomes = OutcomeCounter()
     warming = Producer(reactor, given)
     await WAYS_TO_PRODUCE[way](warming, topic, messages(pool, min(count, WARM_UP_COUNT)), outcomes)
     await warming.close()

@@ -120,7 +120,7 @@ async def publish(
     connections = ProxiedConnections(
         reactor, {int(port): to for port, to in options["ports"].items()}
     )
-    producer = Producer(reactor, settings, zookeeper=zookeeper, connections=connections)
+    producer = Producer(reactor, settings, zookeeper=zookeeper, connectionPool=connections)
     await producer.start()
     sessions = SessionRecord(record)
     unsettled: set[int] = set()

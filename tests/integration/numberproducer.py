@@ -23,7 +23,7 @@ from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.protocols.basic import LineOnlyReceiver
 
 from pylogbroker.audit.envelope import HEAD_SIZE, unwrapEnvelope
-from pylogbroker.producer.auditing import AuditedProducer
+from pylogbroker.auditor.auditedproducer import AuditedProducer
 from tests.integration.brokerprocess import ROOT
 
 HOST = "web1"

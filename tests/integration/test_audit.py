@@ -17,10 +17,10 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.envelope import envelopeTime
 from pylogbroker.audit.reporting import asJson
+from pylogbroker.auditor.auditedproducer import AuditedProducer
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.producer.auditing import AuditedProducer
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient

@@ -53,7 +53,7 @@ class ApplicationTests(ClusterTestCase):
         stream: Any = streams["clicks"][0]
         await stream.__anext__()
         self.metrics = MetricsService(
-            reactor, "0", lambda: [*producer.figures({"name": "p"}), *consumer.figures()]
+            reactor, "0", lambda: [*producer.metricFamilies({"name": "p"}), *consumer.figures()]
         )
         self.addCleanup(self.metrics.stopService)
         await self.metrics.listen()

@@ -48,7 +48,7 @@ class ProducerCase(SynchronousTestCase):
         self.made = Producer(
             self.clock,
             texts,
-            connections=connections,
+            connectionPool=connections,
             random=random or self.random.random,
             **arguments,
         )
@@ -65,7 +65,7 @@ class ProducerCase(SynchronousTestCase):
             counters.writtenCount
             + counters.failedCount
             + counters.unknownCount
-            + self.made._queue.count,
+            + self.made._limiter.count,
         )
 
     def close(self, producer: Producer) -> None:

@@ -26,10 +26,10 @@ from tests.producer.puppets import PuppetCluster
 FRAME = encodeProduce("t", 0, encodeSet([b"x"]))
 
 
-class CarrierTests(SynchronousTestCase):
+class ConfirmingSenderTests(SynchronousTestCase):
     """Requests to one broker, and what became of them."""
 
-    def carrier(
+    def sender(
         self,
         isConfirming: bool = True,
         limits: ConnectionLimits | None = None,
@@ -49,102 +49,102 @@ class CarrierTests(SynchronousTestCase):
 
     def test_written(self) -> None:
         """Without confirmation a request is through when it is written."""
-        carrier = self.carrier(False)
-        carrying = carrier.carry(FRAME, "t", 0)
-        self.assertNoResult(carrying)
+        sender = self.sender(False)
+        sending = sender.sendFrame(FRAME, "t", 0)
+        self.assertNoResult(sending)
         self.cluster.turn()
-        self.successResultOf(carrying)
-        self.successResultOf(carrier.carry(FRAME, "t", 0))
+        self.successResultOf(sending)
+        self.successResultOf(sender.sendFrame(FRAME, "t", 0))
         self.cluster.turn()
         self.assertEqual(self.broker.kinds, ["Produce", "Produce"])
 
     def test_confirmed(self) -> None:
         """With it, when the question right behind it is answered; an error code is an answer, too."""
-        carrier = self.carrier()
+        sender = self.sender()
         self.broker.isAnswering = False
-        carryings = [carrier.carry(FRAME, "t", 0) for _request in range(2)]
+        sendings = [sender.sendFrame(FRAME, "t", 0) for _request in range(2)]
         self.cluster.turn()
         self.assertEqual(self.broker.kinds, ["Produce", "Offsets", "Produce", "Offsets"])
         (line,) = self.broker.lines
         line.deliver(encodeOffsets([7]))
-        self.successResultOf(carryings[0])
-        self.assertNoResult(carryings[1])
+        self.successResultOf(sendings[0])
+        self.assertNoResult(sendings[1])
         line.deliver(b"\0\0\0\6\0\3\0\0\0\0")
-        self.successResultOf(carryings[1])
+        self.successResultOf(sendings[1])
 
     def test_nonsense(self) -> None:
         """What is no answer proves nothing, and ends the connection."""
-        carrier = self.carrier()
+        sender = self.sender()
         self.broker.isAnswering = False
-        carrying = carrier.carry(FRAME, "t", 0)
+        sending = sender.sendFrame(FRAME, "t", 0)
         self.cluster.turn()
         (line,) = self.broker.lines
         line.deliver(b"\0\0\0\3\0\0\0")
-        self.failureResultOf(carrying, UnknownOutcomeError)
+        self.failureResultOf(sending, UnknownOutcomeError)
         self.cluster.turn()
         self.assertIsNot(line.reason, None)
 
     def test_cutWhileWriting(self) -> None:
         """A request that has left in part is unknown."""
-        carrier = self.carrier()
-        carrier.carry(FRAME, "t", 0)
+        sender = self.sender()
+        sender.sendFrame(FRAME, "t", 0)
         self.cluster.turn()
         (line,) = self.broker.lines
         line.stall()
-        carrying = carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0)
+        sending = sender.sendFrame(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0)
         self.cluster.turn()
         line.flow(1000)
         self.cluster.clock.advance(0)
         line.cut()
-        self.failureResultOf(carrying, UnknownOutcomeError)
+        self.failureResultOf(sending, UnknownOutcomeError)
 
     def test_noConnection(self) -> None:
         """Without a connection nothing was sent, and the error is no unknown outcome."""
-        carrier = self.carrier()
+        sender = self.sender()
         self.broker.isUp = False
-        carrying = carrier.carry(FRAME, "t", 0)
+        sending = sender.sendFrame(FRAME, "t", 0)
         self.cluster.pass_(6)
         self.assertFalse(
-            self.failureResultOf(carrying, BrokerConnectionError).check(UnknownOutcomeError)
+            self.failureResultOf(sending, BrokerConnectionError).check(UnknownOutcomeError)
         )
 
     def test_givenUp(self) -> None:
         """Given up before there was a connection, nothing was sent; afterwards it is unknown."""
-        carrier = self.carrier()
-        carrying = carrier.carry(FRAME, "t", 0)
-        carrying.cancel()
-        self.failureResultOf(carrying, ClosedError)
+        sender = self.sender()
+        sending = sender.sendFrame(FRAME, "t", 0)
+        sending.cancel()
+        self.failureResultOf(sending, ClosedError)
         self.broker.isAnswering = False
-        carrying = carrier.carry(FRAME, "t", 0)
+        sending = sender.sendFrame(FRAME, "t", 0)
         self.cluster.turn()
-        carrying.cancel()
-        self.failureResultOf(carrying, UnknownOutcomeError)
+        sending.cancel()
+        self.failureResultOf(sending, UnknownOutcomeError)
 
     def test_busy(self) -> None:
         """A line that is too long takes no request: nothing of it was sent. What is in the line when it is cut is unknown."""
-        carrier = self.carrier(limits=ConnectionLimits(waitingCountMax=2))
+        sender = self.sender(limits=ConnectionLimits(waitingCountMax=2))
         self.broker.isAnswering = False
-        carrier.carry(FRAME, "t", 0).addErrback(lambda failure: None)
+        sender.sendFrame(FRAME, "t", 0).addErrback(lambda failure: None)
         self.cluster.turn()
         (line,) = self.broker.lines
         line.stall()
-        carryings = [
-            carrier.carry(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0)
+        sendings = [
+            sender.sendFrame(encodeProduce("t", 0, encodeSet([b"x" * 300_000])), "t", 0)
             for _request in range(3)
         ]
-        self.failureResultOf(carryings[2], BackpressureError)
+        self.failureResultOf(sendings[2], BackpressureError)
         self.link.abort()
         self.cluster.turn()
-        for carrying in carryings[:2]:
-            self.failureResultOf(carrying, UnknownOutcomeError)
+        for sending in sendings[:2]:
+            self.failureResultOf(sending, UnknownOutcomeError)
 
     def test_together(self) -> None:
         """
         A request and its question are one piece to the transport: when it takes the one it has the other, so a broker that stops in order answers all that
         it has taken.
         """
-        carrier = self.carrier()
-        carrier.carry(FRAME, "t", 0)
+        sender = self.sender()
+        sender.sendFrame(FRAME, "t", 0)
         self.cluster.turn()
         (line,) = self.broker.lines
         pieces: list[bytes] = []
@@ -155,65 +155,65 @@ class CarrierTests(SynchronousTestCase):
             write(data)
 
         self.patch(line.transport, "write", record)
-        carryings = [carrier.carry(FRAME, "t", 0) for _request in range(3)]
+        sendings = [sender.sendFrame(FRAME, "t", 0) for _request in range(3)]
         self.cluster.turn()
         self.assertEqual(pieces, [FRAME + encodeQuestion("t", 0, LATEST, 1)] * 3)
-        for carrying in carryings:
-            self.successResultOf(carrying)
+        for sending in sendings:
+            self.successResultOf(sending)
 
     def test_question(self) -> None:
         """It is about a partition that is in the request, so that another one that is out of service is in nobody's way; if the broker picks it, about 0."""
         for partition, asked in ((0, 0), (3, 3), (RANDOM_PARTITION, 0)):
-            carrier = self.carrier()
-            carryings = [
-                carrier.send("t", partition, encodeSet([b"x"])),
-                carrier.multiSend(
+            sender = self.sender()
+            sendings = [
+                sender.send("t", partition, encodeSet([b"x"])),
+                sender.multiSend(
                     [("u", 9, encodeSet([b"x"])), ("t", partition, encodeSet([b"x"]))]
                 ),
             ]
             self.cluster.turn()
-            for carrying in carryings:
-                self.successResultOf(carrying)
+            for sending in sendings:
+                self.successResultOf(sending)
             self.assertEqual(self.broker.bytes.count(encodeQuestion("t", asked, LATEST, 1)), 2)
 
     def test_replaces(self) -> None:
         """After so many requests the connection is replaced; one that does not end well is told in the log."""
-        carrier = self.carrier(False, intervalCount=1)
+        sender = self.sender(False, intervalCount=1)
         for _request in range(3):
-            carrying = carrier.carry(FRAME, "t", 0)
+            sending = sender.sendFrame(FRAME, "t", 0)
             self.cluster.pass_(0.1)
-            self.successResultOf(carrying)
+            self.successResultOf(sending)
         self.assertEqual(len(self.cluster.network.attempts), 4)
         self.broker.lines.clear()  # it does not see the end
-        self.successResultOf(carrier.carry(FRAME, "t", 0))
+        self.successResultOf(sender.sendFrame(FRAME, "t", 0))
         self.cluster.pass_(1)
         self.assertEqual(len(self.cluster.network.attempts), 5)
 
     def test_multiSend(self) -> None:
         """More parts than fit in a request are several; when a later one fails, what is known of all is nothing."""
-        carrier = self.carrier(False)
+        sender = self.sender(False)
         parts = [("t", 0, b"")] * (COUNT_MAX + 1)
-        carrying = carrier.multiSend(parts)
+        sending = sender.multiSend(parts)
         self.cluster.turn()
-        self.successResultOf(carrying)
+        self.successResultOf(sending)
         self.assertEqual(self.broker.kinds, ["MultiProduce", "MultiProduce"])
-        self.successResultOf(carrier.multiSend([]))
-        carrying = carrier.send("t", 0, b"")
-        self.successResultOf(carrying)
+        self.successResultOf(sender.multiSend([]))
+        sending = sender.send("t", 0, b"")
+        self.successResultOf(sending)
 
     def test_multiSendFails(self) -> None:
         """When the first part of many fails for want of a connection, nothing was sent; when a later one does, that is unknown."""
-        carrier = self.carrier(True)
+        sender = self.sender(True)
         parts = [("t", 0, b"")] * (COUNT_MAX + 1)
         self.broker.isUp = False
-        carrying = carrier.multiSend(parts)
+        sending = sender.multiSend(parts)
         self.cluster.pass_(6)
         self.assertFalse(
-            self.failureResultOf(carrying, BrokerConnectionError).check(UnknownOutcomeError)
+            self.failureResultOf(sending, BrokerConnectionError).check(UnknownOutcomeError)
         )
         self.broker.isUp = True
         self.broker.isAnswering = False
-        carrying = carrier.multiSend(parts)
+        sending = sender.multiSend(parts)
         self.cluster.pass_(0.5)
         (line,) = self.broker.lines
         self.link.current = None
@@ -221,4 +221,4 @@ class CarrierTests(SynchronousTestCase):
         self.link._connection = None
         self.link._refusal = ClosedError("closed")
         line.deliver(encodeOffsets([1]))
-        self.failureResultOf(carrying, UnknownOutcomeError)
+        self.failureResultOf(sending, UnknownOutcomeError)

@@ -4,76 +4,102 @@ Tests for L{pylogbroker.producer.completion}.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+from weakref import ref
 
-from twisted.internet.defer import Deferred
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import (
+    AlreadyCalledError,
+    CancelledError,
+    Deferred,
+    getDebugging,
+    setDebugging,
+)
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import BrokerConnectionError, QueueFullError, UnknownOutcomeError
-from pylogbroker.producer.batches import QueueItem
-from pylogbroker.producer.completion import Completions, SendGroup
+from pylogbroker.producer.accumulator import PartitionBatch
+from pylogbroker.producer.completion import (
+    Completions,
+    FiredResult,
+    SendGroup,
+    SendResult,
+    sendResultClass,
+)
 from pylogbroker.producer.inflight import InFlightLimiter
 
 
-class TicketTests(SynchronousTestCase):
-    """One who waits for many."""
+class SendGroupTests(SynchronousTestCase):
+    """One outcome for several messages."""
 
     def test_all(self) -> None:
         """It fires with the last."""
-        ticket = SendGroup(2)
-        ticket.callback(None)
-        self.assertNoResult(ticket.waiter)
-        ticket.callback(None)
-        self.successResultOf(ticket.waiter)
+        group = SendGroup(2)
+        group.callback(None)
+        self.assertNoResult(group.waiter)
+        group.callback(None)
+        self.successResultOf(group.waiter)
 
     def test_worst(self) -> None:
         """Unknown is worse than failed, whichever comes first; and both wait for the rest."""
-        failed, unknown = (
-            Failure(BrokerConnectionError("no")),
-            Failure(UnknownOutcomeError("who knows")),
-        )
+        failed = Failure(BrokerConnectionError("no"))
+        unknown = Failure(UnknownOutcomeError("who knows"))
         for failures in ([failed, unknown], [unknown, failed]):
-            ticket = SendGroup(3)
+            group = SendGroup(3)
             for failure in failures:
-                ticket.errback(failure)
-            self.assertNoResult(ticket.waiter)
-            ticket.callback(None)
-            self.failureResultOf(ticket.waiter, UnknownOutcomeError)
+                group.errback(failure)
+            self.assertNoResult(group.waiter)
+            group.callback(None)
+            self.failureResultOf(group.waiter, UnknownOutcomeError)
 
 
-class OutcomesTests(SynchronousTestCase):
-    """The books."""
+class CompletionsTests(SynchronousTestCase):
+    """The outcomes of messages."""
 
     def setUp(self) -> None:
-        self.queue = InFlightLimiter(Clock(), 10, 1000, -1)
-        self.settledCounts: list[int] = []
-        self.outcomes = Completions(self.queue, lambda: self.settledCounts.append(self.queue.count))
+        self.limiter = InFlightLimiter(Clock(), 10, 1000, -1)
+        self.counts: list[int] = []
+        self.completions = Completions(self.limiter, lambda: self.counts.append(self.limiter.count))
 
-    def items(self, count: int) -> list[QueueItem]:
-        """In the queue, each with somebody who waits."""
-        items: list[QueueItem] = [
-            QueueItem("t", b"12345", None, 0, 5, Deferred()) for _ in range(count)
-        ]
-        self.assertTrue(self.queue.take(count, 5 * count))
-        return items
+    def inFlight(self, count: int) -> PartitionBatch:
+        """Messages in flight, each with a waiter."""
+        self.assertTrue(self.limiter.tryAcquire(count, 5 * count))
+        return self.batch(count)
 
-    def waiters(self, items: list[QueueItem]) -> list[Any]:
-        return [item.waiter for item in items]
+    def batch(self, count: int) -> PartitionBatch:
+        batch = PartitionBatch.of("t", [b"12345"] * count, None)
+        batch.waiters = [Deferred() for _message in range(count)]
+        return batch
 
     def test_sent(self) -> None:
-        """Messages that are sent leave the queue, and who waited is told before others may look."""
-        items = self.items(3)
-        waiters = self.waiters(items)
-        waiters[0].addCallback(lambda _: self.assertEqual(self.settledCounts, []))
-        self.outcomes.settle(items)
+        """Messages that are sent leave the limiter. Their waiters know before others may look."""
+        batch = self.inFlight(3)
+        waiters: list[Deferred[None]] = batch.waiters
+        waiters[0].addCallback(lambda _: self.assertEqual(self.counts, []))
+        self.completions.complete([batch])
         for waiter in waiters:
             self.successResultOf(waiter)
-        self.assertEqual((self.queue.count, self.queue.size, self.settledCounts), (0, 0, [0]))
-        self.assertEqual(self.outcomes.counters.writtenCount, 3)
-        self.assertEqual(self.waiters(items), [None] * 3)
+        self.assertEqual((self.limiter.count, self.limiter.size, self.counts), (0, 0, [0]))
+        self.assertEqual(self.completions.counters.writtenCount, 3)
+
+    def test_noWaiter(self) -> None:
+        """A message needs no waiter, well or not."""
+        for failure in (None, Failure(BrokerConnectionError("no"))):
+            batch = self.inFlight(2)
+            batch.waiters[0] = None
+            waiter = batch.waiters[1]
+            self.completions.complete([batch], failure)
+            if failure is None:
+                self.successResultOf(waiter)
+            else:
+                self.failureResultOf(waiter, BrokerConnectionError)
 
     def test_failed(self) -> None:
         """Failed and unknown are counted apart."""
@@ -81,50 +107,284 @@ class OutcomesTests(SynchronousTestCase):
             (BrokerConnectionError("no"), BrokerConnectionError),
             (UnknownOutcomeError("who knows"), UnknownOutcomeError),
         ):
-            items = self.items(2)
-            waiters = self.waiters(items)
-            self.outcomes.settle(items, Failure(error))
-            for waiter in waiters:
+            batch = self.inFlight(2)
+            self.completions.complete([batch], Failure(error))
+            for waiter in batch.waiters:
                 self.failureResultOf(waiter, kind)
-        counters = self.outcomes.counters
+        counters = self.completions.counters
         self.assertEqual(
-            (counters.writtenCount, counters.failedCount, counters.unknownCount, self.queue.count),
+            (
+                counters.writtenCount,
+                counters.failedCount,
+                counters.unknownCount,
+                self.limiter.count,
+            ),
             (0, 2, 2, 0),
         )
 
     def test_refused(self) -> None:
-        """What was refused was never in; it has failed, and was dropped if the queue was full."""
-        for reason, droppedCount in ((QueueFullError("full"), 2), (BrokerConnectionError("no"), 2)):
-            items: list[QueueItem] = [QueueItem("t", b"x", waiter=Deferred()) for _ in range(2)]
-            waiters = self.waiters(items)
-            self.outcomes.refused(items, reason)
-            for waiter in waiters:
+        """Refused messages were never in flight; they failed, and were dropped if it was full."""
+        for reason, droppedCount in (
+            (QueueFullError("full"), 2),
+            (BrokerConnectionError("no"), 2),
+        ):
+            batch = self.batch(2)
+            self.completions.refuse([batch], reason)
+            for waiter in batch.waiters:
                 self.failureResultOf(waiter, type(reason))
-            self.assertEqual(self.outcomes.counters.droppedCount, droppedCount)
-        self.assertEqual((self.outcomes.counters.failedCount, self.settledCounts), (4, []))
+            self.assertEqual(self.completions.counters.droppedCount, droppedCount)
+        self.assertEqual((self.completions.counters.failedCount, self.counts), (4, []))
 
     def test_logged(self) -> None:
-        """Messages that were not sent are logged, unless whoever sends them does that; they are counted and told in any case."""
+        """Messages that were not sent are logged, unless their sender does that; all are counted."""
         for isLogging in (True, False):
-            outcomes = Completions(self.queue, lambda: None, isLogging)
+            completions = Completions(self.limiter, lambda: None, isLogging)
             with capturedLogs() as events:
-                items = self.items(2)
-                waiters = self.waiters(items)
-                outcomes.settle(items, Failure(BrokerConnectionError("no way")))
-                refused: QueueItem = QueueItem("t", b"x", waiter=Deferred())
-                waiters.append(refused.waiter)
-                outcomes.refused([refused], QueueFullError("no room"))
+                batch, refused = self.inFlight(2), self.batch(1)
+                completions.complete([batch], Failure(BrokerConnectionError("no way")))
+                completions.refuse([refused], QueueFullError("no room"))
             texts = [formatEvent(event) for event in events]
             self.assertEqual(len(texts), 2 if isLogging else 0)
             self.assertEqual("no way" in "".join(texts), isLogging)
-            for waiter in waiters:
+            for waiter in batch.waiters + refused.waiters:
                 self.failureResultOf(waiter, BrokerConnectionError, QueueFullError)
-            self.assertEqual(outcomes.counters.failedCount, 3)
+            self.assertEqual(completions.counters.failedCount, 3)
 
     def test_retried(self) -> None:
-        """A second try of what is unknown may put a message into the log twice, and is counted as that."""
-        self.outcomes.retried(self.items(2), "a:1", BrokerConnectionError("no"))
-        self.outcomes.retried(self.items(1), "a:1", UnknownOutcomeError("who knows"))
-        self.assertEqual(
-            (self.outcomes.counters.retriedCount, self.outcomes.counters.repeatedCount), (3, 1)
+        """A retry after an unknown outcome may put a message into the log twice, and says so."""
+        batch, doubtful = self.inFlight(2), self.inFlight(1)
+        self.completions.retry([batch], "a:1", BrokerConnectionError("no"))
+        self.completions.retry([doubtful], "a:1", UnknownOutcomeError("who knows"))
+        counters = self.completions.counters
+        self.assertEqual((counters.retriedCount, counters.repeatedCount), (3, 1))
+        self.completions.complete([batch, doubtful], Failure(BrokerConnectionError("no")))
+        self.assertEqual((counters.failedCount, counters.unknownCount), (2, 1))
+        for waiter in batch.waiters:
+            self.failureResultOf(waiter, BrokerConnectionError)
+        self.failureResultOf(doubtful.waiters[0], UnknownOutcomeError)
+
+
+Told = list[tuple[str, Any]]
+
+
+class Application:
+    """What an application hangs on a L{Deferred}, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: Told = []
+        self.pauseCount = 0
+
+    def bad(self, failure: Failure) -> None:
+        self.told.append(("bad", str(failure.value)))
+
+    def passing(self, failure: Failure) -> Failure:
+        self.told.append(("passing", str(failure.value)))
+        return failure
+
+    def good(self, result: Any) -> str:
+        self.told.append(("good", result))
+        return "more"
+
+    def raising(self, result: Any) -> None:
+        self.told.append(("raising", str(result)))
+        raise RuntimeError("raised")
+
+    def withMore(self, failure: Failure, one: int, two: int) -> None:
+        self.told.append(("withMore", (one, two)))
+
+    def waiting(self, result: Any) -> Deferred[None]:
+        self.told.append(("waiting", result))
+        return Deferred()
+
+    def pause(self, deferred: Deferred[Any]) -> None:
+        self.pauseCount += 1
+        deferred.pause()
+
+    def unpause(self, deferred: Deferred[Any]) -> None:
+        if self.pauseCount:
+            self.pauseCount -= 1
+            deferred.unpause()
+
+
+STEPS: dict[str, Callable[[Application, Deferred[Any]], object]] = {
+    "errback": lambda application, deferred: deferred.addErrback(application.bad),
+    "another errback": lambda application, deferred: deferred.addErrback(application.passing),
+    "errback with more": lambda application, deferred: deferred.addErrback(
+        application.withMore, 1, two=2
+    ),
+    "callback": lambda application, deferred: deferred.addCallback(application.good),
+    "raising": lambda application, deferred: deferred.addBoth(application.raising),
+    "waiting": lambda application, deferred: deferred.addCallback(application.waiting),
+    "pause": Application.pause,
+    "unpause": Application.unpause,
+    "cancel": lambda application, deferred: deferred.cancel(),
+    "fire": lambda application, deferred: deferred.callback(None),
+    "fire with a value": lambda application, deferred: deferred.callback(7),
+    "fail": lambda application, deferred: deferred.errback(ValueError("failed")),
+}
+
+
+def outcome(deferred: Deferred[Any], steps: list[str]) -> tuple[Told, bool, Any]:
+    """What an application is told when these are done in turn, and what is left."""
+    application = Application()
+    for step in steps:
+        try:
+            STEPS[step](application, deferred)
+        except AlreadyCalledError:
+            application.told.append(("already", step))
+    result = getattr(deferred, "result", "none yet")
+    while application.pauseCount:
+        application.unpause(deferred)
+    deferred.addErrback(lambda _failure: None)  # or it would be in the log
+    return (
+        application.told,
+        bool(deferred.called),
+        "a Deferred" if isinstance(result, Deferred) else str(result),
+    )
+
+
+def pick(inner: Deferred[None], _result: Any) -> Deferred[None]:
+    """What a callback returns to have its L{Deferred} wait."""
+    return inner
+
+
+class SendResultTests(SynchronousTestCase):
+    """The Deferred of one message."""
+
+    @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=8))
+    def test_alike(self, steps: list[str]) -> None:
+        """Whatever is done to it in whatever order, it reports and keeps what Twisted's own would."""
+        self.assertEqual(outcome(SendResult(), steps), outcome(Deferred(), steps))
+
+    def test_class(self) -> None:
+        """It is a Deferred, and is what messages get."""
+        self.assertIs(sendResultClass(), SendResult)
+        self.assertIsInstance(SendResult(), Deferred)
+
+    def test_methods(self) -> None:
+        """Of two methods that are attached in turns, each learns of its own failures."""
+        one, other = Application(), Application()
+        made = [SendResult() for _ in range(5)]
+        for result, application in zip(made, (one, one, other, one, other), strict=True):
+            result.addErrback(application.bad)
+        for number, result in enumerate(made):
+            result.errback(ValueError(f"{number}"))
+        self.assertEqual(one.told, [("bad", "0"), ("bad", "1"), ("bad", "3")])
+        self.assertEqual(other.told, [("bad", "2"), ("bad", "4")])
+
+    def tracked(self, make: Callable[[], Deferred[None]]) -> int:
+        """The objects that the garbage collector tracks for 100 Deferreds with an errback."""
+        bad = Application().bad
+        kept: list[Any] = [None] * 100
+        gc.collect()
+        before = len(gc.get_objects())
+        for index in range(100):
+            kept[index] = make().addErrback(bad)
+        return len(gc.get_objects()) - before
+
+    def test_light(self) -> None:
+        """An errback costs no object that the garbage collector has to examine."""
+        self.assertLessEqual(self.tracked(SendResult), self.tracked(Deferred) - 300)
+
+    def test_nothingIsKept(self) -> None:
+        """When it has fired, it keeps neither errback nor application."""
+        application = Application()
+        kept, result = ref(application), SendResult()
+        result.addErrback(application.bad)
+        result.callback(None)
+        del application
+        gc.collect()
+        self.assertIsNone(kept())
+        self.assertIsNone(self.successResultOf(result))
+
+    def test_chained(self) -> None:
+        """When a callback returns it, its outcome is handed on, after its own errback."""
+        for isGood in (True, False):
+            application, inner = Application(), SendResult()
+            outer: Deferred[Any] = Deferred()
+            inner.addErrback(application.passing)
+            outer.addCallback(partial(pick, inner)).addErrback(application.bad)
+            outer.callback(None)
+            self.assertNoResult(outer)
+            if isGood:
+                inner.callback(None)
+            else:
+                inner.errback(ValueError("x"))
+            self.assertIsNone(self.successResultOf(outer))
+            self.assertEqual(application.told, [] if isGood else [("passing", "x"), ("bad", "x")])
+
+    def test_awaited(self) -> None:
+        """A coroutine can wait for it, for good news and bad, and be cancelled."""
+
+        async def wait(result: Deferred[None]) -> str:
+            try:
+                await result
+            except (ValueError, CancelledError) as error:
+                return type(error).__name__
+            return "sent"
+
+        ends: tuple[tuple[Callable[[Deferred[None]], object], str], ...] = (
+            (lambda each: each.callback(None), "sent"),
+            (lambda each: each.errback(ValueError()), "ValueError"),
         )
+        for end, expected in ends:
+            result = SendResult()
+            waiting = Deferred.fromCoroutine(wait(result))
+            end(result)
+            self.assertEqual(self.successResultOf(waiting), expected)
+        waiting = Deferred.fromCoroutine(wait(SendResult()))
+        waiting.cancel()
+        self.assertEqual(self.successResultOf(waiting), "CancelledError")
+
+    def test_firedBefore(self) -> None:
+        """One that has fired takes callbacks, can be awaited, and cannot be fired again."""
+
+        async def wait(result: Deferred[Any]) -> Any:
+            return await result
+
+        fired = [SendResult() for _ in range(4)]
+        for each in fired:
+            each.callback(None)
+        self.assertEqual(self.successResultOf(fired[0].addCallback(lambda _nothing: 5)), 5)
+        self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(fired[1]))))
+        self.assertRaises(AlreadyCalledError, fired[2].callback, None)
+        self.assertRaises(AlreadyCalledError, fired[3].errback, ValueError())
+
+    def test_debugging(self) -> None:
+        """With Twisted's debugging, which records where each is made, Twisted's own is used."""
+        self.addCleanup(setDebugging, getDebugging())
+        setDebugging(True)
+        self.assertIs(sendResultClass(), Deferred)
+
+
+class FiredResultTests(SynchronousTestCase):
+    """A Deferred that has fired from the beginning."""
+
+    def test_fired(self) -> None:
+        """It has no result to tell, calls at once what is added, cannot be fired again, and cancelling it changes nothing."""
+        done = FiredResult()
+        done.cancel()
+        self.assertIsNone(self.successResultOf(done))
+        self.assertEqual(self.successResultOf(FiredResult().addCallback(lambda _nothing: 5)), 5)
+        self.assertRaises(AlreadyCalledError, FiredResult().callback, None)
+        self.failureResultOf(FiredResult().addCallback(lambda _nothing: 1 / 0), ZeroDivisionError)
+
+    def test_awaited(self) -> None:
+        """Who awaits it goes on at once; after a callback, with that one's result."""
+
+        async def wait(result: Deferred[Any]) -> Any:
+            return await result
+
+        self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(FiredResult()))))
+        self.assertEqual(
+            self.successResultOf(
+                Deferred.fromCoroutine(wait(FiredResult().addCallback(lambda _nothing: 5)))
+            ),
+            5,
+        )
+        paused = FiredResult()
+        paused.pause()
+        waiting = Deferred.fromCoroutine(wait(paused))
+        self.assertNoResult(waiting)
+        paused.unpause()
+        self.assertIsNone(self.successResultOf(waiting))

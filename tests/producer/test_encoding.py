@@ -52,26 +52,22 @@ class EncodingTests(SynchronousTestCase):
     def test_plain(self) -> None:
         """A plain set is the format's, and its largest payload has exactly the limit."""
         encoding = self.encoding()
-        self.assertEqual(
-            encoding.messageSetOf([b"a", b"x" * 100], "t"), encodeSet([b"a", b"x" * 100])
-        )
+        self.assertEqual(encoding.encodeAll([b"a", b"x" * 100], "t"), encodeSet([b"a", b"x" * 100]))
         self.assertIn(
             "101",
             str(
-                self.assertRaises(
-                    MessageTooLargeError, encoding.messageSetOf, [b"a", b"x" * 101], "t"
-                )
+                self.assertRaises(MessageTooLargeError, encoding.encodeAll, [b"a", b"x" * 101], "t")
             ),
         )
 
     def test_wrapper(self) -> None:
         """SyncProducerTest: a gzip wrapper counts as one message; ten messages of twenty equal bytes make a payload over the limit of 100: they go in two."""
         values = [b"t" * 20] * 10
-        data = self.encoding(codec=1, payloadSizeMax=112).messageSetOf(values, "t")
+        data = self.encoding(codec=1, payloadSizeMax=112).encodeAll(values, "t")
         self.assertEqual([message.payload for message, _ in MessageSet(data)], values)
         payloadSize = len(data) - 10
-        self.encoding(codec=1, payloadSizeMax=payloadSize).messageSetOf(values, "t")
-        data = self.encoding(codec=1, payloadSizeMax=payloadSize - 1).messageSetOf(values, "t")
+        self.encoding(codec=1, payloadSizeMax=payloadSize).encodeAll(values, "t")
+        data = self.encoding(codec=1, payloadSizeMax=payloadSize - 1).encodeAll(values, "t")
         self.assertEqual(
             [message.message.payload for message in MessageSet(data).shallow()],
             [data[10 : len(data) // 2], data[len(data) // 2 + 10 :]],
@@ -103,7 +99,7 @@ class EncodingTests(SynchronousTestCase):
         self.assertEqual(sorted(refused), [1, 3])
         self.assertIn(
             "has 101 bytes",
-            str(self.assertRaises(MessageTooLargeError, encoding.messageSet, values, "t")),
+            str(self.assertRaises(MessageTooLargeError, encoding.encodeAll, values, "t")),
         )
         self.assertEqual(
             sorted(self.encoding(codec=1, payloadSizeMax=0).pack(values, "t")[1]), [0, 1, 2, 3, 4]
@@ -132,10 +128,8 @@ class EncodingTests(SynchronousTestCase):
 
     def test_allOrNothing(self) -> None:
         """For sync mode the first fault counts."""
-        self.assertRaises(
-            PylogbrokerError, self.encoding(stringEncoder).messageSetOf, ["a", 7], "t"
-        )
-        self.assertEqual(self.encoding(stringEncoder).messageSetOf(["a"], "t"), encodeSet([b"a"]))
+        self.assertRaises(PylogbrokerError, self.encoding(stringEncoder).encodeAll, ["a", 7], "t")
+        self.assertEqual(self.encoding(stringEncoder).encodeAll(["a"], "t"), encodeSet([b"a"]))
 
     def test_arePlain(self) -> None:
         """The quick way is taken only where it is the same."""

@@ -4,14 +4,37 @@ Tests for L{pylogbroker.producer.inflight}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ClosedError, PylogbrokerError, QueueFullError
-from pylogbroker.producer.inflight import WAITING_COUNT_MAX, InFlightLimiter
+from pylogbroker.producer.inflight import WAITING_COUNT_MAX, Admission, InFlightLimiter
 
 
-class QueueTests(SynchronousTestCase):
+class Asking(Admission):
+    """A call that says what a test does with it."""
+
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        onAdmitted: Callable[[], None],
+        onRefused: Callable[[PylogbrokerError], object],
+    ) -> None:
+        super().__init__(count, size)
+        self.calls = onAdmitted, onRefused
+
+    def onAdmitted(self) -> None:
+        self.calls[0]()
+
+    def onRefused(self, reason: PylogbrokerError) -> None:
+        self.calls[1](reason)
+
+
+class InFlightLimiterTests(SynchronousTestCase):
     """Room for messages."""
 
     def queue(self, enqueueTimeoutMs: int = -1) -> InFlightLimiter:
@@ -21,29 +44,30 @@ class QueueTests(SynchronousTestCase):
         return InFlightLimiter(self.clock, 10, 100, enqueueTimeoutMs)
 
     def enter(self, queue: InFlightLimiter, name: str, count: int = 1, size: int = 1) -> None:
-        queue.enter(
-            count,
-            size,
-            name,
-            self.admitted.append,
-            lambda name, reason: self.refusals.append((name, reason)),
+        queue.acquire(
+            Asking(
+                count,
+                size,
+                lambda: self.admitted.append(name),
+                lambda reason: self.refusals.append((name, reason)),
+            )
         )
 
     def test_bounds(self) -> None:
         """Both the number of messages and their bytes are bounded."""
         queue = self.queue()
-        self.assertTrue(queue.take(10, 50))
-        self.assertFalse(queue.take(1, 1))
+        self.assertTrue(queue.tryAcquire(10, 50))
+        self.assertFalse(queue.tryAcquire(1, 1))
         queue.release(10, 50)
-        self.assertTrue(queue.take(2, 100))
+        self.assertTrue(queue.tryAcquire(2, 100))
         self.assertFalse(queue.isReady)
-        self.assertFalse(queue.take(1, 1))
+        self.assertFalse(queue.tryAcquire(1, 1))
 
     def test_tooLargeAlone(self) -> None:
         """What is larger than all room goes when it is alone."""
         queue = self.queue()
-        self.assertTrue(queue.take(11, 200))
-        self.assertFalse(queue.take(1, 0))
+        self.assertTrue(queue.tryAcquire(11, 200))
+        self.assertFalse(queue.tryAcquire(1, 0))
 
     def test_failAtOnce(self) -> None:
         """AsyncProducerTest.testProducerQueueSize: with 0 the eleventh message of ten fails at once."""
@@ -54,7 +78,7 @@ class QueueTests(SynchronousTestCase):
         ((name, reason),) = self.refusals
         self.assertEqual(name, "10")
         self.assertIsInstance(reason, QueueFullError)
-        self.assertIn("10 messages of 10 bytes are under way, 10 of 100 may be", str(reason))
+        self.assertIn("10 messages of 10 bytes are in flight, 10 of 100 may be", str(reason))
 
     def test_waits(self) -> None:
         """Below 0 messages wait for as long as it takes, in their order; one that would fit does not overtake."""
@@ -88,7 +112,7 @@ class QueueTests(SynchronousTestCase):
         self.enter(queue, "huge", 50, 500)
         self.enter(queue, "b", 1, 1)
         self.assertEqual([name for name, _ in self.refusals], ["b"])
-        self.assertIn("wait for room already", str(self.refusals[0][1]))
+        self.assertIn("wait for capacity already", str(self.refusals[0][1]))
         queue = self.queue()
         self.enter(queue, "a", 10, 0)
         self.enter(queue, "b", WAITING_COUNT_MAX, 0)
@@ -109,8 +133,8 @@ class QueueTests(SynchronousTestCase):
     def test_refusalThatEmpties(self) -> None:
         """A refusal that itself sends all others away is fine."""
         queue = self.queue()
-        queue.take(10, 10)
-        queue.enter(1, 1, "a", self.admitted.append, lambda _name, reason: queue.refuseAll(reason))
+        queue.tryAcquire(10, 10)
+        queue.acquire(Asking(1, 1, lambda: self.admitted.append("a"), queue.refuseAll))
         self.enter(queue, "b")
         queue.refuseAll(ClosedError("over"))
         self.assertEqual([name for name, _ in self.refusals], ["b"])
@@ -118,7 +142,7 @@ class QueueTests(SynchronousTestCase):
     def test_reentrantAdmission(self) -> None:
         """What is admitted may be through at once, and make room for the next, without going deeper for each."""
         queue = self.queue()
-        queue.take(10, 10)
+        queue.tryAcquire(10, 10)
         done: list[int] = []
 
         def admitted(number: int) -> None:
@@ -126,7 +150,7 @@ class QueueTests(SynchronousTestCase):
             queue.release(1, 1)
 
         for number in range(10):
-            queue.enter(1, 1, number, admitted, lambda _number, reason: self.fail(reason))
+            queue.acquire(Asking(1, 1, partial(admitted, number), self.fail))
         queue.release(10, 10)
         self.assertEqual((done, queue.count), (list(range(10)), 0))
 
@@ -135,20 +159,20 @@ class QueueTests(SynchronousTestCase):
         queue = self.queue()
         self.successResultOf(queue.whenReady())
         self.successResultOf(queue.whenIdle())
-        queue.take(10, 10)
+        queue.tryAcquire(10, 10)
         ready, idle, other = queue.whenReady(), queue.whenIdle(), queue.whenIdle()
         other.cancel()
         self.failureResultOf(other)
         queue.release(4, 4)
-        queue.look()
+        queue.notify()
         self.assertNoResult(ready)
         queue.release(1, 1)
-        queue.look()
+        queue.notify()
         self.successResultOf(ready)
         self.assertNoResult(idle)
         queue.release(5, 5)
         self.assertNoResult(idle)
-        queue.look()
+        queue.notify()
         self.successResultOf(idle)
 
     def test_add(self) -> None:
@@ -156,4 +180,4 @@ class QueueTests(SynchronousTestCase):
         queue = self.queue()
         queue.add(20, 1)
         self.assertEqual(queue.count, 20)
-        self.assertFalse(queue.isIdle)
+        self.assertNoResult(queue.whenIdle())

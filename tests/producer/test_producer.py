@@ -261,7 +261,7 @@ class AsyncTests(ProducerCase):
         producer = self.producer({"batch.size": 100})
         for index in range(TURN_COUNT_MAX):
             self.successResultOf(producer.whenReady())
-            producer.post("t", b"%d" % index)
+            producer.sendNoWait("t", b"%d" % index)
         ready = [producer.whenReady() for _waiter in range(3)]
         for waiter in ready:
             self.assertNoResult(waiter)
@@ -277,7 +277,7 @@ class AsyncTests(ProducerCase):
         """Who waits for the reactor's turn when the producer is closed is told at once, and no timer is left; a cancelled wait leaves the others alone."""
         producer = self.producer({"batch.size": 10_000})
         for _message in range(PAUSE_FROM_COUNT + 1):
-            producer.post("t", b"x")
+            producer.sendNoWait("t", b"x")
         first, second = producer.whenReady(), producer.whenReady()
         self.clock.advance(0)
         self.assertNoResult(second)
@@ -292,7 +292,7 @@ class AsyncTests(ProducerCase):
         """A loop does not wait for longer than a moment for what does not leave: there is room."""
         producer = self.producer({"batch.size": 10_000})
         for _message in range(PAUSE_FROM_COUNT + TURN_COUNT_MAX):
-            producer.post("t", b"x")
+            producer.sendNoWait("t", b"x")
         ready = producer.whenReady()
         self.clock.advance(0)
         for _pause in range(PAUSE_COUNT_MAX):
@@ -305,7 +305,7 @@ class AsyncTests(ProducerCase):
         """Who does not wait for room any more is forgotten, also when the loop has had its turn and the queue is full."""
         producer = self.producer({"batch.size": 10_000, "queue.size": TURN_COUNT_MAX})
         for _message in range(TURN_COUNT_MAX):
-            producer.post("t", b"x")
+            producer.sendNoWait("t", b"x")
         ready = producer.whenReady()
         self.clock.advance(0)
         self.assertNoResult(ready)
@@ -322,7 +322,7 @@ class AsyncTests(ProducerCase):
         self.turn()
         count = 2000
         for index in range(count):
-            producer.post("t", b"%d" % index)
+            producer.sendNoWait("t", b"%d" % index)
         self.turn()
         closing = producer.close()
         for _turn in range(2 * count):
@@ -355,7 +355,7 @@ class AsyncTests(ProducerCase):
         for count in (TURN_COUNT_MAX, TURN_COUNT_MAX + 1):
             producer = self.producer({"batch.size": 10_000, "queue.size": count})
             for _message in range(TURN_COUNT_MAX):
-                producer.post("t", b"x")
+                producer.sendNoWait("t", b"x")
             first, second, third = (producer.whenReady() for _waiter in range(3))
             second.addErrback(lambda _failure: None)
             first.addCallback(partial(self.cancel, second))
@@ -372,7 +372,7 @@ class AsyncTests(ProducerCase):
             topic: Any
             for topic in (b"t", None, 7):
                 self.assertRaises(TypeError, producer.send, topic, b"x")
-                self.assertRaises(TypeError, producer.post, topic, b"x")
+                self.assertRaises(TypeError, producer.sendNoWait, topic, b"x")
                 self.assertRaises(TypeError, producer.sendMany, [(topic, [b"x"], None)])
             self.assertEqual(producer.counters.acceptedCount, 0)
             self.close(producer)
@@ -382,12 +382,12 @@ class AsyncTests(ProducerCase):
         for mode in ("async", "sync"):
             producer = self.producer({"queue.size": 4, "batch.size": 2, "producer.type": mode})
             for index in range(5):
-                producer.post("t", b"%d" % index)
-            producer.post("t", [b"5", b"6"])
-            producer.post("a/b", b"x")
+                producer.sendNoWait("t", b"%d" % index)
+            producer.sendNoWait("t", [b"5", b"6"])
+            producer.sendNoWait("a/b", b"x")
             self.turn()
             self.close(producer)
-            producer.post("t", b"late")
+            producer.sendNoWait("t", b"late")
             counters = producer.counters
             self.assertEqual(
                 (counters.acceptedCount, counters.writtenCount, counters.failedCount), (9, 7, 2)
@@ -399,7 +399,7 @@ class AsyncTests(ProducerCase):
         """A queue that is full and takes no more refuses such a message, too, and counts it as dropped."""
         producer = self.producer({"queue.size": 1, "batch.size": 10, "queue.enqueueTimeout.ms": 0})
         for index in range(3):
-            producer.post("t", b"%d" % index)
+            producer.sendNoWait("t", b"%d" % index)
         self.assertEqual((producer.counters.droppedCount, producer.counters.failedCount), (2, 2))
         self.close(producer)
 
@@ -712,7 +712,7 @@ class FaultTests(SynchronousTestCase):
         producer = Producer(
             cluster.clock,
             properties,
-            connections=PuppetConnections(cluster.network, random.random, 1000),
+            connectionPool=PuppetConnections(cluster.network, random.random, 1000),
             random=random.random,
         )
         outcomes: dict[bytes, str] = {}

@@ -159,7 +159,7 @@ class SimulatedProducer:
             self.process,
             properties,
             discovery=self._discovery,
-            connections=connections,
+            connectionPool=connections,
             random=chance,
         )
         self._discovery.listen(self._brokerChanged)

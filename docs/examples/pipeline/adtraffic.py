@@ -51,7 +51,7 @@ class Audience:
         return int(self._reactor.seconds() * 1000)
 
     def _send(self, topic: str, event: dict[str, Any]) -> None:
-        self._producer.post(topic, json.dumps(event), event["ad"])
+        self._producer.sendNoWait(topic, json.dumps(event), event["ad"])
 
 
 async def main(reactor: Any, options: Namespace) -> None:

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.producer.logpublisher}: a whole producer on a puppet network, the loggers of Twisted and of the standard library.
+Tests for L{pylogbroker.producer.loghandler}: a whole producer on a puppet network, the loggers of Twisted and of the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
 from pylogbroker.errors import ConfigurationError, TimedOutError
-from pylogbroker.producer.logpublisher import KafkaLogHandler, LogPublisher
+from pylogbroker.producer.loghandler import KafkaLogHandler, LogPublisher
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.rawclient import RawClient

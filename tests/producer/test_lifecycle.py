@@ -1,23 +1,91 @@
 """
-Tests for L{pylogbroker.producer.shutdown}.
+Tests for L{pylogbroker.producer.lifecycle}.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IConsumer
+from zope.interface.verify import verifyObject
 
 import pylogbroker.zookeeper.client
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
+    ConfigurationError,
+    PylogbrokerError,
     TimedOutError,
     UnknownOutcomeError,
+    ZookeeperError,
+    ZookeeperTimeoutException,
 )
 from pylogbroker.producer.producer import Producer
 from tests.producer.producercase import ClusterCase, ProducerCase
+
+
+class StartingTests(ClusterCase):
+    """Who is there, and whom that takes how long."""
+
+    def test_noZookeeper(self) -> None:
+        """A ZooKeeper that does not answer is a failure of each call, in time; the next call tries again."""
+        self.server.disconnect(self.zookeeper)
+        producer = self.clustered()
+        sending = producer.send("t", b"x")
+        self.cluster.pass_(14, 0.5)
+        self.failureResultOf(sending, ZookeeperTimeoutException)
+        self.server.reconnect(self.zookeeper)
+        self.register(0, "a:1")
+        self.done(producer.send("t", b"y"))
+        self.close(producer)
+
+    def test_closedWhileLooking(self) -> None:
+        """Closing is bounded while a topic is being looked up, too."""
+        self.server.disconnect(self.zookeeper)
+        for mode in ("sync", "async"):
+            producer = self.clustered({"producer.type": mode})
+            sendings = [
+                producer.send("t", b"x"),
+                producer.send("t", b"y"),
+                producer.send("t", b"y", "k"),
+            ]
+            closing = producer.close(1000)
+            self.cluster.pass_(2)
+            self.failureResultOf(closing, TimedOutError)
+            for sending in sendings:
+                self.failureResultOf(sending, PylogbrokerError)
+            self.books()
+            self.failureResultOf(producer.start(), ClosedError)
+
+    def test_ownZookeeper(self) -> None:
+        """Without a client one is made as zk.connect says; it goes with the producer, and at once when the start fails."""
+        made: list[Any] = []
+
+        def make(_reactor: Any, servers: str, _timeout: int, **_options: str) -> Any:
+            self.assertEqual(servers, "z:2181")
+            made.append(self.server.client())
+            return made[-1]
+
+        self.patch(pylogbroker.zookeeper.client, "ZookeeperClient", make)
+        self.register(0, "a:1")
+        given = {"broker.list": None, "zk.connect": "z:2181"}
+        producer = self.producer(given)
+        starting, again = producer.start(), producer.start()
+        self.done(starting)
+        self.successResultOf(again)
+        self.assertTrue(made[0].connected)
+        self.close(producer)
+        self.assertTrue(made[0].isClosed)
+        self.server.latency = 0.1
+        starting = self.producer(given).start()
+        self.cluster.pass_(0.4)
+        self.server.disconnect(made[1])
+        self.turn()
+        self.failureResultOf(starting, ZookeeperError)
+        self.assertTrue(made[1].isClosed)
 
 
 def _given(result: Any, *_arguments: Any, **_options: Any) -> Any:
@@ -92,23 +160,23 @@ class CloseTests(ProducerCase):
     def test_timeoutUnaccounted(self) -> None:
         """What does not let itself be cancelled does not hold the end up."""
 
-        class Sender:
+        class Handler:
             def init(self, properties: Any) -> None: ...
             def close(self) -> None: ...
 
-            async def handle(self, batch: Any, carrier: Any, encoder: Any) -> None:
+            async def handle(self, batch: Any, sender: Any, encoder: Any) -> None:
                 try:
                     await Deferred()
                 except CancelledError:
                     await released
 
         released: Deferred[None] = Deferred()
-        producer = self.producer({"batch.size": 1}, eventSender=Sender())
+        producer = self.producer({"batch.size": 1}, eventHandler=Handler())
         sending = producer.send("t", b"x")
         closing = producer.close(500)
         self.cluster.pass_(1)
         self.assertIn(
-            "1 more are still under way", str(self.failureResultOf(closing, TimedOutError).value)
+            "1 more are in flight", str(self.failureResultOf(closing, TimedOutError).value)
         )
         self.assertNoResult(sending)
         released.callback(None)
@@ -205,3 +273,79 @@ class ClusterCloseTests(ClusterCase):
             self.failureResultOf(closing, TimedOutError)
             ending.callback(None)
             self.unregister(0)
+
+
+class Source:
+    """A Twisted push or pull producer."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.onResume: Callable[[], None] = lambda: None
+
+    def pauseProducing(self) -> None:
+        self.events.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.events.append("resume")
+        self.onResume()
+
+    def stopProducing(self) -> None:
+        self.events.append("stop")
+
+
+class ConsumerTests(ProducerCase):
+    """As a Twisted consumer."""
+
+    def test_pushes(self) -> None:
+        """Any push producer can be connected: it is paused when the queue is three quarters full, and resumed at a quarter."""
+        producer = self.producer({"topic": "bytes", "queue.size": 8, "batch.size": 100})
+        verifyObject(IConsumer, producer)
+        source = Source()
+        producer.registerProducer(source, True)
+        self.assertRaises(RuntimeError, producer.registerProducer, source, True)
+        for index in range(5):
+            producer.write(b"%d" % index)
+        self.assertEqual(source.events, [])
+        producer.write(b"5")
+        producer.write(b"6")
+        self.assertEqual(source.events, ["pause"])
+        producer.flush()
+        self.turn()
+        self.assertEqual(source.events, ["pause", "resume"])
+        self.assertEqual(self.a.payloads("bytes"), [b"%d" % index for index in range(7)])
+        self.close(producer)
+        self.assertEqual(source.events[-1], "stop")
+        producer.registerProducer(source, True)
+        producer.write(b"late")
+        self.assertEqual(source.events[-2:], ["stop", "stop"])
+
+    def test_pulls(self) -> None:
+        """A pull producer is asked for more, one write at a time, while there is room."""
+        producer = self.producer({"topic": "bytes", "queue.size": 4, "batch.size": 100})
+        source = Source()
+        numbers = iter(range(100))
+        source.onResume = lambda: producer.write(b"%d" % next(numbers))
+        producer.registerProducer(source, False)
+        self.turn()
+        self.assertEqual(len(source.events), 4)
+        producer.flush()
+        self.turn()
+        self.assertEqual(len(source.events), 8)
+        producer.unregisterProducer()
+        self.close(producer)
+
+    def test_unregistered(self) -> None:
+        """Without a source one can write all the same."""
+        producer = self.producer({"topic": "bytes"})
+        producer.registerProducer(Source(), True)
+        producer.unregisterProducer()
+        producer.write(b"x")
+        self.close(producer)
+        self.assertEqual(self.a.payloads(), [b"x"])
+
+    def test_noTopic(self) -> None:
+        """Without a topic there is nowhere to write to."""
+        producer = self.producer()
+        self.assertRaises(ConfigurationError, producer.registerProducer, Source(), True)
+        self.assertRaises(ConfigurationError, producer.write, b"x")
+        self.close(producer)

@@ -41,9 +41,9 @@ from pylogbroker.errors import (
 )
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
+from pylogbroker.producer.lifecycle import GracefulShutdown
 from pylogbroker.producer.plugins import callableOf, loadPlugin
 from pylogbroker.producer.producer import Producer, ProducerCounters, ProducerData
-from pylogbroker.producer.shutdown import GracefulShutdown
 from pylogbroker.records.zlibbackend import crc32
 
 KEEP_WINDOW_COUNT = 2
@@ -291,9 +291,9 @@ class AuditedProducer:
         """The producer's, reports included."""
         return self.producer.counters
 
-    def figures(self, labels: Mapping[str, str] | None = None) -> list[Family]:
-        """As L{Producer.figures}, reports included."""
-        return self.producer.figures(labels)
+    def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+        """As L{Producer.metricFamilies}, reports included."""
+        return self.producer.metricFamilies(labels)
 
     def start(self) -> Deferred[AuditedProducer]:
         """As L{Producer.start}."""
@@ -339,8 +339,8 @@ class AuditedProducer:
             )
         return _apart(_all(sendings))
 
-    def post(self, topic: str, value: Any, key: Any = None) -> None:
-        """As L{Producer.post}: nobody is told but the counters, the log, and the audit."""
+    def sendNoWait(self, topic: str, value: Any, key: Any = None) -> None:
+        """As L{Producer.sendNoWait}: nobody is told but the counters, the log, and the audit."""
         self.send(topic, value, key).addErrback(lambda _failure: None)
 
     def _refused(self, datas: Sequence[ProducerData], error: PylogbrokerError) -> Deferred[None]:
@@ -404,8 +404,8 @@ class AuditedProducer:
 
     def write(self, data: bytes) -> None:
         """As L{Producer.write}."""
-        self.post(self.producer.ownTopic(), data)
-        self.producer.wrote()
+        self.sendNoWait(self.producer.ownTopic(), data)
+        self.producer.onUpstreamWrite()
 
     # -- the end
 

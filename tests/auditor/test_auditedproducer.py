@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.producer.auditing}, on a puppet network.
+Tests for L{pylogbroker.auditor.auditedproducer}, on a puppet network.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from zope.interface.verify import verifyClass
 from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.audit.counts import FUTURE_MS_MAX, SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
+from pylogbroker.auditor.auditedproducer import AuditedProducer, CountPublisher
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
@@ -25,7 +26,6 @@ from pylogbroker.errors import (
     TimedOutError,
     UnknownOutcomeError,
 )
-from pylogbroker.producer.auditing import AuditedProducer, CountPublisher
 from pylogbroker.producer.producer import ProducerData
 from tests.producer.producercase import ProducerCase
 from tests.producer.puppets import PuppetConnections
@@ -64,7 +64,7 @@ class AuditingCase(ProducerCase):
         return AuditedProducer(
             self.clock,
             {**given, **(properties or {})},
-            connections=connections,
+            connectionPool=connections,
             auditRandom=Random(1),
             **chosen,
         )
@@ -309,11 +309,11 @@ class ProducerTests(AuditingCase):
     def test_post(self) -> None:
         """What is posted is counted, too; what cannot be is counted as failed and logged, and nobody is told."""
         producer = self.audited()
-        producer.post("clicks", b"one")
-        producer.post("clicks", [b"two", b"three"])
+        producer.sendNoWait("clicks", b"one")
+        producer.sendNoWait("clicks", [b"two", b"three"])
         with capturedLogs() as events:
-            producer.post("clicks", "no bytes")
-            producer.post(TOPIC, b"x")
+            producer.sendNoWait("clicks", "no bytes")
+            producer.sendNoWait(TOPIC, b"x")
         self.assertEqual(
             len([event for event in events if "1 messages were not sent" in formatEvent(event)]), 2
         )
@@ -445,7 +445,7 @@ class ApplicationTests(AuditingCase):
         self.successResultOf(flushing)
         self.assertEqual(producer.counters.writtenCount, 1)
         self.assertTrue(producer.settings.isAsync)
-        self.assertEqual(producer.figures(), producer.producer.figures())
+        self.assertEqual(producer.metricFamilies(), producer.producer.metricFamilies())
         self.assertIn("AuditedProducer", repr(producer))
 
 

@@ -1,0 +1,327 @@
+"""
+The beginning and the end of a producer, and the Twisted producer that writes to it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.client.discovery import IDiscovery, StaticDiscovery, ZookeeperDiscovery
+from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.errors import PylogbrokerError, TimedOutError, copyForReraise
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.timer import Timer
+
+PAUSE_FULLNESS, RESUME_FULLNESS = 3 / 4, 1 / 4
+"""Parts of the queue's capacity: a Twisted push producer is paused at one and resumed at the other."""
+
+log = Logger()
+
+
+def _fireAll(waiters: list[Deferred[None]], result: object) -> None:
+    for waiter in waiters:
+        if isinstance(result, Failure):
+            waiter.errback(result)
+        else:
+            waiter.callback(None)
+
+
+class DiscoveryStartup:
+    """
+    Starts the discovery of a producer once, for all callers that wait for it. A failed start can be
+    tried again.
+
+    C{broker.list} is known at once. With ZooKeeper, the brokers are read over the client that was given,
+    or over a client that is made for the producer and closed with it.
+
+    @ivar isStarted: whether the discovery has started.
+    @ivar discovery: the discovery; L{None} before it is made.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: ProducerSettings,
+        onStarted: Callable[[IDiscovery], None],
+        random: Callable[[], float],
+        zookeeper: IZookeeper | None = None,
+        discovery: IDiscovery | None = None,
+    ) -> None:
+        """
+        @param onStarted: called with the discovery; at once for C{broker.list}.
+        @param random: numbers from 0 up to, not including, 1.
+        @param zookeeper: a connected client, which its owner closes; by default one is made as
+            C{zk.connect} says.
+        @param discovery: by default as the settings say.
+        """
+        if discovery is None and settings.brokers:
+            discovery = StaticDiscovery(settings.brokers)
+        self.discovery = discovery
+        self.isStarted = False
+        self._reactor = reactor
+        self._settings = settings
+        self._onStarted = onStarted
+        self._random = random
+        self._zookeeper = zookeeper
+        self._ownZookeeper: Any = None
+        self._starting: Deferred[None] | None = None
+        self._waiters: list[Deferred[None]] | None = None
+        self._refusal: PylogbrokerError | None = None
+        if discovery is not None and discovery.isStatic:
+            onStarted(discovery)
+            self.isStarted = True
+
+    def start(self) -> Deferred[None]:
+        """
+        @return: fires when the discovery has started. Fails with
+            L{pylogbroker.errors.ZookeeperError}, or after L{refuse} with its reason.
+        """
+        if self.isStarted:
+            return succeed(None)
+        waiter: Deferred[None] = Deferred()
+        if self._waiters is not None:
+            self._waiters.append(waiter)
+        elif self._refusal is not None:
+            return fail(copyForReraise(self._refusal))
+        else:
+            self._waiters = [waiter]
+            self._starting = starting = Deferred.fromCoroutine(self._start())
+            starting.addBoth(self._ended)
+        return waiter
+
+    async def _start(self) -> None:
+        discovery = self.discovery
+        if discovery is None:
+            discovery = ZookeeperDiscovery(
+                self._reactor,
+                self._zookeeper or await self._connect(),
+                readRetryCount=self._settings.zookeeperReadRetryCount,
+                random=self._random,
+            )
+        try:
+            await discovery.start()
+        except BaseException:
+            own, self._ownZookeeper = self._ownZookeeper, None
+            if own is not None:
+                await own.close()
+            raise
+        self.discovery = discovery
+        self._onStarted(discovery)
+
+    async def _connect(self) -> IZookeeper:
+        # kazoo is imported only where ZooKeeper is used
+        from pylogbroker.zookeeper.client import ZookeeperClient
+
+        settings = self._settings
+        client = ZookeeperClient(
+            self._reactor,
+            settings.zookeeperServers,
+            settings.zookeeperSessionTimeoutMs,
+            digest=settings.zookeeperDigest,
+            acl=settings.zookeeperAcl,
+        )
+        await client.connect(settings.zookeeperConnectTimeoutMs)
+        self._ownZookeeper = client
+        return client
+
+    def _ended(self, result: Any) -> None:
+        waiters, self._waiters, self._starting = self._waiters or [], None, None
+        self.isStarted = not isinstance(result, Failure)
+        _fireAll(waiters, result)
+
+    def refuse(self, reason: PylogbrokerError) -> None:
+        """Begin no start any more."""
+        self._refusal = reason
+
+    def cancel(self) -> None:
+        """Fail those that wait for the start."""
+        if self._starting is not None:
+            self._starting.cancel()
+
+    def stop(self) -> None:
+        """Stop the discovery."""
+        if self.discovery is not None:
+            self.discovery.stop()
+
+    async def close(self) -> None:
+        """Close the ZooKeeper client if it was made here."""
+        if self._ownZookeeper is not None:
+            await self._ownZookeeper.close()
+
+
+class GracefulShutdown:
+    """
+    Closes a producer once, for all callers, within a time, and before the reactor stops if wanted.
+
+    What must be true: it ends when the time is over. So each wait in it must end by C{abort}, or use
+    L{awaitOrAbort}.
+
+    @ivar isAborted: whether the time was over before everything was sent.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        timeoutMs: float,
+        begin: Callable[[], None],
+        close: Callable[[], Coroutine[Any, Any, None]],
+        abort: Callable[[TimedOutError], None],
+        describeLosses: Callable[[], str],
+    ) -> None:
+        """
+        @param reactor: for time, and for L{beforeStop}.
+        @param timeoutMs: for all of it, unless L{close} is told otherwise.
+        @param begin: called first: no message is accepted any more.
+        @param close: sends what was accepted, and closes.
+        @param abort: called when the time is over. What C{close} waits for must end then.
+        @param describeLosses: says what was lost, for the error.
+        """
+        self.isAborted = False
+        self._reactor = reactor
+        self._timeoutMs = timeoutMs
+        self._begin = begin
+        self._close = close
+        self._abort = abort
+        self._describeLosses = describeLosses
+        self._waiters: list[Deferred[None]] | None = None
+        self._awaited: Deferred[None] | None = None
+        self._isDone = False
+        self._trigger: Any = None
+
+    def beforeStop(self) -> None:
+        """Have the reactor close the producer before it stops, and wait for that."""
+        if self._trigger is None and self._waiters is None:
+            self._trigger = self._reactor.addSystemEventTrigger(
+                "before", "shutdown", self._closeAtStop
+            )
+
+    def _closeAtStop(self) -> Deferred[None]:
+        self._trigger = None
+        return self.close().addErrback(
+            lambda failure: log.error("Closing the producer: {error}", error=failure.value)
+        )
+
+    def close(self, timeoutMs: float | None = None) -> Deferred[None]:
+        """
+        @param timeoutMs: for all of it; ignored if closing has begun.
+        @return: fires when the producer is closed. Fails with L{TimedOutError} when it was cut short, or
+            as C{close} failed. A call after the end succeeds.
+        """
+        waiter: Deferred[None] = Deferred()
+        if self._waiters is not None:
+            if self._isDone:
+                return succeed(None)
+            self._waiters.append(waiter)
+            return waiter
+        self._waiters = [waiter]
+        if self._trigger is not None:
+            trigger, self._trigger = self._trigger, None
+            self._reactor.removeSystemEventTrigger(trigger)
+        self._begin()
+        if timeoutMs is None:
+            timeoutMs = self._timeoutMs
+        timer = Timer(self._reactor)
+        timer.start(timeoutMs, self._onTimeout, timeoutMs)
+        Deferred.fromCoroutine(self._close()).addBoth(self._closed, timer)
+        return waiter
+
+    def _onTimeout(self, timeoutMs: float) -> None:
+        self.isAborted = True
+        self._abort(TimedOutError(f"the producer could not be closed within {timeoutMs:g} ms"))
+        if self._awaited is not None:
+            self._awaited.cancel()
+
+    async def awaitOrAbort(self, work: Deferred[None]) -> None:
+        """Wait for something in C{close}. When the time is over, it is cancelled and not waited for."""
+        if self.isAborted:
+            work.cancel()
+        self._awaited = work
+        try:
+            await work
+        except CancelledError:
+            pass  # the time is over; nothing else cancels it
+        finally:
+            self._awaited = None
+
+    def _closed(self, result: Any, timer: Timer) -> None:
+        timer.stop()
+        if self.isAborted:
+            text = f"it took too long to close the producer: {self._describeLosses()}"
+            result = Failure(TimedOutError(text))
+        self._isDone = True
+        waiters, self._waiters = self._waiters or [], []
+        _fireAll(waiters, result)
+
+
+class UpstreamFlowControl:
+    """
+    Pauses and resumes the Twisted producer that writes to this one.
+
+    @ivar isPaused: whether it is paused.
+    """
+
+    def __init__(self, clock: IReactorTime, fullness: Callable[[], float]) -> None:
+        """
+        @param clock: a pull producer is asked for more in the next turn of the reactor.
+        @param fullness: the part of the queue's capacity in use; may exceed 1.
+        """
+        self.isPaused = False
+        self._clock = clock
+        self._fullness = fullness
+        self._upstream: Any = None
+        self._isPushing = False
+        self._hasEnded = False
+
+    def register(self, upstream: Any, isPushing: bool) -> None:
+        """
+        Control a Twisted producer. After L{end} it is told to stop.
+
+        @raise RuntimeError: another one is registered.
+        """
+        if self._upstream is not None:
+            raise RuntimeError(f"{self._upstream!r} is registered already")
+        self._upstream = upstream
+        self._isPushing = isPushing
+        self.isPaused = False
+        if self._hasEnded:
+            upstream.stopProducing()
+        elif not isPushing:
+            self.isPaused = True
+            self.check()
+
+    def unregister(self) -> None:
+        """Control nothing any more."""
+        self._upstream = None
+        self.isPaused = False
+
+    def onWrite(self) -> None:
+        """The Twisted producer wrote something."""
+        if self._upstream is None:
+            return
+        if not self._isPushing:
+            self.isPaused = True
+            self._clock.callLater(0, self.check)
+        elif not self.isPaused and self._fullness() >= PAUSE_FULLNESS:
+            self.isPaused = True
+            self._upstream.pauseProducing()
+
+    def check(self) -> None:
+        """Resume the Twisted producer if there is capacity."""
+        if self._upstream is None or not self.isPaused or self._hasEnded:
+            return
+        if self._fullness() <= (RESUME_FULLNESS if self._isPushing else PAUSE_FULLNESS):
+            self.isPaused = False
+            self._upstream.resumeProducing()
+
+    def end(self) -> None:
+        """Stop the Twisted producer: the producer is closed."""
+        self._hasEnded = True
+        if self._upstream is not None:
+            upstream, self._upstream = self._upstream, None
+            upstream.stopProducing()
