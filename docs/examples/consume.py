@@ -5,7 +5,7 @@ import argparse
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import react
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import ClosedError, ClosingException
 
 

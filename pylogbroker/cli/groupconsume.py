@@ -24,7 +24,7 @@ from pylogbroker.cli.messageformats import MESSAGE_FORMATS
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.clusterreader import ClusterReader
 from pylogbroker.client.offsetlookup import OffsetLookup
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
 from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError
 

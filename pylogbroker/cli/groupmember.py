@@ -13,7 +13,7 @@ from pylogbroker.cli.brokerchecks import announced
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.zookeeper.client import ZookeeperClient

@@ -21,7 +21,7 @@ Of `pylogbroker.producer.producer.Producer`. Names of Kafka's own classes stand 
 _CONSUMER_HEAD = """
 ## Consumer
 
-Of `pylogbroker.consumer.group.ConsumerConnector`, a member of a group.
+Of `pylogbroker.consumer.connector.ConsumerConnector`, a member of a group.
 
 """
 

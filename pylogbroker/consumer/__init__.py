@@ -1,3 +1,4 @@
 """
-Consumer groups: streams of messages whose partitions are shared among the members of a group, without a master.
+Consumer groups: streams of messages whose partitions are shared among the members of a group,
+without a master.
 """

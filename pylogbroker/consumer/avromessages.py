@@ -1,17 +1,20 @@
 """
 A stream's messages, with values that schemas of a registry explain.
 
-A decoder that is called in a stream cannot wait. Here it can: a message with a schema that is new is held until the registry has told it, and the stream
-behind it fills up and pushes back, as with any reader that takes its time. While the registry is away the message stays held: asking again goes on
-with it, and nothing is lost or left out.
+A decoder that is called in a stream cannot wait. Here it can: a message with a schema that is new
+is held until the registry has told it, and the stream behind it fills up and pushes back, as with
+any reader that takes its time. While the registry is away the message stays held: asking again goes
+on with it, and nothing is lost or left out.
 
-A schema that is new takes some tenths of a second if it is large, and anybody may have registered it: it is looked at on a thread, once.
+A schema that is new takes some tenths of a second if it is large, and anybody may have registered
+it: it is looked at on a thread, once.
 
-A message that no schema explains is given to whoever said so (C{onBroken}), and the stream goes on behind it; without, it is raised, and the stream goes on
-behind it when it is asked again.
+A message that no schema explains is given to whoever said so (C{onBroken}), and the stream goes on
+behind it; without, it is raised, and the stream goes on behind it when it is asked again.
 
-A message's position moves when its value is handed out, or when it was given to whoever takes what is broken: no commit covers one that is held. When its
-partition goes to another member, it is the next owner's, and is handed out by nobody else.
+A message's position moves when its value is handed out, or when it was given to whoever takes what
+is broken: no commit covers one that is held. When its partition goes to another member, it is the
+next owner's, and is handed out by nobody else.
 """
 
 from __future__ import annotations
@@ -50,10 +53,13 @@ class AvroMessages:
     ) -> None:
         """
         @param stream: one without a C{decode} of its own.
-        @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
-        @param onBroken: called with a message, whose value is the payload, and what is wrong with it; may return a Deferred, which is waited for: send it
-            to a topic for later, say. What it raises is raised, and the message is held.
-        @param apart: where new schemas are looked at; by default, on a thread of the registry client's reactor.
+        @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were
+            written.
+        @param onBroken: called with a message, whose value is the payload, and what is wrong with
+            it; may return a Deferred, which is waited for: send it to a topic for later, say. What
+            it raises is raised, and the message is held.
+        @param apart: where new schemas are looked at; by default, on a thread of the registry
+            client's reactor.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
         self.brokenCount = 0
@@ -71,8 +77,10 @@ class AvroMessages:
         """
         The next message.
 
-        @raise SchemaError: no schema explains it, and there is no C{onBroken}; the next call goes on behind it.
-        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the same message; or see L{MessageStream}.
+        @raise SchemaError: no schema explains it, and there is no C{onBroken}; the next call goes
+            on behind it.
+        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the
+            same message; or see L{MessageStream}.
         """
         while True:
             if self._held is None or self._isGone(self._held):
@@ -102,7 +110,10 @@ class AvroMessages:
         return ahead
 
     def _isGone(self, held: PolledBatch) -> bool:
-        """Whether a message is no longer ours to hand out: the consumer was shut down, or its partition is another member's."""
+        """
+        Whether a message is no longer ours to hand out: the consumer was shut down, or its
+        partition is another member's.
+        """
         message = held.messages[0]
         return self._stream.isEnded or self._stream.wasDropped(
             PartitionId(message.topic, message.partition), held.epoch

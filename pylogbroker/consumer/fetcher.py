@@ -1,29 +1,34 @@
 """
-Fetching from one broker what a member has of it, as far as its streams have room.
+Fetching from one broker what a member owns there, as far as its streams have capacity.
 
-What must be true: one request is under way at a time, a MULTIFETCH of all partitions that can be asked for now, each at its own offset (spec-0.7 consumer §2).
-A partition can be asked for while its stream has room, which is kept for the answer. So no request is sent while no stream has room, and a full
-stream holds up nobody but itself (gotcha 53). Partitions take turns: who was asked for goes to the end of the line, and a request asks for so many
-bytes at most.
+What must be true: one request is under way at a time, a MULTIFETCH of all partitions that can be
+fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its
+stream has capacity, which is reserved until the response arrives. So a full stream holds up no
+other stream (gotcha 53), and nothing is requested while all streams are full. Partitions take
+turns: a partition that was fetched goes to the end of the line, and a request has a maximum size.
 
-Nothing that goes wrong ends a fetcher (gotcha 52); what can go wrong with one partition does not touch the others:
+No error ends a fetcher (gotcha 52), and an error of one partition does not affect the others:
 
-  - The connection breaks, or the broker answers nonsense: it is asked again, for ever, a little later each time.
+  - The connection breaks, or the broker's response is invalid: the fetcher tries again for ever,
+    with growing delays.
   - The offset is out of range: the reset policy says where to go on, and that is stored at once.
-  - The first message is larger than what was asked for: more is asked for, up to a limit, and beyond that an error comes out of the stream.
-  - A stored offset is not where an entry begins, which happens when a broker's data were lost and written anew: this is logged by name, and then it is as if
-    the offset were out of range. An entry that has a plausible head and is too large is too large, and no such case; nor is one whose checksum alone is
-    wrong, and whose size leads to where the next one begins: that went bad on the disk, and what is behind it is not to be skipped unseen.
-  - Anything else (a wrong checksum, another error code): an error comes out of the stream, once for each offset and reason, and the partition is tried
-    again, later and later. What the reader finds inside a wrapper is tried once more and then left alone, since a retry hands out the wrapper's
-    first messages again.
+  - The first message is larger than the fetch size: the partition is fetched with a larger size, up
+    to a limit; beyond it the stream raises an error.
+  - No entry begins at a stored offset, which happens when a broker's data were lost and written
+    anew: that is logged, and treated as an offset out of range. A possible header of an entry that
+    is too large is not such a case. Neither is an entry whose checksum alone is wrong: that entry
+    went bad on the disk, and what follows it must not be skipped unseen.
+  - Anything else, such as a wrong checksum or another error code: the stream raises the error, once
+    for each offset and reason, and the partition is tried again with growing delays. An error that
+    the stream finds inside a compressed entry is tried once more and then left alone, since each
+    attempt hands out the entry's first messages again.
 
-Of what comes, only the first entry is checked, and the others are counted by their sizes: the reader checks them anyway.
+The fetcher checks only the first entry of a response, and steps over the others by their sizes. The
+stream checks all of them when it decodes them.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Collection
 from functools import partial
@@ -36,12 +41,10 @@ from twisted.python.failure import Failure
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.consumedoffsets import Positions
+from pylogbroker.consumer.offsetstores import ConsumedOffsets
 from pylogbroker.consumer.stream import Chunk, MessageStream, withPosition
 from pylogbroker.errors import (
     FormatError,
-    InvalidChecksumError,
-    InvalidMessageSizeError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     PylogbrokerError,
@@ -49,95 +52,70 @@ from pylogbroker.errors import (
 )
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.net.timer import Timer
-from pylogbroker.records.compression import CODEC_NAMES
-from pylogbroker.records.messageset import CODEC_MASK, MessageSet, readEntry
-from pylogbroker.retry import Backoff
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.retry import PARTITION_DELAYS, RETRY_INTERVAL_MS, Backoff
 from pylogbroker.types import EARLIEST, LATEST, PartitionId
 
-RETRY_FIRST_MS = 1_000
-RETRY_MAX_MS = 60_000
 FETCH_COUNT_MAX = 32_767
-"""What a MULTIFETCH request can hold."""
+"""Fetches that a MULTIFETCH request can hold."""
 
 RESET_TIMES = {"smallest": EARLIEST, "largest": LATEST}
-
-_SIZE = struct.Struct(">i")
-_ENTRY_SIZE_MIN = 9
-
-
-def wholeSize(data: bytes, position: int) -> tuple[int, bool]:
-    """
-    How many bytes of a set are whole entries, going by their size fields alone.
-
-    @param position: where to begin, behind an entry.
-    @return: (their size; whether what follows is an entry of which the end is missing, or nothing).
-    """
-    end = len(data)
-    last = end - _SIZE.size
-    unpack = _SIZE.unpack_from
-    while position <= last:
-        behind = position + 4 + unpack(data, position)[0]
-        if behind > end:
-            return position, True
-        if behind < position + _ENTRY_SIZE_MIN:
-            return position, False
-        position = behind
-    return position, True
 
 
 class PartitionFetchState:
     """
-    One partition, on its way into a stream.
+    One partition that is fetched into a stream.
 
-    @ivar offset: what to fetch next; L{None} while that is not known.
-    @ivar sizeMax: bytes to ask for.
-    @ivar notBeforeMs: it is not asked for until then.
-    @ivar isStored: whether C{offset} is what the store said, and nothing has come from there yet.
-    @ivar isBegun: whether its position is known, and worth a commit.
-    @ivar isStopped: whether it is not asked for any more.
+    @ivar offset: what to fetch next; L{None} until that is known.
+    @ivar sizeMax: bytes to request.
+    @ivar notBeforeMs: the partition is not fetched until then.
+    @ivar isStored: whether C{offset} was loaded from the store and nothing was fetched there yet.
+    @ivar isPositioned: whether its position is known and worth a commit.
+    @ivar isStopped: whether it is not fetched any more.
+    @ivar reported: the offset and error that were logged last.
+    @ivar readErrorOffset: where the stream could not go on.
     """
 
     __slots__ = (
-        "broken",
-        "isBegun",
+        "backoff",
+        "isPositioned",
         "isStopped",
         "isStored",
         "notBeforeMs",
         "offset",
-        "place",
-        "retryMs",
+        "partition",
+        "readErrorOffset",
+        "reported",
         "seeking",
         "sizeMax",
         "stream",
-        "told",
     )
 
-    def __init__(self, place: PartitionId, stream: MessageStream, sizeMax: int) -> None:
-        self.place = place
+    def __init__(
+        self, partition: PartitionId, stream: MessageStream, sizeMax: int, backoff: Backoff
+    ) -> None:
+        self.partition = partition
         self.stream = stream
         self.offset: int | None = None
         self.sizeMax = sizeMax
         self.notBeforeMs = 0.0
-        self.retryMs: float = RETRY_FIRST_MS
+        self.backoff = backoff
         self.isStored = False
-        self.isBegun = False
+        self.isPositioned = False
         self.isStopped = False
         self.seeking: Deferred[None] | None = None
-        self.told: tuple[int | None, str] | None = None
-        self.broken: int | None = None  # where the reader could not go on
+        self.reported: tuple[int | None, str] | None = None
+        self.readErrorOffset: int | None = None
 
-    def retryAt(self, nowMs: float) -> float:
-        """It went wrong: leave it alone for a while, longer each time."""
-        waitMs = self.retryMs
-        self.retryMs = min(2 * waitMs, RETRY_MAX_MS)
+    def delay(self, nowMs: float) -> float:
+        """Do not fetch for a while after an error. Returns the milliseconds."""
+        waitMs = self.backoff.failed()
         self.notBeforeMs = nowMs + waitMs
         return waitMs
 
 
 class Fetcher:
-    """
-    Fetches from one broker.
-    """
+    """Fetches from one broker."""
 
     _log = Logger()
 
@@ -146,76 +124,82 @@ class Fetcher:
         clock: Any,
         consumer: SimpleConsumer,
         settings: ConsumerSettings,
-        positions: Positions,
+        offsets: ConsumedOffsets,
         random: Any,
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
         @param consumer: of the broker; the fetcher closes it.
-        @param positions: where to begin.
-        @param random: a L{random.Random}, for the jitter of reconnecting.
+        @param offsets: where to begin.
+        @param random: a L{random.Random}, for the jitter of delays.
         """
         self._clock = clock
         self._consumer = consumer
         self._settings = settings
         self._counters = counters or ConsumerCounters()
-        self._positions = positions
-        self._intakes: OrderedDict[PartitionId, PartitionFetchState] = OrderedDict()
-        self._asking: Deferred[Any] | None = None
+        self._offsets = offsets
+        self._random = random
+        self._states: OrderedDict[PartitionId, PartitionFetchState] = OrderedDict()
+        self._fetching: Deferred[Any] | None = None
         self._backoff = Backoff(random.random)
         self._notBeforeMs = 0.0
         self._timer = Timer(clock)
         self._isStopped = False
-        self._isBroken = False
+        self._isFailing = False
 
     def __repr__(self) -> str:
-        return f"<Fetcher {self._consumer}, {len(self._intakes)} partitions>"
+        return f"<Fetcher {self._consumer}, {len(self._states)} partitions>"
 
     @property
-    def places(self) -> Collection[PartitionId]:
-        """What it fetches."""
-        return self._intakes.keys()
+    def partitions(self) -> Collection[PartitionId]:
+        """All that are fetched."""
+        return self._states.keys()
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
-        """Those whose positions are known."""
-        return [place for place, intake in self._intakes.items() if intake.isBegun]
+        """Those of them whose position is known."""
+        return [partition for partition, state in self._states.items() if state.isPositioned]
 
     def _nowMs(self) -> float:
         return float(self._clock.seconds() * 1000)
 
     # -- what to fetch
 
-    def add(self, place: PartitionId, stream: MessageStream) -> None:
-        """Fetch a partition, too, from where it was left. One that is fetched already goes on."""
-        if place not in self._intakes and not self._isStopped:
-            intake = self._intakes[place] = PartitionFetchState(
-                place, stream, self._settings.fetchSize
-            )
-            self._seek(intake, isLost=False)
+    def add(self, partition: PartitionId, stream: MessageStream) -> None:
+        """Fetch a partition from its stored offset on. A partition that is fetched goes on."""
+        if partition not in self._states and not self._isStopped:
+            backoff = Backoff(self._random.random, PARTITION_DELAYS)
+            state = PartitionFetchState(partition, stream, self._settings.fetchSize, backoff)
+            self._states[partition] = state
+            self._seek(state, isLost=False)
 
-    def remove(self, places: Collection[PartitionId]) -> None:
-        """Fetch these no more; what was asked of them is forgotten when it comes, and what is queued now."""
-        for place in places:
-            intake = self._intakes.pop(place, None)
-            if intake is not None:
-                if intake.seeking is not None:
-                    intake.seeking.cancel()
-                intake.stream.drop((place,))
+    def remove(self, partitions: Collection[PartitionId]) -> None:
+        """
+        Stop fetching partitions, discard what is queued of them, and ignore responses for them.
+        """
+        for partition in partitions:
+            state = self._states.pop(partition, None)
+            if state is not None:
+                if state.seeking is not None:
+                    state.seeking.cancel()
+                state.stream.drop((partition,))
 
-    def readAgain(self, place: PartitionId, offset: int) -> None:
-        """Forget what is queued of a partition, if it is fetched here, and look anew where to begin; if the store says nothing new, there."""
-        intake = self._intakes.get(place)
-        if intake is not None:
-            self.remove((place,))
-            self._positions.begin(place, offset)
-            self.add(place, intake.stream)
+    def seek(self, partition: PartitionId, offset: int) -> None:
+        """
+        Discard what is queued of a partition, if it is fetched here, and load its offset anew. If
+        the store holds nothing new, go on at C{offset}.
+        """
+        state = self._states.get(partition)
+        if state is not None:
+            self.remove((partition,))
+            self._offsets.begin(partition, offset)
+            self.add(partition, state.stream)
 
     def moveTo(self, consumer: SimpleConsumer) -> Deferred[None]:
         """
         The broker has another address.
 
-        @return: fires when the old connection is gone.
+        @return: fires when the old connection is closed.
         """
         before, self._consumer = self._consumer, consumer
         self._notBeforeMs = 0
@@ -226,47 +210,47 @@ class Fetcher:
 
     def stop(self) -> Deferred[None]:
         """
-        Fetch nothing any more.
+        Stop fetching.
 
-        @return: fires when the connection is gone.
+        @return: fires when the connection is closed.
         """
         self._isStopped = True
         self._timer.stop()
-        self.remove(list(self._intakes))
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.cancel()
+        self.remove(list(self._states))
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None:
+            fetching.cancel()
         return self._consumer.close()
 
     def _onReadError(
-        self, intake: PartitionFetchState, offset: int, error: PylogbrokerError
+        self, state: PartitionFetchState, offset: int, error: PylogbrokerError
     ) -> None:
         """
-        The stream could not decode what stands at an offset, and has told the application: fetch it again later. The second time at the same offset, leave the
-        partition alone.
+        The stream cannot decode what is stored at an offset, and has raised the error. Fetch it
+        again later; after the second time at one offset, leave the partition alone.
         """
-        place = intake.place
-        if self._intakes.get(place) is not intake:
+        if self._states.get(state.partition) is not state:
             return
-        intake.offset = offset
-        if intake.broken == offset:
-            intake.isStopped = True
+        state.offset = offset
+        if state.readErrorOffset == offset:
+            state.isStopped = True
             self._log.error(
-                "{place} cannot be read at offset {offset}, and is left alone while this member has it",
-                place=place,
+                "{partition} cannot be read at offset {offset}, and is left alone while this member "
+                "has it",
+                partition=state.partition,
                 offset=offset,
             )
             return
-        intake.broken = offset
-        self._note(intake, error)
-        intake.retryAt(self._nowMs())
+        state.readErrorOffset = offset
+        self._reportOnce(state, error)
+        state.delay(self._nowMs())
         self.wake()
 
-    # -- asking
+    # -- requests
 
     def wake(self) -> None:
-        """There may be something to ask for."""
-        if self._asking is not None or self._isStopped:
+        """Send a request if there is something to fetch."""
+        if self._fetching is not None or self._isStopped:
             return
         self._timer.stop()
         nowMs = self._nowMs()
@@ -275,74 +259,81 @@ class Fetcher:
             return
         chosen = self._choose(nowMs)
         if chosen:
-            self._ask(chosen)
+            self._fetch(chosen)
             return
         due = [
-            intake.notBeforeMs
-            for intake in self._intakes.values()
-            if intake.notBeforeMs > nowMs and intake.offset is not None and not intake.isStopped
+            state.notBeforeMs
+            for state in self._states.values()
+            if state.notBeforeMs > nowMs and state.offset is not None and not state.isStopped
         ]
         if due:
             self._timer.start(min(due) - nowMs, self.wake)
 
     def _choose(self, nowMs: float) -> list[PartitionFetchState]:
-        """Those whose turn it is, with room for each in its stream."""
+        """The next partitions in line. Reserves the capacity of their streams."""
         chosen: list[PartitionFetchState] = []
         size = 0
-        for intake in self._intakes.values():
-            if intake.offset is None or intake.isStopped or intake.notBeforeMs > nowMs:
+        for state in self._states.values():
+            if state.offset is None or state.isStopped or state.notBeforeMs > nowMs:
                 continue
-            if not intake.stream.hasCapacity:
-                intake.stream.whenCapacity(self.wake)
+            if not state.stream.hasCapacity:
+                state.stream.whenCapacity(self.wake)
                 continue
-            size += intake.sizeMax
+            size += state.sizeMax
             if chosen and (size > self._settings.responseSizeMax or len(chosen) == FETCH_COUNT_MAX):
                 break
-            intake.stream.reserve(intake.sizeMax)
-            chosen.append(intake)
-        for intake in chosen:
-            self._intakes.move_to_end(intake.place)
+            state.stream.reserve(state.sizeMax)
+            chosen.append(state)
+        for state in chosen:
+            self._states.move_to_end(state.partition)
         return chosen
 
-    def _ask(self, chosen: list[PartitionFetchState]) -> None:
-        ranges = [
-            (each.place.topic, each.place.partition.partition, each.offset or 0, each.sizeMax)
-            for each in chosen
-        ]
-        asking = self._consumer.multifetch(ranges)
-        self._asking = asking
-        reserved = [(each, each.sizeMax) for each in chosen]
-        answered: Deferred[Any] = asking.addCallback(
-            self._answered, reserved, self._clock.seconds()
+    def _fetch(self, chosen: list[PartitionFetchState]) -> None:
+        reserved = [(state, state.sizeMax) for state in chosen]
+        fetching: Deferred[Any] = self._consumer.multifetch(
+            [
+                (
+                    state.partition.topic,
+                    state.partition.partition.partition,
+                    state.offset or 0,
+                    sizeMax,
+                )
+                for state, sizeMax in reserved
+            ]
         )
-        answered.addBoth(self._over, reserved).addErrback(self._failed).addErrback(
-            self._unforeseen
-        ).addCallback(self._next)
+        self._fetching = fetching
+        fetching.addCallback(self._fetched, reserved, self._clock.seconds())
+        fetching.addBoth(self._release, reserved)
+        fetching.addErrback(self._failed).addErrback(self._unexpected)
+        fetching.addCallback(self._next)
 
-    def _over(self, result: Any, reserved: list[tuple[PartitionFetchState, int]]) -> Any:
-        """What came has taken its room: the room that was kept for it is free."""
-        for intake, size in reserved:
-            intake.stream.release(size)
+    def _release(self, result: Any, reserved: list[tuple[PartitionFetchState, int]]) -> Any:
+        """The chunks have taken their own capacity: release what was reserved for them."""
+        for state, size in reserved:
+            state.stream.release(size)
         return result
 
     def _next(self, _result: None) -> None:
-        self._asking = None
+        self._fetching = None
         self.wake()
 
-    def _answered(
-        self, sets: list[MessageSet], reserved: list[tuple[PartitionFetchState, int]], begun: float
+    def _fetched(
+        self,
+        sets: list[MessageSet],
+        reserved: list[tuple[PartitionFetchState, int]],
+        startedAt: float,
     ) -> None:
-        self._counters.fetches.fetched(self._clock.seconds() - begun)
+        self._counters.fetches.fetched(self._clock.seconds() - startedAt)
         self._backoff.succeeded()
-        self._isBroken = False
-        came = [
-            self._take(intake, sizeMax, each)
-            for (intake, sizeMax), each in zip(reserved, sets, strict=True)
+        self._isFailing = False
+        isUseful = [
+            self._take(state, sizeMax, messages)
+            for (state, sizeMax), messages in zip(reserved, sets, strict=True)
         ]
-        if not any(came):
+        if not any(isUseful):
             idleUntilMs = self._nowMs() + self._settings.fetchBackoffMs
-            for intake, _sizeMax in reserved:
-                intake.notBeforeMs = max(intake.notBeforeMs, idleUntilMs)
+            for state, _sizeMax in reserved:
+                state.notBeforeMs = max(state.notBeforeMs, idleUntilMs)
 
     def _failed(self, failure: Failure) -> None:
         if self._isStopped:
@@ -350,228 +341,185 @@ class Fetcher:
         failure.trap(PylogbrokerError)
         self._counters.fetches.failedCount += 1
         waitMs = self._backoff.failed()
-        if not self._isBroken:
-            self._isBroken = True
+        if not self._isFailing:
+            self._isFailing = True
             self._log.warn(
-                "{fetcher} cannot fetch: {reason}. It is tried again until it works",
+                "{fetcher} cannot fetch: {reason}. It tries again until that works",
                 fetcher=self,
                 reason=failure.getErrorMessage(),
             )
         self._notBeforeMs = self._nowMs() + waitMs
 
-    def _unforeseen(self, failure: Failure) -> None:
-        self._log.failure(
-            "{fetcher} failed in a way that nobody foresaw; it goes on", failure, fetcher=self
-        )
-        self._notBeforeMs = self._nowMs() + RETRY_FIRST_MS
+    def _unexpected(self, failure: Failure) -> None:
+        self._log.failure("{fetcher}: unexpected error; it goes on", failure, fetcher=self)
+        self._notBeforeMs = self._nowMs() + RETRY_INTERVAL_MS
 
-    # -- what came
+    # -- responses
 
-    def _take(self, intake: PartitionFetchState, sizeMax: int, messages: MessageSet) -> bool:
+    def _take(self, state: PartitionFetchState, sizeMax: int, messages: MessageSet) -> bool:
         """
-        What came of one partition.
+        Queue what was fetched of one partition.
 
-        @return: whether there is a reason to ask again at once.
+        @return: whether there is a reason to fetch again at once.
         """
-        if self._intakes.get(intake.place) is not intake or intake.offset != messages.baseOffset:
+        if self._states.get(state.partition) is not state or state.offset != messages.baseOffset:
             return False
         if isinstance(messages.error, RemoteOffsetOutOfRangeError):
-            self._seek(intake, isLost=True)
+            self._seek(state, isLost=True)
             return False
         if messages.error is not None:
-            self._fail(intake, messages.error)
+            self._fail(state, messages.error)
             return False
-        data = messages.data
-        if not data:
+        if not messages.data:
             return False
         try:
-            first = readEntry(data, 0, len(data), True)
-            if first is None:
-                raise InvalidMessageSizeError(f"{len(data)} bytes, less than a size field")
+            complete = messages.complete()
         except FormatError as error:
-            return self._unfit(intake, data, sizeMax, error)
-        size, isWhole = wholeSize(data, first[1])
-        self._counters.topic(intake.place.topic).fetchedSize += size
-        intake.offset = messages.baseOffset + size
-        intake.isStored = False
-        intake.sizeMax = self._settings.fetchSize
-        intake.retryMs = RETRY_FIRST_MS
-        # At last: a reader that waits reads in here, and may come back with what it could not read (L{_onReadError}), or shut all down.
-        intake.stream.put(
+            return self._takeInvalid(state, messages, sizeMax, error)
+        self._counters.topic(state.partition.topic).fetchedSize += complete.size
+        state.offset = complete.nextOffset
+        state.isStored = False
+        state.sizeMax = self._settings.fetchSize
+        state.backoff.succeeded()
+        # Last of all: a reader that waits reads in this call, and may report a read error or shut
+        # the consumer down.
+        state.stream.put(
             Chunk(
-                intake.place,
-                messages if isWhole else MessageSet(data[:size], messages.baseOffset),
-                len(data),
-                intake.offset,
-                partial(self._onReadError, intake),
+                state.partition,
+                complete.messages,
+                len(messages.data),
+                complete.nextOffset,
+                partial(self._onReadError, state),
             )
         )
         return True
 
-    def _unfit(
-        self, intake: PartitionFetchState, data: bytes, sizeMax: int, error: FormatError
+    def _takeInvalid(
+        self, state: PartitionFetchState, messages: MessageSet, sizeMax: int, error: FormatError
     ) -> bool:
-        """The first entry is not whole, or not good."""
-        if (
-            isinstance(error, InvalidMessageSizeError)
-            and len(data) >= sizeMax
-            and _isPlausible(data)
-        ):
-            size = (
-                _SIZE.size + _SIZE.unpack_from(data)[0]
-                if len(data) >= _SIZE.size
-                else _ENTRY_SIZE_MIN
-            )
-            sizeLimit = self._settings.fetchSizeMax
-            if sizeMax < size <= sizeLimit:
-                while intake.sizeMax < size:
-                    intake.sizeMax = min(2 * intake.sizeMax, sizeLimit)
-                return True
-            if size > sizeLimit:
-                self._fail(
-                    intake,
-                    MessageTooLargeError(
-                        f"a message of {size} bytes, fetch.size.max allows {sizeLimit}"
-                    ),
-                )
-                return False
-        if intake.isStored and not (isinstance(error, InvalidChecksumError) and _leadsOn(data)):
+        """The first entry is cut, or bad."""
+        neededSize = messages.cutEntrySize if len(messages.data) >= sizeMax else 0
+        sizeLimit = self._settings.fetchSizeMax
+        if sizeMax < neededSize <= sizeLimit:
+            while state.sizeMax < neededSize:
+                state.sizeMax = min(2 * state.sizeMax, sizeLimit)
+            return True
+        if neededSize > sizeLimit:
+            text = f"a message of {neededSize} bytes, fetch.size.max allows {sizeLimit}"
+            self._fail(state, MessageTooLargeError(text))
+        elif state.isStored and not messages.isCorruptEntry:
             self._log.error(
-                "The stored offset {offset} of {place} is not where a message begins ({reason}): the broker has other data than when it was stored. "
-                "Going on as if it were out of range (autooffset.reset={policy})",
-                offset=intake.offset, place=intake.place, reason=error.reason, policy=self._settings.autoOffsetReset,
-            )  # fmt: skip
-            self._seek(intake, isLost=True)
+                "The stored offset {offset} of {partition} is not where a message begins ({reason}): "
+                "the broker has other data than when it was stored. Going on as if it were out of "
+                "range (autooffset.reset={policy})",
+                offset=state.offset,
+                partition=state.partition,
+                reason=error.reason,
+                policy=self._settings.autoOffsetReset,
+            )
+            self._seek(state, isLost=True)
         else:
-            self._fail(intake, error)
+            self._fail(state, error)
         return False
 
-    def _fail(self, intake: PartitionFetchState, error: PylogbrokerError) -> None:
-        """Tell the application, unless it knows, and try again later."""
-        intake.retryAt(self._nowMs())
-        if self._note(intake, error):
-            intake.stream.fail(intake.place, withPosition(error, intake.place, intake.offset or 0))
+    def _fail(self, state: PartitionFetchState, error: PylogbrokerError) -> None:
+        """Raise an error to the application, unless it was raised before, and try again later."""
+        state.delay(self._nowMs())
+        if self._reportOnce(state, error):
+            state.stream.fail(
+                state.partition, withPosition(error, state.partition, state.offset or 0)
+            )
 
-    def _note(self, intake: PartitionFetchState, error: PylogbrokerError) -> bool:
+    def _reportOnce(self, state: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
-        What is wrong with a partition goes into the log once.
+        Log an error of a partition once.
 
-        @return: whether it is new. Where in the chunk that came the entry began is no part of it: that changes from one fetch to the next.
+        @return: whether it is new. The entry's place in the response does not count: it changes
+            from one fetch to the next.
         """
-        told = intake.offset, error.reason if isinstance(error, FormatError) else str(error)
-        if intake.told == told:
+        text = error.reason if isinstance(error, FormatError) else str(error)
+        if state.reported == (state.offset, text):
             return False
-        intake.told = told
+        state.reported = state.offset, text
         self._log.warn(
-            "Fetching {place} at offset {offset} failed: {error}",
-            place=intake.place,
-            offset=intake.offset,
+            "Fetching {partition} at offset {offset} failed: {error}",
+            partition=state.partition,
+            offset=state.offset,
             error=error,
         )
         return True
 
     # -- where to begin
 
-    def _seek(self, intake: PartitionFetchState, isLost: bool) -> None:
+    def _seek(self, state: PartitionFetchState, isLost: bool) -> None:
         """
-        Find out where to begin.
+        Find the offset at which to begin.
 
-        @param isLost: the offset is no good; otherwise look for one first.
+        @param isLost: whether the current offset cannot be used; otherwise a stored one is loaded.
         """
-        lost = intake.offset if isLost else None
-        intake.offset, intake.isStored = None, False
-        seeking = intake.seeking = Deferred.fromCoroutine(self._seekPatiently(intake, lost))
-        seeking.addCallbacks(self._sought, self._notSought, callbackArgs=(intake,))
+        lostOffset = state.offset if isLost else None
+        state.offset, state.isStored = None, False
+        state.seeking = Deferred.fromCoroutine(self._seekUntilFound(state, lostOffset))
+        state.seeking.addCallbacks(self._found, self._notFound, callbackArgs=(state,))
 
-    def _sought(self, _result: None, intake: PartitionFetchState) -> None:
-        intake.seeking = None
+    def _found(self, _result: None, state: PartitionFetchState) -> None:
+        state.seeking = None
         self.wake()
 
-    def _notSought(self, failure: Failure) -> None:
+    def _notFound(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure(
-                "Finding out where to begin failed in a way that nobody foresaw", failure
-            )
+            self._log.failure("Unexpected error when looking for a start offset", failure)
 
-    async def _seekPatiently(self, intake: PartitionFetchState, lost: int | None) -> None:
-        place = intake.place
+    async def _seekUntilFound(self, state: PartitionFetchState, lostOffset: int | None) -> None:
         while True:
             try:
-                await self._seekOnce(intake, lost)
+                await self._seekOnce(state, lostOffset)
                 return
             except CancelledError:
                 raise
             except Exception as error:
-                waitMs = intake.retryAt(self._nowMs())
+                waitMs = state.delay(self._nowMs())
                 self._log.warn(
-                    "Where to begin with {place} is not known yet: {error}",
-                    place=place,
+                    "The start offset of {partition} is not known yet: {error}",
+                    partition=state.partition,
                     error=error,
                 )
             await deferLater(self._clock, waitMs / 1000)
 
-    async def _seekOnce(self, intake: PartitionFetchState, lost: int | None) -> None:
-        place, policy = intake.place, self._settings.autoOffsetReset
-        found = await self._positions.find(place) if lost is None else None
+    async def _seekOnce(self, state: PartitionFetchState, lostOffset: int | None) -> None:
+        partition, policy = state.partition, self._settings.autoOffsetReset
+        found = await self._offsets.find(partition) if lostOffset is None else None
         if found is not None:
             if found >= 0:
-                self._positions.begin(place, found)
-                intake.offset, intake.isStored, intake.isBegun = found, True, True
+                self._offsets.begin(partition, found)
+                state.offset, state.isStored, state.isPositioned = found, True, True
                 return
-            lost = found  # 0.7.2 stores -1 when it could not ask the broker
+            lostOffset = found  # 0.7.2 stores -1 when it could not ask the broker
         time = RESET_TIMES.get(policy)
         if time is None:
-            intake.isStopped = True
+            state.isStopped = True
             reason = (
                 "there is no stored offset"
-                if lost is None
-                else f"offset {lost} is out of range, or not where a message begins"
+                if lostOffset is None
+                else f"offset {lostOffset} is out of range, or not where a message begins"
             )
-            intake.stream.fail(
-                place,
-                OffsetOutOfRangeError(
-                    f"{place}: {reason}, and autooffset.reset={policy} names no other place to begin"
-                ),
+            error = OffsetOutOfRangeError(
+                f"{partition}: {reason}, and autooffset.reset={policy} names no other place to begin"
             )
+            state.stream.fail(partition, error)
             return
         offsets = await self._consumer.getOffsetsBefore(
-            place.topic, place.partition.partition, time, 1
+            partition.topic, partition.partition.partition, time, 1
         )
         offset = offsets[0] if offsets else 0
-        if lost is not None:
+        if lostOffset is not None:
             self._log.warn(
-                "{place}: offset {lost} is out of range, going on at {offset} ({policy})",
-                place=place,
-                lost=lost,
+                "{partition}: offset {lost} is out of range, going on at {offset} ({policy})",
+                partition=partition,
+                lost=lostOffset,
                 offset=offset,
                 policy=policy,
             )
-            await self._positions.put(place, offset)
-        intake.stream.resetPosition(place, offset)
-        intake.offset, intake.isBegun = offset, True
-
-
-def _leadsOn(data: bytes) -> bool:
-    """
-    Whether the size of a first entry with a wrong checksum leads to where another one begins, over others with wrong ones, or to the end of what came.
-    """
-    end = len(data)
-    position = _SIZE.size + _SIZE.unpack_from(data)[0]
-    while True:
-        try:
-            found = readEntry(data, position, end, False)
-            return found is not None or _isPlausible(data[position : position + _ENTRY_SIZE_MIN])
-        except InvalidChecksumError:
-            position += _SIZE.size + _SIZE.unpack_from(data, position)[0]
-        except FormatError:
-            return False
-
-
-def _isPlausible(data: bytes) -> bool:
-    """Whether the head of an entry, as far as it is there, can be one."""
-    if len(data) >= 4 and _SIZE.unpack_from(data)[0] < _ENTRY_SIZE_MIN - _SIZE.size:
-        return False
-    magic, attributes = data[4:5], data[5:6]
-    return magic in (b"", b"\0") or (
-        magic == b"\1" and (not attributes or attributes[0] & CODEC_MASK in CODEC_NAMES)
-    )
+            await self._offsets.put(partition, offset)
+        state.stream.resetPosition(partition, offset)
+        state.offset, state.isPositioned = offset, True

@@ -1,5 +1,5 @@
 """
-The fetchers of one member, one for each broker that it has partitions of.
+The fetchers of one member, one for each broker that it has partitions on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.consumedoffsets import Positions
 from pylogbroker.consumer.fetcher import FETCH_COUNT_MAX, Fetcher
+from pylogbroker.consumer.offsetstores import ConsumedOffsets
 from pylogbroker.consumer.rebalance import Assignment
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError
@@ -33,9 +33,9 @@ _MULTIFETCH_OVERHEAD = 2 + SET_HEADER_SIZE * FETCH_COUNT_MAX
 
 class FetcherManager:
     """
-    Sees to it that each partition of a share is fetched from where its broker is, and no other.
+    Fetches each assigned partition from its broker, and no other partition.
 
-    @ivar counters: of all of them.
+    @ivar counters: of all fetchers.
     """
 
     _log = Logger()
@@ -44,91 +44,96 @@ class FetcherManager:
         self,
         clock: Any,
         settings: ConsumerSettings,
-        positions: Positions,
+        offsets: ConsumedOffsets,
         endpointFor: EndpointFor,
         random: Random,
         streams: Mapping[tuple[str, int], MessageStream],
         name: str,
     ) -> None:
         """
-        @param endpointFor: where a broker is reached, of what its registration says.
-        @param streams: by topic and number of the thread; those of a filter, which take all topics, by "" and number. May be filled later.
+        @param endpointFor: gives the endpoint of a registered broker.
+        @param streams: by topic and number of the consumer thread. The topic of a filter's streams,
+            which take all topics, is "". May be filled later.
         @param name: the member's, for the log.
         """
         self._clock = clock
         self._settings = settings
-        self._positions = positions
+        self._offsets = offsets
         self._endpointFor = endpointFor
         self._random = random
         self._streams = streams
         self._name = name
         self.counters = ConsumerCounters()
-        self._byBroker: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
-        self._unreachable: dict[int, BrokerRegistration] = {}  # of those that were told of
-        self._missed: set[int] = set()  # brokers that are not registered, and were told of
+        self._fetchers: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
+        # Both are reported in the log once.
+        self._invalidBrokers: dict[int, BrokerRegistration] = {}
+        self._unregisteredBrokers: set[int] = set()
 
     def __repr__(self) -> str:
-        return f"<Fetchers of {self._name}: {', '.join(repr(fetcher) for _broker, fetcher in self._byBroker.values()) or 'none'}>"
+        fetchers = ", ".join(repr(fetcher) for _broker, fetcher in self._fetchers.values())
+        return f"<FetcherManager of {self._name}: {fetchers or 'none'}>"
 
     @property
-    def places(self) -> list[PartitionId]:
-        """What is fetched."""
-        return [place for _broker, fetcher in self._byBroker.values() for place in fetcher.places]
+    def partitions(self) -> list[PartitionId]:
+        """All that are fetched."""
+        return [each for _broker, fetcher in self._fetchers.values() for each in fetcher.partitions]
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
-        """Of these, those whose position is known."""
+        """Those of them whose position is known."""
         return [
-            place
-            for _broker, fetcher in self._byBroker.values()
-            for place in fetcher.positionedPartitions
+            each
+            for _broker, fetcher in self._fetchers.values()
+            for each in fetcher.positionedPartitions
         ]
 
-    def fetch(self, share: Assignment, brokers: Mapping[int, BrokerRegistration]) -> None:
-        """From now on fetch these, and no others."""
+    def fetch(self, assignment: Assignment, brokers: Mapping[int, BrokerRegistration]) -> None:
+        """Fetch these partitions from now on, and no others."""
         byBroker: dict[int, list[PartitionId]] = {}
-        for place in share:
-            byBroker.setdefault(place.partition.broker, []).append(place)
-        for number in self._byBroker.keys() - byBroker.keys():
-            _broker, fetcher = self._byBroker.pop(number)
-            self._closing(fetcher.stop())
-        for number, places in byBroker.items():
+        for partition in assignment:
+            byBroker.setdefault(partition.partition.broker, []).append(partition)
+        for number in self._fetchers.keys() - byBroker.keys():
+            _broker, fetcher = self._fetchers.pop(number)
+            self._logFailure(fetcher.stop())
+        for number, partitions in byBroker.items():
             found = brokers.get(number)
             if found is not None:
-                self._missed.discard(number)
-                self._reach(number, found)
-            if number not in self._byBroker:
+                self._unregisteredBrokers.discard(number)
+                self._connect(number, found)
+            if number not in self._fetchers:
                 if found is None:
-                    self._miss(number, len(places))
+                    self._reportUnregistered(number, len(partitions))
                 continue
-            _registration, fetcher = self._byBroker[number]
-            fetcher.remove([place for place in fetcher.places if place not in share])
-            for place in places:
-                fetcher.add(place, self._streamOf(place.topic, share[place]))
+            _broker, fetcher = self._fetchers[number]
+            fetcher.remove([each for each in fetcher.partitions if each not in assignment])
+            for partition in partitions:
+                fetcher.add(partition, self._streamOf(partition.topic, assignment[partition]))
 
     def _streamOf(self, topic: str, thread: str) -> MessageStream:
         index = int(thread.rpartition("-")[2])
         return self._streams.get((topic, index)) or self._streams["", index]
 
-    def _miss(self, number: int, count: int) -> None:
-        """Said once, until it has been there: with a partition that cannot be claimed, each attempt comes by here."""
-        if number not in self._missed:
-            self._missed.add(number)
+    def _reportUnregistered(self, number: int, count: int) -> None:
+        """Once, until the broker has been registered."""
+        if number not in self._unregisteredBrokers:
+            self._unregisteredBrokers.add(number)
             self._log.warn(
                 "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
-                consumerId=self._name, number=number, count=count,
-            )  # fmt: skip
+                consumerId=self._name,
+                number=number,
+                count=count,
+            )
 
-    def _reach(self, number: int, broker: BrokerRegistration) -> None:
-        """See to it that a broker's fetcher asks at the right address. One that says it is where nobody can be is as good as not registered."""
-        before, fetcher = self._byBroker.get(number, (None, None))
+    def _connect(self, number: int, broker: BrokerRegistration) -> None:
+        """Have a fetcher for a broker's current address. An invalid address counts as none."""
+        before, fetcher = self._fetchers.get(number, (None, None))
         if before is not None and (before.host, before.port) == (broker.host, broker.port):
             return
         try:
             consumer = self._consumerOf(broker)
         except PylogbrokerError as error:
-            if self._unreachable.get(number) != broker:
-                self._unreachable[number] = broker
+            if self._invalidBrokers.get(number) != broker:
+                self._invalidBrokers[number] = broker
                 self._log.warn(
                     "{consumerId}: broker {number} cannot be asked: {error}",
                     consumerId=self._name,
@@ -138,19 +143,18 @@ class FetcherManager:
             return
         if fetcher is None:
             fetcher = Fetcher(
-                self._clock, consumer, self._settings, self._positions, self._random, self.counters
+                self._clock, consumer, self._settings, self._offsets, self._random, self.counters
             )
         else:
-            self._closing(fetcher.moveTo(consumer))
-        self._byBroker[number] = broker, fetcher
+            self._logFailure(fetcher.moveTo(consumer))
+        self._fetchers[number] = broker, fetcher
 
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
         settings = self._settings
-        responseSizeMax = (
-            max(settings.responseSizeMax, settings.fetchSizeMax) + _MULTIFETCH_OVERHEAD
-        )
         limits = ConnectionLimits(
-            responseSizeMax=responseSizeMax, receiveBufferSize=settings.receiveBufferSize
+            responseSizeMax=max(settings.responseSizeMax, settings.fetchSizeMax)
+            + _MULTIFETCH_OVERHEAD,
+            receiveBufferSize=settings.receiveBufferSize,
         )
         return SimpleConsumer(
             self._clock,
@@ -160,25 +164,25 @@ class FetcherManager:
             random=self._random.random,
         )
 
-    def _closing(self, closed: Deferred[None]) -> None:
+    def _logFailure(self, closed: Deferred[None]) -> None:
         closed.addErrback(
             lambda failure: self._log.debug(
                 "A connection was not closed in order: {reason}", reason=failure.getErrorMessage()
             )
         )
 
-    def letGo(self, places: Collection[PartitionId]) -> None:
-        """Fetch these no more, and hand out nothing more of them."""
-        for _broker, fetcher in self._byBroker.values():
-            fetcher.remove(places)
+    def remove(self, partitions: Collection[PartitionId]) -> None:
+        """Stop fetching these partitions, and discard what is queued of them."""
+        for _broker, fetcher in self._fetchers.values():
+            fetcher.remove(partitions)
 
-    def readAgain(self, place: PartitionId, offset: int) -> None:
-        """Forget what is queued of a partition, and begin with it anew, at an offset."""
-        found = self._byBroker.get(place.partition.broker)
+    def seek(self, partition: PartitionId, offset: int) -> None:
+        """Discard what is queued of a partition, and fetch it from an offset on."""
+        found = self._fetchers.get(partition.partition.broker)
         if found is not None:
-            found[1].readAgain(place, offset)
+            found[1].seek(partition, offset)
 
     async def stop(self) -> None:
-        """Fetch nothing any more, and close all connections, well or not."""
-        await gatherSettled([fetcher.stop() for _broker, fetcher in self._byBroker.values()])
-        self._byBroker.clear()
+        """Stop fetching, and close all connections; does not fail."""
+        await gatherSettled([fetcher.stop() for _broker, fetcher in self._fetchers.values()])
+        self._fetchers.clear()

@@ -1,18 +1,27 @@
 """
-What one member of a group sees of the rest of the world: members, topics, brokers (spec-0.7 zookeeper §4).
+What a member of a group reads and writes in ZooKeeper, offsets apart (spec-0.7 zookeeper §4).
 
-What others write into ZooKeeper may be anything. It is named in the log, once, and does not stop us:
+What must be true:
 
-  - a member whose registration cannot be read, or whose pattern cannot be used, is taken not to be there. (0.7's members all stop at it.)
-  - a broker or a count of partitions that cannot be read is taken not to be there, and so is a topic whose name no request can carry.
+  - A watch is armed before anything that it covers is read, and stays armed until it fires. So no
+    change between two reads is missed.
+  - Anybody can write anything into ZooKeeper. What cannot be used is logged once and left out: a
+    member whose registration or pattern cannot be used (0.7's members all stop at it), a broker or
+    a partition count that cannot be read, a topic whose name fits in no request.
+  - Anybody can delete a member's owner nodes: 0.7's C{ConsoleConsumer --from-beginning} deletes all
+    that a group has. So each owner watches its own.
+  - A stale owner node blocks only its own partition. A member deletes only its own nodes.
+  - Requests are sent in batches, since partition counts are untrusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, WildcardSubscription, decodeSubscription
@@ -22,46 +31,143 @@ from pylogbroker.cluster.znodes import (
     decodeBrokerNumber,
     decodeCount,
 )
-from pylogbroker.consumer.childwatches import ChildWatches
-from pylogbroker.consumer.rebalance import GroupState
-from pylogbroker.errors import InvalidNameError, InvalidPatternError, NoNodeException, ZnodeError
-from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import gatherAll
-from pylogbroker.types import BrokerPartition
-from pylogbroker.zookeeper.ephemeral import claim
+from pylogbroker.consumer.rebalance import Assignment, GroupState
+from pylogbroker.errors import (
+    BadVersionException,
+    InvalidNameError,
+    InvalidPatternError,
+    NoNodeException,
+    ZnodeError,
+)
+from pylogbroker.interfaces import IZookeeper, Stat
+from pylogbroker.net.deferreds import (
+    BATCH_COUNT_MAX,
+    batched,
+    gatherAll,
+    gatherInBatches,
+    gatherSettled,
+)
+from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.zookeeper.ephemeral import ConflictError, claim
+
+T = TypeVar("T")
 
 TOPIC_SIZE_MAX = 32_767
 """Bytes of a topic's name in a request."""
 
-_COMPLAINT_COUNT_MAX = 1_000
+_WARNING_COUNT_MAX = 1_000
+
+
+class GroupWatches:
+    """At most one watch for each node: on its children, or on its data."""
+
+    def __init__(self, zookeeper: IZookeeper, changed: Callable[[], None]) -> None:
+        """
+        @param changed: called when a watch has fired.
+        """
+        self._zookeeper = zookeeper
+        self._changed = changed
+        self._armed: dict[str, Deferred[Any]] = {}
+
+    async def children(self, path: str) -> list[str]:
+        """
+        A node's children, which are watched afterwards. A missing node has none, and is watched
+        for.
+
+        @raise pylogbroker.errors.ZookeeperError: they cannot be read.
+        """
+        while path not in self._armed:
+            children, fired = self._zookeeper.get_children_and_watch(path)
+            try:
+                return await self._arm(path, children, fired)
+            except NoNodeException:
+                pass
+            stat, fired = self._zookeeper.exists_and_watch(path)
+            if await self._arm(path, stat, fired) is None:
+                return []
+            fired.cancel()
+        try:
+            return list(await self._zookeeper.get_children(path))
+        except NoNodeException:
+            return []
+
+    async def node(self, path: str) -> tuple[bytes, Stat] | None:
+        """
+        A node's data and status, which are watched afterwards; L{None} for a missing node, which is
+        not watched for.
+
+        @raise pylogbroker.errors.ZookeeperError: it cannot be read.
+        """
+        self.cancel(path)
+        found, fired = self._zookeeper.get_and_watch(path)
+        try:
+            data, stat = await self._arm(path, found, fired)
+        except NoNodeException:
+            return None
+        return data or b"", stat
+
+    def isArmed(self, path: str) -> bool:
+        """Whether what was read of a node has not changed since."""
+        return path in self._armed
+
+    async def _arm(self, path: str, result: Awaitable[T], fired: Deferred[Any]) -> T:
+        self._armed[path] = fired
+        fired.addCallbacks(
+            self._fired, self._ended, callbackArgs=(path, fired), errbackArgs=(path, fired)
+        )
+        try:
+            return await result
+        except BaseException:
+            self.cancel(path)
+            raise
+
+    def _fired(self, _event: object, path: str, fired: Deferred[Any]) -> None:
+        self._ended(None, path, fired)
+        self._changed()
+
+    def _ended(self, _failure: Failure | None, path: str, fired: Deferred[Any]) -> None:
+        """The watch has fired, its session is over, or it was cancelled."""
+        if self._armed.get(path) is fired:
+            del self._armed[path]
+
+    def cancel(self, path: str) -> None:
+        """Watch a node no longer."""
+        fired = self._armed.get(path)
+        if fired is not None:
+            fired.cancel()
+
+    def cancelAll(self) -> None:
+        """Watch no node any longer."""
+        for path in list(self._armed):
+            self.cancel(path)
 
 
 class GroupStateReader:
-    """
-    Looks around for one member.
-    """
+    """Reads members, topics and brokers for one member."""
 
     _log = Logger()
 
     def __init__(
         self,
         zookeeper: IZookeeper,
-        watches: ChildWatches,
+        watches: GroupWatches,
         groupPaths: paths.GroupPaths,
         consumerId: str,
     ) -> None:
         """
-        @param watches: armed on everything that is looked at and may change.
+        @param watches: armed on everything that is read and may change.
         """
         self._zookeeper = zookeeper
         self._watches = watches
         self._paths = groupPaths
         self._consumerId = consumerId
-        self._complaints: set[str] = set()
+        self._warnings: set[str] = set()
 
-    async def look(self, subscription: ISubscription) -> GroupState:
+    async def read(self, subscription: ISubscription) -> GroupState:
         """
-        @param subscription: this member's own. It is registered again if somebody has deleted it.
+        Read all that an assignment depends on.
+
+        @param subscription: this member's own, which is registered again if its node is gone.
         @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be read.
         """
         names = (
@@ -77,9 +183,7 @@ class GroupStateReader:
         needed = {str(partition.broker) for found in partitions for partition in found}
         brokers = await gatherAll([self._broker(name) for name in brokerNames if name in needed])
         usable = {
-            member: each
-            for member, each in members.items()
-            if self._isComprehensible(member, each, topics)
+            member: each for member, each in members.items() if self._canMatch(member, each, topics)
         }
         return GroupState(
             usable, topics, {number: broker for number, broker in brokers if broker is not None}
@@ -89,30 +193,29 @@ class GroupStateReader:
         try:
             paths.topic(topic)
         except InvalidNameError as error:
-            self._complain(f"{error}: it is left out")
+            self._warnOnce(f"{error}: it is left out")
             return False
         if len(topic.encode()) > TOPIC_SIZE_MAX:
-            self._complain(
-                f"the topic {topic[:100]}… has a name that no request can carry: it is left out"
-            )
+            self._warnOnce(f"the name of topic {topic[:100]}… fits in no request: it is left out")
             return False
         return True
 
-    def _isComprehensible(
+    def _canMatch(
         self, member: str, subscription: ISubscription, topics: Mapping[str, Any]
     ) -> bool:
         try:
             subscription.streamCounts(topics)
         except InvalidPatternError as error:
-            self._complain(
-                f"{self._paths.ids}/{member}: {error}. This member is taken not to be there, and its partitions cannot be agreed upon"
+            self._warnOnce(
+                f"{self._paths.ids}/{member}: {error}. This member is ignored, and its partitions "
+                "cannot be agreed upon"
             )
             return False
         return True
 
     async def _members(self, own: ISubscription) -> dict[str, ISubscription]:
         names = await self._watches.children(self._paths.ids)
-        if self._consumerId not in names:  # somebody has deleted it
+        if self._consumerId not in names:
             await claim(self._zookeeper, self._paths.consumer(self._consumerId), own.encode())
             names = await self._zookeeper.get_children(self._paths.ids)
         found = await gatherAll([self._member(name, own) for name in names])
@@ -132,7 +235,7 @@ class GroupStateReader:
         except NoNodeException:
             return None
         except ZnodeError as error:
-            self._complain(f"{error}. This member is taken not to be there")
+            self._warnOnce(f"{error}. This member is ignored")
             return None
 
     async def _partitions(self, topic: str) -> list[BrokerPartition]:
@@ -152,7 +255,7 @@ class GroupStateReader:
         except NoNodeException:
             return []
         except ZnodeError as error:
-            self._complain(f"{error}. It is left out")
+            self._warnOnce(f"{error}. It is left out")
             return []
         return [BrokerPartition(number, index) for index in range(count)]
 
@@ -164,11 +267,126 @@ class GroupStateReader:
         except NoNodeException:
             return int(name), None
         except ZnodeError as error:
-            self._complain(f"{error}. Its partitions are not read")
+            self._warnOnce(f"{error}. Its partitions are not read")
             return int(name), None
 
-    def _complain(self, text: str) -> None:
-        """About what somebody has written; once."""
-        if text not in self._complaints and len(self._complaints) < _COMPLAINT_COUNT_MAX:
-            self._complaints.add(text)
+    def _warnOnce(self, text: str) -> None:
+        if text not in self._warnings and len(self._warnings) < _WARNING_COUNT_MAX:
+            self._warnings.add(text)
             self._log.error("{consumerId}: {text}", consumerId=self._consumerId, text=text)
+
+
+class PartitionOwners:
+    """The owner nodes of one member's partitions, each with the name of the consumer thread."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        zookeeper: IZookeeper,
+        watches: GroupWatches,
+        groupPaths: paths.GroupPaths,
+        consumerId: str,
+    ) -> None:
+        """
+        @param watches: armed on each owner node that is this member's.
+        """
+        self._zookeeper = zookeeper
+        self._watches = watches
+        self._paths = groupPaths
+        self._consumerId = consumerId
+
+    def _path(self, partition: PartitionId) -> str:
+        return self._paths.owner(partition.topic, partition.partition)
+
+    async def claim(self, assignment: Assignment) -> frozenset[PartitionId]:
+        """
+        Create owner nodes.
+
+        @return: the partitions that are this member's now; another session has the others.
+        @raise pylogbroker.errors.ZookeeperError: at least one request failed.
+        """
+        claimed = await gatherInBatches(self._claimOne, assignment.items())
+        return _where(assignment, claimed)
+
+    async def _claimOne(self, item: tuple[PartitionId, str]) -> bool:
+        partition, thread = item
+        try:
+            await claim(self._zookeeper, self._path(partition), thread.encode())
+        except ConflictError as conflict:
+            self._log.debug(
+                "{consumerId}: {partition} is not free: {conflict}",
+                consumerId=self._consumerId,
+                partition=partition,
+                conflict=conflict,
+            )
+            return False
+        return await self._isOwned(item)
+
+    async def missing(self, assignment: Assignment) -> frozenset[PartitionId]:
+        """
+        Those of this member's partitions whose owner nodes were deleted or overwritten. Reads only
+        the nodes whose watches have fired.
+
+        @raise pylogbroker.errors.ZookeeperError: at least one request failed.
+        """
+        owned = await gatherInBatches(self._isOwned, assignment.items())
+        return frozenset(assignment) - _where(assignment, owned)
+
+    async def _isOwned(self, item: tuple[PartitionId, str]) -> bool:
+        """Whether an owner node is our session's and names our thread. It is watched then."""
+        partition, thread = item
+        path = self._path(partition)
+        if self._watches.isArmed(path):
+            return True
+        found = await self._watches.node(path)
+        if found is None:
+            return False
+        data, stat = found
+        if stat.ephemeralOwner == self._zookeeper.session_id and data == thread.encode():
+            return True
+        self._watches.cancel(path)
+        return False
+
+    async def release(self, assignment: Assignment) -> None:
+        """
+        Delete owner nodes, as far as they are still ours. A failure keeps none of the others: the
+        session may go on, and their nodes with it.
+
+        @raise pylogbroker.errors.ZookeeperError: at least one request failed; raised when all were
+            tried.
+        """
+        failures: list[Failure] = []
+        for some in batched(assignment.items(), BATCH_COUNT_MAX):
+            failures += [
+                outcome
+                for outcome in await gatherSettled([self._releaseOne(item) for item in some])
+                if isinstance(outcome, Failure)
+            ]
+            if any(failure.check(CancelledError) for failure in failures):
+                break
+        if failures:
+            failures[0].raiseException()
+
+    async def _releaseOne(self, item: tuple[PartitionId, str]) -> None:
+        partition, thread = item
+        path = self._path(partition)
+        self._watches.cancel(path)
+        await self.deleteIfOwned(path, thread.encode())
+
+    async def deleteIfOwned(self, path: str, data: bytes | None = None) -> None:
+        """
+        Delete a node if it is still our session's.
+
+        @param data: what we wrote; a node with other data stays.
+        """
+        try:
+            found, stat = await self._zookeeper.get(path)
+            if stat.ephemeralOwner == self._zookeeper.session_id and data in (None, found):
+                await self._zookeeper.delete(path, stat.version)
+        except (NoNodeException, BadVersionException):
+            pass
+
+
+def _where(assignment: Assignment, flags: list[bool]) -> frozenset[PartitionId]:
+    return frozenset(partition for partition, flag in zip(assignment, flags, strict=True) if flag)

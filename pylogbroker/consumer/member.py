@@ -1,8 +1,8 @@
 """
-One member of a group: carries out what L{pylogbroker.consumer.rebalance.Rebalance} decides, one effect at a time.
+One member of a group: executes the effects that L{pylogbroker.consumer.rebalance.Rebalance} decides
+on, one at a time, and reports their results to it.
 
-It registers and watches, looks, claims and lets go, starts and stops fetching, and tells the state machine what came of it. An effect that a session's
-end has overtaken is cancelled, and its answer counts no more.
+The end of a session cancels a running effect, whose result does not count any more.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from twisted.python.failure import Failure
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import ISubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.childwatches import ChildWatches
-from pylogbroker.consumer.consumedoffsets import Positions
 from pylogbroker.consumer.fetchermanager import FetcherManager
-from pylogbroker.consumer.groupstate import GroupStateReader
-from pylogbroker.consumer.partitionowners import PartitionOwners
+from pylogbroker.consumer.groupstate import GroupStateReader, GroupWatches, PartitionOwners
+from pylogbroker.consumer.offsetstores import ConsumedOffsets
 from pylogbroker.consumer.rebalance import (
-    Answer,
     Assignment,
     BackOff,
     Claim,
     Claimed,
     DropAll,
     Effect,
+    EffectResult,
     Failed,
     Fetch,
     Finish,
@@ -47,14 +45,14 @@ from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.ephemeral import claim
 
 Commit = Callable[[Callable[[], Collection[PartitionId]]], Awaitable[None]]
-"""Stores the positions of places as well as it can; does not fail."""
+"""Stores the positions of partitions as far as possible; does not fail."""
 
 
 class Member:
     """
-    A member, from its registration to its end.
+    A member of a group, from its registration until it has left.
 
-    @ivar isHalted: whether it takes part no more.
+    @ivar isStopped: whether C{stop} was called.
     """
 
     _log = Logger()
@@ -66,111 +64,113 @@ class Member:
         zookeeper: IZookeeper,
         consumerId: str,
         fetchers: FetcherManager,
-        positions: Positions,
+        offsets: ConsumedOffsets,
         commit: Commit,
     ) -> None:
         """
-        @param commit: called before partitions are let go of, with C{autocommit.enable}.
+        @param commit: called before partitions are released, with C{autocommit.enable}.
         """
-        self.isHalted = False
+        self.isStopped = False
         self._settings = settings
         self._zookeeper = zookeeper
         self._consumerId = consumerId
         groupPaths = GroupPaths(settings.group)
         self._path = groupPaths.consumer(consumerId)
         self._fetchers = fetchers
-        self._positions = positions
+        self._offsets = offsets
         self._commit = commit
         self._rebalance = Rebalance(consumerId, settings.rebalanceRetryCountMax)
-        self._watches = ChildWatches(zookeeper, self._changed)
-        self._lookout = GroupStateReader(zookeeper, self._watches, groupPaths, consumerId)
-        self._ownership = PartitionOwners(zookeeper, self._watches, groupPaths, consumerId)
+        self._watches = GroupWatches(zookeeper, self._changed)
+        self._reader = GroupStateReader(zookeeper, self._watches, groupPaths, consumerId)
+        self._owners = PartitionOwners(zookeeper, self._watches, groupPaths, consumerId)
         self._subscription: ISubscription | None = None
-        self._work: Deferred[Answer] | None = None
-        self._brokenOffCount = 0
+        self._running: Deferred[EffectResult] | None = None
+        self._cancelCount = 0
         self._registering: Deferred[None] | None = None
-        self._owed: dict[PartitionId, int] = {}  # let go of, and in which session
+        # Released and perhaps not committed yet, with the session in which that was.
+        self._uncommitted: dict[PartitionId, int] = {}
         self._backOffTimer = Timer(clock)
-        self._settled: Deferred[None] | None = None
+        self._joined: Deferred[None] | None = None
         self._finished: Deferred[None] | None = None
         self._removeListener: Callable[[], None] | None = None
 
     @property
     def state(self) -> State:
-        """How far it is."""
+        """The state of rebalancing."""
         return self._rebalance.state
 
     @property
     def owned(self) -> Assignment:
-        """The partitions that it has now, and the thread of each. Not to be changed."""
+        """The partitions that this member has, with their threads. Do not change it."""
         return self._rebalance.owned
 
-    # -- the beginning and the end ------------------------------------------------------------------------------------
+    # -- joining and leaving ------------------------------------------------------------------------
 
     async def register(self, subscription: ISubscription) -> None:
         """
-        Be seen by the others.
+        Create the member's node, which the other members see.
 
-        @raise ZookeeperError: it cannot be; nothing has changed then.
+        @raise ZookeeperError: that failed; nothing has changed then.
         """
         self._subscription = subscription
         self._removeListener = self._zookeeper.add_session_listener(self._sessionChanged)
         try:
             await claim(self._zookeeper, self._path, subscription.encode())
         except ZookeeperError:
-            if not self.isHalted:
+            if not self.isStopped:
                 self._removeListener()
                 self._subscription = self._removeListener = None
             raise
 
-    def begin(self) -> Deferred[None]:
+    def join(self) -> Deferred[None]:
         """
-        Take part.
+        Begin to rebalance.
 
-        @return: fires when it has its share for the first time. Fails with L{RebalanceFailedError} when C{rebalance.retries.max} attempts came to
-            nothing; it goes on trying.
+        @return: fires when this member has its partitions for the first time. Fails with
+            L{RebalanceFailedError} after C{rebalance.retries.max} failed attempts; the member keeps
+            trying.
         """
-        settled: Deferred[None] = Deferred(lambda _settled: setattr(self, "_settled", None))
-        self._settled = settled
-        self._carryOut(self._rebalance.started())
-        return settled
+        joined: Deferred[None] = Deferred(lambda _joined: setattr(self, "_joined", None))
+        self._joined = joined
+        self._execute(self._rebalance.started())
+        return joined
 
-    def halt(self) -> Deferred[None] | None:
+    def stop(self) -> Deferred[None] | None:
         """
-        Take part no more; C{leave} is to follow.
+        Stop rebalancing; call C{leave} next.
 
-        @return: what C{begin} returned, if it has not fired: its owner's from now on.
+        @return: the Deferred that C{join} returned, if it has not fired; the caller has to fire it.
         """
-        self.isHalted = True
+        self.isStopped = True
         self._backOffTimer.stop()
-        self._cancelWork()
-        settled, self._settled = self._settled, None
-        return settled
+        self._cancelRunning()
+        joined, self._joined = self._joined, None
+        return joined
 
     async def leave(self, isSessionOver: bool) -> None:
         """
-        Let go of all partitions, and be gone for the others.
+        Release all partitions and delete the member's node.
 
-        @param isSessionOver: the session ends soon, and takes the registration with it.
+        @param isSessionOver: whether the session ends soon, and the node with it.
         """
         if self._rebalance.state is not State.IDLE:
             self._finished = Deferred()
-            self._carryOut(self._rebalance.stopped())
+            self._execute(self._rebalance.stopped())
             await self._finished
         if self._removeListener is not None:
             self._removeListener()
             if not isSessionOver:
                 try:
-                    await self._ownership.deleteIfOwned(self._path)
+                    await self._owners.deleteIfOwned(self._path)
                 except ZookeeperError as error:
                     self._log.warn(
                         "{consumerId} stays registered until its session ends: {error}",
                         consumerId=self._consumerId,
                         error=error,
                     )
-        self._watches.cancel()
+        self._watches.cancelAll()
 
-    # -- the session --------------------------------------------------------------------------------------------------
+    # -- the session --------------------------------------------------------------------------------
 
     def _sessionChanged(self, event: SessionEvent) -> None:
         state = self._rebalance.state
@@ -179,34 +179,33 @@ class Member:
         if event in (SessionEvent.EXPIRED, SessionEvent.CLOSED):
             if state is not State.STOPPING:
                 self._log.warn(
-                    "{consumerId}: the session with ZooKeeper is over, and others may have our partitions",
+                    "{consumerId}: the ZooKeeper session is over, and other members may have our "
+                    "partitions",
                     consumerId=self._consumerId,
                 )
-                self._cancelWork()
-            self._carryOut(self._rebalance.expired())
+                self._cancelRunning()
+            self._execute(self._rebalance.expired())
         elif event is SessionEvent.CONNECTED:
             if state is State.SUSPENDED:
-                self._registerAnew()
+                self._registerAgain()
             else:
-                self._carryOut(self._rebalance.connected())
+                self._execute(self._rebalance.connected())
 
-    def _registerAnew(self) -> None:
+    def _registerAgain(self) -> None:
         """In a new session."""
         if self._registering is None and self._subscription is not None:
             self._registering = registering = Deferred.fromCoroutine(
                 claim(self._zookeeper, self._path, self._subscription.encode())
             )
+            arguments = (registering,)
             registering.addCallbacks(
-                self._registered,
-                self._notRegistered,
-                callbackArgs=(registering,),
-                errbackArgs=(registering,),
+                self._registered, self._notRegistered, callbackArgs=arguments, errbackArgs=arguments
             )
 
     def _registered(self, _result: None, registering: Deferred[None]) -> None:
         if self._registering is registering:
             self._registering = None
-            self._carryOut(self._rebalance.connected())
+            self._execute(self._rebalance.connected())
 
     def _notRegistered(self, failure: Failure, registering: Deferred[None]) -> None:
         if self._registering is not registering:
@@ -217,134 +216,142 @@ class Member:
             consumerId=self._consumerId,
             reason=failure.getErrorMessage(),
         )
-        self._backOffTimer.start(self._settings.rebalanceBackoffMs, self._tryAgainToRegister)
+        self._backOffTimer.start(self._settings.rebalanceBackoffMs, self._retryRegistering)
 
-    def _tryAgainToRegister(self) -> None:
+    def _retryRegistering(self) -> None:
         if self._rebalance.state is State.SUSPENDED:
-            self._registerAnew()
+            self._registerAgain()
 
-    # -- effects ------------------------------------------------------------------------------------------------------
+    # -- effects ------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        self._carryOut(self._rebalance.changed())
+        self._execute(self._rebalance.changed())
 
-    def _woken(self) -> None:
-        self._carryOut(self._rebalance.woken())
+    def _backoffElapsed(self) -> None:
+        self._execute(self._rebalance.backoffElapsed())
 
-    def _carryOut(self, effects: list[Effect]) -> None:
-        isSettled = False
+    def _execute(self, effects: list[Effect]) -> None:
+        isFetching = False
         for effect in effects:
-            if self.isHalted and not isinstance(effect, Release | Finish):
-                return  # an application that was told of the effect before has stopped us
-            if isinstance(effect, ReadGroup):
-                self._backOffTimer.stop()
-                self._begin(self._look())
-            elif isinstance(effect, Release):
-                self._begin(self._release(effect.share))
-            elif isinstance(effect, Claim):
-                self._begin(self._claim(effect.share))
-            elif isinstance(effect, Fetch):
-                self._fetchers.fetch(effect.share, effect.brokers)
-                isSettled = True
-            elif isinstance(effect, BackOff):
-                self._backOff(effect, isSettled)
-            elif isinstance(effect, DropAll):
-                self._fetchers.letGo(self._fetchers.places)
-                self._owed.clear()
-                self._backOffTimer.stop()
-            elif self._finished is not None:  # Finish
-                self._finished.callback(None)
-        if isSettled and self._settled is not None:
-            settled, self._settled = self._settled, None
-            settled.callback(None)
+            if self.isStopped and not isinstance(effect, Release | Finish):
+                return  # the application has stopped us when it saw an earlier effect
+            match effect:
+                case Release():
+                    self._run(self._release(effect.assignment))
+                case ReadGroup():
+                    self._backOffTimer.stop()
+                    self._run(self._readGroup())
+                case Claim():
+                    self._run(self._claim(effect.assignment))
+                case Fetch():
+                    self._fetchers.fetch(effect.assignment, effect.brokers)
+                    isFetching = True
+                case BackOff():
+                    self._backOff(effect, isFetching)
+                case DropAll():
+                    self._fetchers.remove(self._fetchers.partitions)
+                    self._uncommitted.clear()
+                    self._backOffTimer.stop()
+                case Finish() if self._finished is not None:
+                    self._finished.callback(None)
+        if isFetching and self._joined is not None:
+            joined, self._joined = self._joined, None
+            joined.callback(None)
 
-    def _begin(self, work: Coroutine[Any, Any, Answer]) -> None:
-        self._work = doing = Deferred.fromCoroutine(work)
-        doing.addErrback(self._workFailed)
-        doing.addCallback(self._workDone, doing)
+    def _run(self, effect: Coroutine[Any, Any, EffectResult]) -> None:
+        self._running = running = Deferred.fromCoroutine(effect)
+        running.addErrback(self._failed)
+        running.addCallback(self._completed, running)
 
-    def _workFailed(self, failure: Failure) -> Answer:
+    def _failed(self, failure: Failure) -> EffectResult:
         if not failure.check(PylogbrokerError, CancelledError):
             self._log.failure(
-                "{consumerId}: a step of a rebalance failed in a way that nobody foresaw",
+                "{consumerId}: unexpected error in a rebalance",
                 failure,
                 consumerId=self._consumerId,
             )
         return Failed(failure.getErrorMessage() or repr(failure.value))
 
-    def _workDone(self, answer: Answer, doing: Deferred[Answer]) -> None:
-        if self._work is doing:
-            self._work = None
-            self._carryOut(self._effectsOf(answer))
-
-    def _effectsOf(self, answer: Answer) -> list[Effect]:
-        """Of an answer that cannot be dealt with: those of a failure. A member must not stay where it is for ever."""
+    def _completed(self, result: EffectResult, running: Deferred[EffectResult]) -> None:
+        if self._running is not running:
+            return
+        self._running = None
         try:
-            return self._rebalance.answered(answer)
-        except Exception:
-            return self._rebalance.answered(self._workFailed(Failure()))
+            effects = self._rebalance.completed(result)
+        except Exception:  # or the member would stay in this state for ever
+            effects = self._rebalance.completed(self._failed(Failure()))
+        self._execute(effects)
 
-    def _cancelWork(self) -> None:
-        self._brokenOffCount += 1
-        work, self._work = self._work, None
-        if work is not None:
-            work.cancel()
+    def _cancelRunning(self) -> None:
+        self._cancelCount += 1
+        running, self._running = self._running, None
         registering, self._registering = self._registering, None
-        if registering is not None:
-            registering.cancel()
+        for each in (running, registering):
+            if each is not None:
+                each.cancel()
 
-    def _backOff(self, effect: BackOff, isSettled: bool) -> None:
+    def _backOff(self, effect: BackOff, isFetching: bool) -> None:
         waitMs = effect.factor * self._settings.rebalanceBackoffMs
-        text = "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in {waitMs} ms"
         isLast = effect.attempt >= self._settings.rebalanceRetryCountMax
         (self._log.error if isLast else self._log.info)(
-            text,
+            "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in {waitMs} ms",
             consumerId=self._consumerId,
             attempt=effect.attempt,
             reason=effect.reason,
             waitMs=waitMs,
         )
-        self._backOffTimer.start(waitMs, self._woken)
-        settled = self._settled
-        if isLast and settled is not None and not isSettled:
-            self._settled = None
-            settled.errback(
+        self._backOffTimer.start(waitMs, self._backoffElapsed)
+        joined = self._joined
+        if isLast and joined is not None and not isFetching:
+            self._joined = None
+            joined.errback(
                 RebalanceFailedError(
-                    f"{self._consumerId}: {effect.attempt} attempts to rebalance failed, the last one: {effect.reason}"
+                    f"{self._consumerId}: {effect.attempt} attempts to rebalance failed, the last "
+                    f"one: {effect.reason}"
                 )
             )
 
-    async def _look(self) -> Answer:
+    async def _readGroup(self) -> EffectResult:
         assert self._subscription is not None
-        view = await self._lookout.look(self._subscription)
-        return GroupRead(view, await self._ownership.missing(self._rebalance.owned))
+        state = await self._reader.read(self._subscription)
+        return GroupRead(state, await self._owners.missing(self._rebalance.owned))
 
-    async def _release(self, share: Assignment) -> Answer:
-        if share:
+    async def _release(self, assignment: Assignment) -> EffectResult:
+        if assignment:
             session = self._zookeeper.session_id
-            self._owed.update(
-                {place: session for place in self._fetchers.positionedPartitions if place in share}
+            self._uncommitted.update(
+                {
+                    partition: session
+                    for partition in self._fetchers.positionedPartitions
+                    if partition in assignment
+                }
             )
-            self._fetchers.letGo(share)
+            self._fetchers.remove(assignment)
             if self._settings.autoCommit:
-                brokenOffCount = self._brokenOffCount
-                await self._commit(lambda: self._owedPlaces(share))
-                if self._brokenOffCount != brokenOffCount:
-                    # A commit that is cancelled may end as if all were well. Who finds an owner's node gone takes the position for stored.
+                cancelCount = self._cancelCount
+                await self._commit(lambda: self._uncommittedOf(assignment))
+                if self._cancelCount != cancelCount:
+                    # A cancelled commit may end as if it had succeeded. The next owner takes a
+                    # partition without an owner node for one whose position is stored.
                     raise CancelledError()
-            await self._ownership.disown(share)
-            self._positions.forget(
-                [place for place in share if self._owed.pop(place, None) is not None]
+            await self._owners.release(assignment)
+            self._offsets.forget(
+                [each for each in assignment if self._uncommitted.pop(each, None) is not None]
             )
         return Released()
 
-    def _owedPlaces(self, share: Assignment) -> list[PartitionId]:
+    def _uncommittedOf(self, assignment: Assignment) -> list[PartitionId]:
         """
-        Those of a share that we have read and let go of, and whose positions may not be stored yet: a release can be broken off, and begun again. Of others the
-        position may be an old one, kept from an earlier session; and once the session is over, those who have the partitions now store theirs.
+        Partitions that were read and released, and whose positions may not be stored yet: a release
+        may be cancelled and executed again. Not those of an earlier session, since their positions
+        may be old, and their next owners store newer ones.
         """
         session = self._zookeeper.session_id
-        return [place for place, each in self._owed.items() if each == session and place in share]
+        return [
+            partition
+            for partition, each in self._uncommitted.items()
+            if each == session and partition in assignment
+        ]
 
-    async def _claim(self, share: Assignment) -> Answer:
-        return Claimed(await self._ownership.claim(share))
+    async def _claim(self, assignment: Assignment) -> EffectResult:
+        return Claimed(await self._owners.claim(assignment))

@@ -1,20 +1,27 @@
 """
-Where a group's positions are kept.
+Where a group's offsets are stored, and what a member knows of them.
 
-What a store must do is little: give the position of a partition, and take new ones. 0.7 keeps them in ZooKeeper, and so does L{ZookeeperOffsetStore}. An
-application that keeps its results in a database is better off with the positions in the same transaction: then a message counts exactly once, however the
-application dies (L{SqliteOffsetStore}).
+0.7 stores them in ZooKeeper, and so does L{ZookeeperOffsetStore}. An application that keeps its
+results in a database stores them there, in the same transaction: then each message counts exactly
+once, however the application dies (L{SqliteOffsetStore}).
+
+Streams move a position when they hand out a message; a commit stores those that have moved
+(L{ConsumedOffsets}). A member knows what it read from the store last, and what it tried to write
+since: a write whose answer was lost may have been made, or not. When a partition comes back, after
+an expired session for example, and the store holds one of these offsets or none, nobody else has
+stored one, and the member goes on where it was. Any other offset is of another member that had the
+partition meanwhile, and counts.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from random import Random, SystemRandom
 from typing import Protocol
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock, succeed
 from twisted.logger import Logger
 
 from pylogbroker.cluster.paths import GroupPaths
@@ -25,55 +32,74 @@ from pylogbroker.net.deferreds import gatherAll, gatherInBatches
 from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
 from pylogbroker.zookeeper.ephemeral import write
 
+WRITE_COUNT_MAX = 100
+"""
+Writes of one commit that are under way at a time: a thousand at once would hold up the streams.
+"""
+
+REPORTED_COUNT_MAX = 3
+"""Partitions named in a log line about failed writes."""
+
+_UNCONFIRMED_COUNT_MAX = 100
+"""
+Unanswered writes remembered for each partition. A forgotten one looks like another member's, and
+then what is stored counts.
+"""
+
 
 class IOffsetStore(Protocol):
     """
-    Keeps, for one group, what to fetch next of each partition. One with an attribute C{tracksIntraBatch} that is true gets positions in the midst of compressed sets
-    as L{pylogbroker.types.IntraBatchOffset}s, and gives them back as such. One that others can delete positions from may have a method C{missing}: see
-    L{ZookeeperOffsetStore.missing}.
+    Stores, for one group, the next offset of each partition.
+
+    A store with a true attribute C{tracksIntraBatch} is given positions inside compressed sets as
+    L{pylogbroker.types.IntraBatchOffset}s, and returns them as such. A store whose offsets others
+    can delete may have a method C{missing}, as L{ZookeeperOffsetStore.missing}.
     """
 
-    def load(self, place: PartitionId) -> Deferred[int | None]:
+    def load(self, partition: PartitionId) -> Deferred[int | None]:
         """
-        @return: fires with an offset, or L{None} when there is none.
+        @return: fires with an offset, or L{None} when none is stored.
         """
         ...
 
-    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
+    def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
-        @return: fires with those that are safe now; fails only when none could be tried, or with C{CancelledError} when it was cancelled.
+        @return: fires with those that are stored now. Fails only when none could be tried, or with
+            C{CancelledError} when it was cancelled.
         """
         ...
+
+
+def missingOffsets(
+    store: IOffsetStore, partitions: Iterable[PartitionId]
+) -> Deferred[list[PartitionId]]:
+    """As C{missing} of a store; none of a store that has no such method."""
+    missing = getattr(store, "missing", None)
+    return succeed([]) if missing is None else missing(partitions)
 
 
 class MemoryOffsetStore:
     """
-    Forgets everything with the process: for tests, and for readers that always begin anew.
+    Offsets that are gone with the process: for tests, and for readers that always begin anew.
 
-    @ivar positions: what it has.
+    @ivar offsets: what is stored.
     """
 
-    def __init__(self, positions: Mapping[PartitionId, int] | None = None) -> None:
-        self.positions = dict(positions or {})
+    def __init__(self, offsets: Mapping[PartitionId, int] | None = None) -> None:
+        self.offsets = dict(offsets or {})
 
-    def load(self, place: PartitionId) -> Deferred[int | None]:
-        return succeed(self.positions.get(place))
+    def load(self, partition: PartitionId) -> Deferred[int | None]:
+        return succeed(self.offsets.get(partition))
 
-    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
-        self.positions.update(positions)
-        return succeed(dict(positions))
-
-
-WRITE_COUNT_MAX = 100
-"""Writes of one commit that are under way at a time: to begin a thousand at once would hold up the streams."""
-
-TOLD_COUNT_MAX = 3
-"""Partitions that are named in the line about those that could not be written."""
+    def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
+        self.offsets.update(offsets)
+        return succeed(dict(offsets))
 
 
 class ZookeeperOffsetStore:
     """
-    C{/consumers/<group>/offsets/<topic>/<broker>-<partition>}, as 0.7 has it (spec-0.7 zookeeper §4.6): plain decimal numbers, the last writer wins.
+    C{/consumers/<group>/offsets/<topic>/<broker>-<partition>}, as in 0.7 (spec-0.7 zookeeper §4.6):
+    plain decimal numbers; the last writer wins.
     """
 
     _log = Logger()
@@ -82,106 +108,114 @@ class ZookeeperOffsetStore:
         self._zookeeper = zookeeper
         self._paths = GroupPaths(group)
 
-    def load(self, place: PartitionId) -> Deferred[int | None]:
-        return Deferred.fromCoroutine(self._load(place))
+    def load(self, partition: PartitionId) -> Deferred[int | None]:
+        return Deferred.fromCoroutine(self._load(partition))
 
-    async def _load(self, place: PartitionId) -> int | None:
-        path = self._paths.offset(place.topic, place.partition)
+    async def _load(self, partition: PartitionId) -> int | None:
+        path = self._paths.offset(partition.topic, partition.partition)
         try:
             data, _stat = await self._zookeeper.get(path)
             return decodeNumber(path, data)
         except NoNodeException:
             return None
         except ZnodeError as error:
-            self._log.error(
-                "A stored offset cannot be read, as if there were none: {error}", error=error
-            )
+            self._log.error("An unreadable stored offset is ignored: {error}", error=error)
             return None
 
-    def missing(self, places: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
+    def missing(self, partitions: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
         """
-        @param places: partitions whose positions this member has stored.
-        @return: fires with those whose positions are deleted. Fails with L{ZookeeperError}.
+        @param partitions: those whose offsets this member has stored.
+        @return: fires with those whose offsets were deleted. Fails with L{ZookeeperError}.
         """
-        return Deferred.fromCoroutine(self._missing(places))
+        return Deferred.fromCoroutine(self._missing(partitions))
 
-    async def _missing(self, places: Iterable[PartitionId]) -> list[PartitionId]:
+    async def _missing(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         byTopic: dict[str, list[PartitionId]] = {}
-        for place in places:
-            byTopic.setdefault(place.topic, []).append(place)
-        names = await gatherInBatches(self._stored, byTopic)
+        for partition in partitions:
+            byTopic.setdefault(partition.topic, []).append(partition)
+        stored = await gatherInBatches(self._storedNames, byTopic)
         return [
-            place
-            for stored, wanted in zip(names, byTopic.values(), strict=True)
-            for place in wanted
-            if str(place.partition) not in stored
+            partition
+            for names, wanted in zip(stored, byTopic.values(), strict=True)
+            for partition in wanted
+            if str(partition.partition) not in names
         ]
 
-    async def _stored(self, topic: str) -> set[str]:
+    async def _storedNames(self, topic: str) -> set[str]:
         try:
             return set(await self._zookeeper.get_children(self._paths.topicOffsets(topic)))
         except NoNodeException:
             return set()
 
-    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
-        return Deferred.fromCoroutine(self._commit(positions))
+    def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
+        return Deferred.fromCoroutine(self._commit(offsets))
 
-    async def _commit(self, positions: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+    async def _commit(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         errors: dict[PartitionId, ZookeeperError] = {}
-        left = iter(positions.items())
+        left = iter(offsets.items())
         await gatherAll(
-            [self._writeAll(left, errors) for _lane in range(min(len(positions), WRITE_COUNT_MAX))]
+            [self._writeAll(left, errors) for _lane in range(min(len(offsets), WRITE_COUNT_MAX))]
         )
         if errors:
-            self._tell(positions, errors)
-        return {place: offset for place, offset in positions.items() if place not in errors}
+            self._report(offsets, errors)
+        return {
+            partition: offset for partition, offset in offsets.items() if partition not in errors
+        }
 
     async def _writeAll(
         self, left: Iterator[tuple[PartitionId, int]], errors: dict[PartitionId, ZookeeperError]
     ) -> None:
-        for place, offset in left:
+        for partition, offset in left:
+            path = self._paths.offset(partition.topic, partition.partition)
             try:
-                await write(
-                    self._zookeeper,
-                    self._paths.offset(place.topic, place.partition),
-                    encodeNumber(offset),
-                )
+                await write(self._zookeeper, path, encodeNumber(offset))
             except ZookeeperError as error:
-                errors[place] = error
+                errors[partition] = error
 
-    def _tell(
-        self, positions: Mapping[PartitionId, int], errors: Mapping[PartitionId, ZookeeperError]
+    def _report(
+        self, offsets: Mapping[PartitionId, int], errors: Mapping[PartitionId, ZookeeperError]
     ) -> None:
-        """One line a commit: while ZooKeeper is away all of them fail, again and again."""
-        some = [f"{positions[place]} of {place}" for place in islice(errors, TOLD_COUNT_MAX)]
+        """One line a commit: while ZooKeeper is away every write fails."""
+        some = [
+            f"{offsets[partition]} of {partition}"
+            for partition in islice(errors, REPORTED_COUNT_MAX)
+        ]
         self._log.warn(
             "{count} offsets were not committed ({some}{more}): {error}",
-            count=len(errors), some=", ".join(some), more=" …" if len(errors) > len(some) else "", error=next(iter(errors.values())),
-        )  # fmt: skip
+            count=len(errors),
+            some=", ".join(some),
+            more=" …" if len(errors) > len(some) else "",
+            error=next(iter(errors.values())),
+        )
 
 
 _Row = tuple[int | None, int | None, str | None]
-"""What stands in a row: the offset, how many messages of the set there are done, and who wrote it."""
+"""A row: the offset, how many messages of the set there are done, and who wrote it."""
 _NO_ROW: _Row = (None, None, None)
 _ADDED = {"done": "INTEGER NOT NULL DEFAULT 0", "writer": "TEXT"}
-"""Columns that tables of earlier versions have not."""
+"""Columns that tables of earlier versions lack."""
 
 
 class SqliteOffsetStore:
     """
-    Positions in a table of the application's own database, which it changes in its own transactions.
+    Offsets in a table of the application's own database, changed in its own transactions.
 
-    The application does its work and calls L{store} on the same connection for each message, in order, then commits, as often as it likes: either both are
-    there or neither. The consumer is created with C{autocommit.enable=false} and this store; it reads positions from it when it takes over a partition.
+    The application does its work, calls L{store} on the same connection for each message, in order,
+    and commits as often as it likes: either both are stored or neither. The consumer is created
+    with C{autocommit.enable=false} and this store, and loads offsets from it when it takes over a
+    partition.
 
-    So each message counts exactly once, because
+    Each message counts exactly once, because
 
-      - a transaction may end in the midst of a compressed set: how many of its messages are done is stored, too, and they are left out by who comes next;
-      - a position changes only if it is still what this member has read or written last, and only forward. When a partition goes to another member, the
-        one that it came from may still have messages in hand, or a transaction open; whoever of the two is later gets an L{OffsetConflictError}, rolls its
-        transaction back, and joins the group anew. Where C{autooffset.reset} has put the position back, it goes forward from there.
+      - a transaction may end inside a compressed set: the store also keeps how many of its messages
+        are done, and the next reader leaves them out;
+      - an offset changes only if it is still what this member loaded or stored last, and only
+        forward. When a partition goes to another member, the previous owner may still have messages
+        or an open transaction. The later of the two gets an L{OffsetConflictError}, rolls its
+        transaction back and joins the group anew. Where C{autooffset.reset} has moved the offset
+        back, it goes forward from there.
 
-    @ivar tracksIntraBatch: asks the streams to say how many messages of a compressed set are done (L{pylogbroker.types.IntraBatchOffset}). A store of your own may do so.
+    @ivar tracksIntraBatch: asks streams for L{pylogbroker.types.IntraBatchOffset}s.
     """
 
     TABLE = "pylogbroker_offsets"
@@ -198,29 +232,29 @@ class SqliteOffsetStore:
         self._group = group
         self._writer = format((random or SystemRandom()).getrandbits(64), "x")
         self._loaded: dict[PartitionId, _Row] = {}
-        self._anewCount = 0
-        self._anew: dict[
-            PartitionId, str
-        ] = {}  # put back while a transaction was open, and the name under which this member writes there since
+        self._rewindCount = 0
+        # Reset to an earlier offset in an open transaction, and the writer's name there since then.
+        self._rewound: dict[PartitionId, str] = {}
         if not _ADDED.keys() <= self._columns():
             self._makeTable()
 
     def _columns(self) -> set[str]:
-        return {
-            name
-            for _number, name, *_rest in self._connection.execute(
-                f"PRAGMA table_info({self.TABLE})"
-            )
-        }
+        rows = self._connection.execute(f"PRAGMA table_info({self.TABLE})")
+        return {name for _number, name, *_rest in rows}
 
     def _makeTable(self) -> None:
-        """Or add what one of an earlier version has not. Two may begin together, so the table is locked first, and looked at again."""
+        """
+        Create the table, or add missing columns. Two members may do so at once, so the table is
+        locked first and then looked at again.
+        """
         connection = self._connection
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self.TABLE} ("
-            '"group" TEXT, topic TEXT, broker INTEGER, "partition" INTEGER, offset INTEGER NOT NULL, PRIMARY KEY ("group", topic, broker, "partition"))'
+            '"group" TEXT, topic TEXT, broker INTEGER, "partition" INTEGER, '
+            "offset INTEGER NOT NULL, "
+            'PRIMARY KEY ("group", topic, broker, "partition"))'
         )
         there = self._columns()
         for name, kind in _ADDED.items():
@@ -230,66 +264,194 @@ class SqliteOffsetStore:
 
     def store(self, topic: str, partition: BrokerPartition, nextOffset: int) -> None:
         """
-        In the transaction that is open: this is done up to here. The application commits.
+        Store an offset in the open transaction, which the application commits.
 
-        @param nextOffset: a message's, as it came.
-        @raise OffsetConflictError: the position is another's by now, or is there already. Roll back.
+        @param nextOffset: of the message that is done, as it came.
+        @raise OffsetConflictError: another member has stored an offset, or this member has stored
+            this one already. Roll back.
         """
-        place = PartitionId(topic, partition)
-        if not self._write(place, nextOffset, isForward=True):
+        partitionId = PartitionId(topic, partition)
+        if not self._write(partitionId, nextOffset, isForward=True):
             raise OffsetConflictError(
-                f"{place}: the position {nextOffset} is not stored, since another member has been here, or this one was here already"
+                f"{partitionId}: the position {nextOffset} is not stored, since another member has "
+                "stored one, or this member has stored this one already"
             )
 
-    def _write(self, place: PartitionId, offset: int, isForward: bool) -> bool:
-        """Whether the position was as this member knows it, and is the new one now."""
-        loaded = self._loaded.get(place)
-        anew = self._anew.get(place)
+    def _write(self, partition: PartitionId, offset: int, isForward: bool) -> bool:
+        """Returns whether the stored offset was as this member knows it, and is the new one now."""
+        loaded = self._loaded.get(partition)
+        rewound = self._rewound.get(partition)
         cursor = self._connection.execute(
-            f'INSERT INTO {self.TABLE} ("group", topic, broker, "partition", offset, done, writer) VALUES (?, ?, ?, ?, ?, ?, ?) '
-            'ON CONFLICT ("group", topic, broker, "partition") DO UPDATE SET offset = excluded.offset, done = excluded.done, writer = excluded.writer '
+            f'INSERT INTO {self.TABLE} ("group", topic, broker, "partition", offset, done, writer) '
+            "VALUES (?, ?, ?, ?, ?, ?, ?) "
+            'ON CONFLICT ("group", topic, broker, "partition") DO UPDATE '
+            "SET offset = excluded.offset, done = excluded.done, writer = excluded.writer "
             "WHERE (? OR writer GLOB ? OR (offset IS ? AND done IS ? AND writer IS ?)) "
-            "AND (? OR (? AND writer IS NOT excluded.writer) OR excluded.offset > offset OR (excluded.offset = offset AND excluded.done > done))",
+            "AND (? OR (? AND writer IS NOT excluded.writer) OR excluded.offset > offset "
+            "OR (excluded.offset = offset AND excluded.done > done))",
             (
-                self._group, place.topic, *place.partition, int(offset), consumedCount(offset), anew or self._writer,
-                loaded is None, f"{self._writer}*", *(loaded or _NO_ROW), not isForward, anew is not None,
+                self._group,
+                partition.topic,
+                *partition.partition,
+                int(offset),
+                consumedCount(offset),
+                rewound or self._writer,
+                loaded is None,
+                f"{self._writer}*",
+                *(loaded or _NO_ROW),
+                not isForward,
+                rewound is not None,
             ),
-        )  # fmt: skip
+        )
         return cursor.rowcount > 0
 
-    def _row(self, place: PartitionId) -> _Row:
+    def _row(self, partition: PartitionId) -> _Row:
         row: _Row | None = self._connection.execute(
-            f'SELECT offset, done, writer FROM {self.TABLE} WHERE "group" = ? AND topic = ? AND broker = ? AND "partition" = ?',
-            (self._group, place.topic, *place.partition),
+            f"SELECT offset, done, writer FROM {self.TABLE} "
+            'WHERE "group" = ? AND topic = ? AND broker = ? AND "partition" = ?',
+            (self._group, partition.topic, *partition.partition),
         ).fetchone()
         return row or _NO_ROW
 
-    def load(self, place: PartitionId) -> Deferred[int | None]:
-        self._loaded[place] = offset, doneCount, _writer = self._row(place)
-        self._anew.pop(place, None)
-        return succeed(
-            IntraBatchOffset(offset, doneCount) if offset is not None and doneCount else offset
-        )
+    def load(self, partition: PartitionId) -> Deferred[int | None]:
+        self._loaded[partition] = offset, doneCount, _writer = self._row(partition)
+        self._rewound.pop(partition, None)
+        if offset is None or not doneCount:
+            return succeed(offset)
+        return succeed(IntraBatchOffset(offset, doneCount))
 
-    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
+    def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
-        In a transaction of its own; for starting positions. What the application has open is not committed by this, it fails. Where a position is put back
-        then, the first that the application stores may be in front of what is there; by the name in the row it is seen whether that was undone.
+        Store start offsets, in a transaction of its own.
+
+        While the application has a transaction open, this stores nothing. If an offset was to be
+        moved back then, the first one that the application stores may be behind the stored one; the
+        writer's name in the row shows whether the application's transaction was rolled back.
         """
         if self._connection.in_transaction:
-            for place, position in positions.items():
-                offset, doneCount, _writer = self._row(place)
-                if offset is not None and (offset, doneCount or 0) > (
-                    position,
-                    consumedCount(position),
-                ):
-                    self._anewCount += 1
-                    self._anew[place] = f"{self._writer}-{self._anewCount}"
+            for partition, offset in offsets.items():
+                stored, doneCount, _writer = self._row(partition)
+                if stored is not None and (stored, doneCount or 0) > _exact(offset):
+                    self._rewindCount += 1
+                    self._rewound[partition] = f"{self._writer}-{self._rewindCount}"
             return succeed({})
         written = {
-            place: offset
-            for place, offset in positions.items()
-            if self._write(place, offset, isForward=False)
+            partition: offset
+            for partition, offset in offsets.items()
+            if self._write(partition, offset, isForward=False)
         }
         self._connection.commit()
         return succeed(written)
+
+
+def _exact(offset: int) -> tuple[int, int]:
+    """
+    An offset and how many messages of the set there are done; equal offsets compare equal as
+    numbers.
+    """
+    return offset, consumedCount(offset)
+
+
+class ConsumedOffsets:
+    """
+    The offsets of one member.
+
+    @ivar positions: for each partition what to commit: the next offset of the last message handed
+        out, or where reading began.
+    """
+
+    _log = Logger()
+
+    def __init__(self, store: IOffsetStore) -> None:
+        self.positions: dict[PartitionId, int] = {}
+        self._store = store
+        # What the store may hold if no other member wrote to it, and what it holds for certain.
+        self._possible: dict[PartitionId, set[tuple[int, int]]] = {}
+        self._stored: dict[PartitionId, tuple[int, int]] = {}
+        self._turn = DeferredLock()
+
+    async def find(self, partition: PartitionId) -> int | None:
+        """
+        Where to go on with a partition.
+
+        @return: L{None} when there is no offset.
+        @raise Exception: what C{load} of the store fails with.
+        """
+        stored = await self._store.load(partition)
+        possible = self._possible.pop(partition, set())
+        self._stored.pop(partition, None)
+        if stored is not None:
+            exact = _exact(stored)
+            if exact not in possible:
+                self.positions.pop(partition, None)
+            self._possible[partition], self._stored[partition] = {exact}, exact
+        return self.positions.get(partition, stored)
+
+    def begin(self, partition: PartitionId, offset: int) -> None:
+        """Reading of a partition begins at an offset."""
+        self.positions[partition] = offset
+
+    async def commit(self, partitions: Callable[[], Iterable[PartitionId]]) -> list[PartitionId]:
+        """
+        Store what has moved, and what is gone from the store: anybody can delete an offset in
+        ZooKeeper, and every commit of 0.7.2 writes all offsets. Commits wait for one another.
+
+        @param partitions: gives those that are ours, when it is this commit's turn.
+        @return: those that could not be stored.
+        """
+        async with self._turn:
+            offsets = {
+                partition: self.positions[partition]
+                for partition in partitions()
+                if partition in self.positions
+            }
+            moved = {
+                partition: offset
+                for partition, offset in offsets.items()
+                if self._stored.get(partition) != _exact(offset)
+            }
+            failed = await self._write(moved)
+            missing = await self._missing([each for each in offsets if each not in moved])
+            return failed + await self._write({each: offsets[each] for each in missing})
+
+    async def _missing(self, partitions: list[PartitionId]) -> list[PartitionId]:
+        """
+        Those that are gone from the store; none if that fails, since the next commit asks again.
+        """
+        try:
+            return await missingOffsets(self._store, partitions) if partitions else []
+        except ZookeeperError:
+            return []
+
+    async def put(self, partition: PartitionId, offset: int) -> None:
+        """Store an offset at once. A failure is only logged."""
+        async with self._turn:
+            await self._write({partition: offset})
+
+    async def _write(self, offsets: dict[PartitionId, int]) -> list[PartitionId]:
+        if not offsets:
+            return []
+        for partition, offset in offsets.items():
+            possible = self._possible.setdefault(partition, set())
+            if len(possible) >= _UNCONFIRMED_COUNT_MAX:
+                possible.pop()
+            possible.add(_exact(offset))
+            self._stored.pop(partition, None)
+        try:
+            stored = await self._store.commit(offsets)
+        except CancelledError:
+            raise
+        except Exception:
+            self._log.failure("Offsets could not be stored")
+            stored = {}
+        for partition, offset in stored.items():
+            self._stored[partition] = exact = _exact(offset)
+            self._possible[partition] = {exact}
+        return [partition for partition in offsets if partition not in stored]
+
+    def forget(self, partitions: Iterable[PartitionId]) -> None:
+        """Other members own these partitions now: our offsets no longer count."""
+        for partition in partitions:
+            self.positions.pop(partition, None)
+            self._possible.pop(partition, None)
+            self._stored.pop(partition, None)

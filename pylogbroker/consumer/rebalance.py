@@ -1,49 +1,59 @@
 """
-Rebalancing, as a state machine without hands: events in, effects out (spec-0.7 zookeeper §4.4, §4.5).
+Rebalancing as a pure state machine: events in, effects out (spec-0.7 zookeeper §4.4, §4.5).
 
-Every member of a group does this for itself. L{Rebalance} decides; L{pylogbroker.consumer.group} carries out what it says and tells it what came of it. So
-that all that can go wrong between members can be tried in one process, by the thousand, on a clock.
+Every member of a group runs it for itself. L{Rebalance} decides;
+L{Member<pylogbroker.consumer.member.Member>} executes the effects and reports their results. So the
+tests try everything that can go wrong between members in one process, by the thousand, on a clock.
 
-What must be true: a partition is fetched only while its owner node is ours; it is let go of (not fetched, its position committed if that is wished, its
-node deleted, in this order) before another can claim it; whatever happens in the middle, a member comes back to owning what the group's list
-says is its own, or tries again; an event is never lost, however the times fall.
+What must be true: a member fetches a partition only while the partition's owner node is its own. It
+releases a partition (stops fetching, commits the position if C{autocommit.enable} is set, deletes
+the owner node, in this order) before another member can claim it. Whatever happens in between, a
+member comes back to owning what the group's list assigns to it, or tries again. No event is lost,
+whatever the timing.
 
-  ============ ================================ ================================== ================== ===================
-  state        on                               effect                             then               failed
-  ============ ================================ ================================== ================== ===================
-  idle         started                          L{ReadGroup}                            looking
-  looking      L{GroupRead}, the same as owned       L{Fetch}                           owning             back off
-  looking      L{GroupRead}, another share           L{Release} what is another's       releasing          back off
-  looking      L{GroupRead}, owner nodes missing     L{Release} what is another's       releasing          back off
-  releasing    L{Released}                      L{Claim} what is new or missing    claiming           back off
-  claiming     L{Claimed}, all                  L{Fetch}                           owning             back off
-  claiming     L{Claimed}, not all              L{Release} what was claimed        yielding           back off
-  claiming     L{Claimed}, not all, once more   L{Fetch} what there is, L{BackOff} waiting
-  yielding     L{Released}                      L{BackOff}                         waiting            back off
-  waiting      woken, changed, connected        L{ReadGroup}                            looking
-  owning       changed                          L{ReadGroup}                            looking
-  any          expired                          L{DropAll}                          suspended
-  suspended    connected                        L{ReadGroup}                            looking
-  any          stopped                          L{Release} all                     stopping
-  stopping     L{Released}, failed              L{Finish}                          stopped            stopped
-  ============ ================================ ================================== ================== ===================
+  ================= ============================ ================================= =================
+  state             on                           effect                            then
+  ================= ============================ ================================= =================
+  idle              started                      L{ReadGroup}                      reading
+  reading           L{GroupRead}, as owned       L{Fetch}                          owning
+  reading           L{GroupRead}, another one    L{Release} what is another's      releasing
+  reading           L{GroupRead}, nodes missing  L{Release} what is another's      releasing
+  releasing         L{Released}                  L{Claim} what is new or missing   claiming
+  claiming          L{Claimed}, all              L{Fetch}                          owning
+  claiming          L{Claimed}, not all          L{Release} what was claimed       releasing partial
+  claiming          L{Claimed}, not all, last    L{Fetch} the rest, L{BackOff}     waiting
+  releasing partial L{Released}                  L{BackOff}                        waiting
+  waiting           time is over, changed,       L{ReadGroup}                      reading
+                    connected
+  owning            changed                      L{ReadGroup}                      reading
+  these, but owning L{Failed}                    L{BackOff}                        waiting
+  any               expired                      L{DropAll}                        suspended
+  suspended         connected                    L{ReadGroup}                      reading
+  any               stopped                      L{Release} all                    stopping
+  stopping          L{Released}, L{Failed}       L{Finish}                         stopped
+  ================= ============================ ================================= =================
 
-Owner nodes can be missing since anybody can delete them. Nobody else has fetched such a partition yet, so that it is claimed again while it flows on. When
-another has claimed it meanwhile, we stop fetching it, and commit nothing of it: its position is the other's.
+A change that is reported in a state on the way to owning is remembered, and acted on in owning.
+Unlike 0.7.2, which releases everything each time, a member releases only what it has to, so that a
+partition that stays is not interrupted. Other members see no difference.
 
-"Changed" in a state that is on its way to owning is remembered, and acted on there. Unlike 0.7.2, a member lets go only of what it has to (0.7.2: of all, each
-time), so that a partition that stays where it is flows on; what others see is the same.
+Owner nodes go missing when somebody deletes them. Most likely no other member has claimed such a
+partition yet, so the member claims it again and fetches on meanwhile. When another session has it,
+the member stops fetching it and commits nothing: the position is the other member's.
 
-After C{retryCountMax} attempts 0.7.2 gives up and owns nothing until the next event (gotcha 51). Here it goes on trying, a little later each time, as long as
-nothing changes; and from then on it keeps and fetches what it could claim. That is for the partition that can never be claimed: a member who reads the
-list differently has it (a pattern that only Java knows), or somebody has written a node of no session in its place. It must not stop the others.
+After C{retryCountMax} attempts 0.7.2 gives up and owns nothing until the next event (gotcha 51).
+This one tries again, with growing delays while nothing changes, and from then on keeps and fetches
+what it could claim. Otherwise one partition that can never be claimed would stop the others: a
+member that reads the list differently has it (a pattern that only Java knows), or somebody has
+written a persistent node in its place.
 
-A partition whose broker is not registered is shared out and claimed like any other, since 0.7 counts it, too; it is fetched when its broker is back.
+A partition whose broker is not registered is assigned and claimed like any other, since 0.7 counts
+it too. It is fetched when its broker is back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -54,16 +64,16 @@ from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.types import BrokerPartition, PartitionId
 
 BACKOFF_FACTOR_MAX = 10
-"""How many times the back-off time a member waits at the most, after many failures."""
+"""After many failures a member waits at most this multiple of the back-off time."""
 
 
 class GroupState(NamedTuple):
     """
-    What a member saw in ZooKeeper.
+    What a member has read in ZooKeeper.
 
-    @ivar members: the group's members and what they want.
+    @ivar members: the group's members and their subscriptions.
     @ivar topics: all topics and their partitions.
-    @ivar brokers: where they are.
+    @ivar brokers: by number.
     """
 
     members: Mapping[str, ISubscription]
@@ -72,51 +82,51 @@ class GroupState(NamedTuple):
 
 
 Assignment = dict[PartitionId, str]
-"""Places, and which of the member's threads each belongs to."""
+"""Partitions, and the member's consumer thread that each belongs to."""
 
 
-# -- events that answer effects -----------------------------------------------------------------------------------------
+# -- results of effects -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GroupRead:
     """
-    A L{ReadGroup} was answered.
+    A L{ReadGroup} was executed.
 
-    @ivar missing: partitions that we own, and whose owner nodes are not ours any more: somebody has deleted them.
+    @ivar missing: owned partitions whose owner nodes are not this member's any more.
     """
 
-    view: GroupState
+    state: GroupState
     missing: frozenset[PartitionId] = frozenset()
 
 
 @dataclass(frozen=True)
 class Released:
-    """A L{Release} was carried out."""
+    """A L{Release} was executed."""
 
 
 @dataclass(frozen=True)
 class Claimed:
     """
-    A L{Claim} was carried out.
+    A L{Claim} was executed.
 
-    @ivar places: those that are ours now; the others are somebody else's.
+    @ivar partitions: those that this member has now; other sessions have the others.
     """
 
-    places: frozenset[PartitionId]
+    partitions: frozenset[PartitionId]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """An effect could not be carried out, or not to its end."""
+    """An effect was not executed, or only in part."""
 
     reason: str
 
 
-Answer = GroupRead | Released | Claimed | Failed
+EffectResult = GroupRead | Released | Claimed | Failed
 
 
-# -- effects ------------------------------------------------------------------------------------------------------------
+# -- effects ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,41 +136,37 @@ class ReadGroup:
 
 @dataclass(frozen=True)
 class Release:
-    """
-    Stop fetching places, commit their positions if that is wished, delete their owner nodes.
+    """Stop fetching, commit if C{autocommit.enable} is set, delete owner nodes. May be empty."""
 
-    @ivar share: which; may be empty.
-    """
-
-    share: Assignment = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Make owner nodes."""
+    """Create owner nodes."""
 
-    share: Assignment
+    assignment: Assignment
 
 
 @dataclass(frozen=True)
 class Fetch:
     """
-    This is ours: fetch it, and nothing else.
+    Fetch these partitions, and no others.
 
-    @ivar brokers: where the brokers are; some may be missing.
+    @ivar brokers: by number; some may be missing.
     """
 
-    share: Assignment
+    assignment: Assignment
     brokers: Mapping[int, BrokerRegistration]
 
 
 @dataclass(frozen=True)
 class BackOff:
     """
-    Wait, then say C{woken}.
+    Wait, then call C{backoffElapsed}.
 
-    @ivar factor: so many times the back-off time.
-    @ivar attempt: how often it failed in a row.
+    @ivar factor: how many times the back-off time.
+    @ivar attempt: failures in a row, this one included.
     """
 
     factor: int
@@ -170,25 +176,28 @@ class BackOff:
 
 @dataclass(frozen=True)
 class DropAll:
-    """The session is over, and with it all owner nodes: stop fetching. Positions are kept. Answers to earlier effects count no more."""
+    """
+    The session is over, and its owner nodes are gone: stop fetching and keep the positions. Results
+    of earlier effects do not count any more.
+    """
 
 
 @dataclass(frozen=True)
 class Finish:
-    """All is let go."""
+    """Everything is released."""
 
 
 Effect = ReadGroup | Release | Claim | Fetch | BackOff | DropAll | Finish
 
 
 class State(Enum):
-    """Where a member is."""
+    """The state of a member."""
 
     IDLE = "idle"
-    LOOKING = "looking"
+    READING = "reading"
     RELEASING = "releasing"
     CLAIMING = "claiming"
-    RELEASING_PARTIAL = "yielding"
+    RELEASING_PARTIAL = "releasing partial"
     WAITING = "waiting"
     OWNING = "owning"
     SUSPENDED = "suspended"
@@ -198,15 +207,15 @@ class State(Enum):
 
 class Rebalance:
     """
-    One member's part in it. Each method returns the effects to carry out, in order, before the next event.
+    One member's part in rebalancing. Each method returns the effects to execute, in order, before
+    the next event.
 
-    @ivar state: where it is.
-    @ivar owned: what is ours now, as far as we know: also while it is being claimed or let go.
+    @ivar owned: what this member owns as far as it knows, also while it is claiming or releasing.
     """
 
     def __init__(self, consumerId: str, retryCountMax: int) -> None:
         """
-        @param retryCountMax: failures in a row after which the waiting grows.
+        @param retryCountMax: failures in a row after which the delays grow.
         """
         self.state = State.IDLE
         self.owned: Assignment = {}
@@ -215,175 +224,148 @@ class Rebalance:
         self._wanted: Assignment = {}
         self._missing: frozenset[PartitionId] = frozenset()
         self._releasing: Assignment = {}
-        self._doubtful: Assignment = {}  # ours in ZooKeeper, perhaps: a claim or a release was not answered; not fetched
+        # Perhaps ours in ZooKeeper: a claim or release was not answered. Not fetched.
+        self._uncertain: Assignment = {}
         self._brokers: Mapping[int, BrokerRegistration] = {}
-        self._changed = False
+        self._isChanged = False
         self._attempt = 0
 
     # -- events from outside
 
     def started(self) -> list[Effect]:
         """The member is registered."""
-        return self._look()
+        return self._read()
 
     def changed(self) -> list[Effect]:
-        """A watch has fired: members, topics or partitions are not what they were."""
+        """A watch has fired: members, topics, brokers, partitions or owner nodes have changed."""
         if self.state is State.WAITING:
             self._attempt = 0
         if self.state in (State.OWNING, State.WAITING):
-            return self._look()
-        self._changed = True
+            return self._read()
+        self._isChanged = True
         return []
 
-    def woken(self) -> list[Effect]:
+    def backoffElapsed(self) -> list[Effect]:
         """The time of a L{BackOff} is over."""
-        return self._look() if self.state is State.WAITING else []
+        return self._read() if self.state is State.WAITING else []
 
     def expired(self) -> list[Effect]:
         """The session is over."""
+        self.owned = {}
         if self.state in (State.STOPPING, State.STOPPED):
-            self.owned = {}
             return []
-        self.state, self.owned, self._wanted, self._releasing, self._doubtful, self._changed = (
-            State.SUSPENDED,
-            {},
-            {},
-            {},
-            {},
-            False,
-        )
+        self.state, self._isChanged = State.SUSPENDED, False
+        self._wanted, self._releasing, self._uncertain = {}, {}, {}
         return [DropAll()]
 
     def connected(self) -> list[Effect]:
-        """ZooKeeper can be asked again, and the member is registered in the session of now."""
+        """ZooKeeper can be reached, and the member is registered in the current session."""
         if self.state not in (State.SUSPENDED, State.WAITING):
             return []
         self._attempt = 0
-        return self._look()
+        return self._read()
 
     def stopped(self) -> list[Effect]:
-        """The application wants no more. An effect that is under way must have been answered, or else its answer does not come any more."""
+        """
+        The application stops the member. The result of a running effect must have been reported, or
+        else it is never reported.
+        """
         if self.state in (State.STOPPING, State.STOPPED):
             return []
-        held = {
-            **self._doubtful,
-            **(self._wanted if self.state is State.CLAIMING else {}),
-            **self._releasing,
-            **self.owned,
-        }
+        claiming = self._wanted if self.state is State.CLAIMING else {}
+        held = {**self._uncertain, **claiming, **self._releasing, **self.owned}
         self.state = State.STOPPING
         return [Release(held)]
 
-    # -- answers
+    # -- results
 
-    def answered(self, answer: Answer) -> list[Effect]:
-        """What became of the last effect that has an answer."""
+    def completed(self, result: EffectResult) -> list[Effect]:
+        """The last effect that has a result was executed, or failed."""
         if self.state is State.STOPPING:
             self.state, self.owned = State.STOPPED, {}
             return [Finish()]
-        if isinstance(answer, Failed):
+        if isinstance(result, Failed):
             if self.state is State.CLAIMING:
-                self._doubtful.update(
-                    {
-                        place: thread
-                        for place, thread in self._wanted.items()
-                        if place not in self.owned
-                    }
-                )
-            self._doubtful.update(self._releasing)
+                self._uncertain.update(_without(self._wanted, self.owned))
+            self._uncertain.update(self._releasing)
             self._dropReleased()
-            return self._backOff(answer.reason)
-        if self.state is State.LOOKING and isinstance(answer, GroupRead):
-            return self._seen(answer.view, answer.missing)
-        if self.state is State.RELEASING and isinstance(answer, Released):
+            return self._backOff(result.reason)
+        if self.state is State.READING and isinstance(result, GroupRead):
+            return self._groupRead(result.state, result.missing)
+        if self.state is State.RELEASING and isinstance(result, Released):
             return self._released()
-        if self.state is State.CLAIMING and isinstance(answer, Claimed):
-            return self._claimed(answer.places)
-        if self.state is State.RELEASING_PARTIAL and isinstance(answer, Released):
+        if self.state is State.CLAIMING and isinstance(result, Claimed):
+            return self._claimed(result.partitions)
+        if self.state is State.RELEASING_PARTIAL and isinstance(result, Released):
             self._dropReleased()
-            return (
-                self._look()
-                if self._changed
-                else self._backOff("others have not let go yet of what is ours")
-            )
-        raise ValueError(f"{answer} came in state {self.state.value}")
+            if self._isChanged:
+                return self._read()
+            return self._backOff("other members have not released yet what is ours")
+        raise ValueError(f"{result} came in state {self.state.value}")
 
     # -- steps
 
-    def _look(self) -> list[Effect]:
-        self.state, self._changed = State.LOOKING, False
+    def _read(self) -> list[Effect]:
+        self.state, self._isChanged = State.READING, False
         return [ReadGroup()]
 
-    def _seen(self, view: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
-        share = computeAssignment(self._consumerId, view)
-        if share is None:
+    def _groupRead(self, state: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
+        assignment = computeAssignment(self._consumerId, state)
+        if assignment is None:
             return self._backOff("this member is not registered")
-        self._wanted, self._missing, self._brokers = share, missing, view.brokers
-        if share == self.owned and not self._doubtful and not missing:
+        self._wanted, self._missing, self._brokers = assignment, missing, state.brokers
+        if assignment == self.owned and not self._uncertain and not missing:
             return self._own()
-        held = {**self._doubtful, **self.owned}
+        held = {**self._uncertain, **self.owned}
         return self._release(
             State.RELEASING,
-            {place: thread for place, thread in held.items() if share.get(place) != thread},
+            {each: thread for each, thread in held.items() if assignment.get(each) != thread},
         )
 
-    def _release(self, state: State, share: Assignment) -> list[Effect]:
-        self.state, self._releasing = state, share
-        return [Release(dict(share))]
+    def _release(self, state: State, assignment: Assignment) -> list[Effect]:
+        self.state, self._releasing = state, assignment
+        return [Release(dict(assignment))]
 
     def _released(self) -> list[Effect]:
         self._dropReleased()
-        self._doubtful = {}
-        claim = {
-            place: thread
-            for place, thread in self._wanted.items()
-            if place not in self.owned or place in self._missing
-        }
+        self._uncertain = {}
         self.state = State.CLAIMING
-        return [Claim(claim)]
+        kept = self.owned.keys() - self._missing
+        return [Claim(_without(self._wanted, kept))]
 
     def _dropReleased(self) -> None:
-        self.owned = {
-            place: thread for place, thread in self.owned.items() if place not in self._releasing
-        }
+        self.owned = _without(self.owned, self._releasing)
         self._releasing = {}
 
-    def _claimed(self, places: frozenset[PartitionId]) -> list[Effect]:
-        before = {
-            place: thread
-            for place, thread in self.owned.items()
-            if place in places or place not in self._missing
-        }
-        lostCount = len(self.owned) - len(before)
-        self.owned = dict(before)
-        self.owned.update(
-            {place: thread for place, thread in self._wanted.items() if place in places}
-        )  # in this order: hashes of text differ from run to run
+    def _claimed(self, partitions: frozenset[PartitionId]) -> list[Effect]:
+        lost = (self.owned.keys() & self._missing) - partitions
+        before = _without(self.owned, lost)
+        # In the order of the wanted ones: hashes of text differ from run to run.
+        new = {each: thread for each, thread in self._wanted.items() if each in partitions}
+        self.owned = {**before, **new}
         if self.owned == self._wanted:
             return self._own()
         if self._attempt + 1 >= self._retryCountMax:
             self._wanted = dict(self.owned)
-            return self._fetch() + (
-                self._look()
-                if self._changed
-                else self._backOff("others have not let go of what is ours; going on with the rest")
+            if self._isChanged:
+                return self._fetch() + self._read()
+            return self._fetch() + self._backOff(
+                "other members have not released what is ours; going on with the rest"
             )
-        # Those that we had stay ours. The new ones are given up together, so that members who saw different things do not hold each other up.
-        stop: list[Effect] = [Fetch(before, self._brokers)] if lostCount else []
-        return stop + self._release(
-            State.RELEASING_PARTIAL,
-            {place: thread for place, thread in self.owned.items() if place not in before},
-        )
+        # What we had stays ours. What is new is released all together, so that members that read
+        # different lists do not hold each other up.
+        stop: list[Effect] = [Fetch(before, self._brokers)] if lost else []
+        return stop + self._release(State.RELEASING_PARTIAL, _without(self.owned, before))
 
     def _own(self) -> list[Effect]:
         self.state, self._attempt = State.OWNING, 0
-        return self._fetch() + (self._look() if self._changed else [])
+        return self._fetch() + (self._read() if self._isChanged else [])
 
     def _fetch(self) -> list[Effect]:
         return [Fetch(dict(self.owned), self._brokers)]
 
     def _backOff(self, reason: str) -> list[Effect]:
-        if self._changed:
+        if self._isChanged:
             self._attempt = 0
         self.state = State.WAITING
         self._attempt += 1
@@ -391,24 +373,28 @@ class Rebalance:
         return [BackOff(factor, self._attempt, reason)]
 
 
-def computeAssignment(consumerId: str, view: GroupState) -> Assignment | None:
+def _without(assignment: Assignment, partitions: Collection[PartitionId]) -> Assignment:
+    return {each: thread for each, thread in assignment.items() if each not in partitions}
+
+
+def computeAssignment(consumerId: str, state: GroupState) -> Assignment | None:
     """
-    What of the cluster is a member's.
+    A member's partitions. Every member computes the same from the same state.
 
     @return: L{None}: it is not among the members.
     """
-    if consumerId not in view.members:
+    if consumerId not in state.members:
         return None
     counts = {
-        member: subscription.streamCounts(view.topics)
-        for member, subscription in view.members.items()
+        member: subscription.streamCounts(state.topics)
+        for member, subscription in state.members.items()
     }
-    share: Assignment = {}
+    assignment: Assignment = {}
     for topic in counts[consumerId]:
         threadCounts = {
             member: wanted[topic] for member, wanted in counts.items() if topic in wanted
         }
-        for thread, partitions in assign(view.topics.get(topic, ()), threadCounts).items():
+        for thread, partitions in assign(state.topics.get(topic, ()), threadCounts).items():
             if thread.rpartition("-")[0] == consumerId:
-                share.update({PartitionId(topic, partition): thread for partition in partitions})
-    return share
+                assignment.update({PartitionId(topic, each): thread for each in partitions})
+    return assignment

@@ -1,23 +1,28 @@
 """
 Streams: what an application reads.
 
-A stream is a bounded queue of chunks with one reader. A chunk holds the undecoded bytes that one fetch returned for one partition. The
-fetcher requests a partition only while its stream has capacity (L{MessageStream.hasCapacity}), and reserves that capacity until the
-response arrives. So a slow reader costs a bounded number of bytes, and its silence is the back pressure.
+A stream is a bounded queue of chunks with one reader. A chunk holds the undecoded bytes that one
+fetch returned for one partition. The fetcher requests a partition only while its stream has
+capacity (L{MessageStream.hasCapacity}), and reserves that capacity until the response arrives. So a
+slow reader costs a bounded number of bytes, and its silence is the back pressure.
 
-Positions: a partition's position moves to a message's next offset when the message is handed out. It moves to the chunk's end when the
-reader asks for more behind the last message, since a chunk may end with empty wrappers. The application decides when a message that it
-was handed is done: with auto-commit a crash may lose the message, without it the application calls C{commitOffsets} when it is done.
-Dropping a partition also discards the chunk that is being read, so that nothing is handed out after its position was committed.
+Positions: a partition's position moves to a message's next offset when the message is handed out.
+It moves to the chunk's end when the reader asks for more behind the last message, since a chunk may
+end with empty wrappers. The application decides when a message that it was handed is done: with
+auto-commit a crash may lose the message, without it the application calls C{commitOffsets} when it
+is done. Dropping a partition also discards the chunk that is being read, so that nothing is handed
+out after its position was committed.
 
-Errors: an error of one partition is raised once, in its turn, and the stream goes on with the other partitions. The fetcher checks only
-the first entry of a chunk. The stream finds wrong checksums and bad wrappers when it decodes the rest; it then discards what is queued
-behind them, since order counts, and tells the fetcher. An exception of the application's decoder is raised too, and the stream goes on
-behind that message.
+Errors: an error of one partition is raised once, in its turn, and the stream goes on with the other
+partitions. The fetcher checks only the first entry of a chunk. The stream finds wrong checksums and
+bad wrappers when it decodes the rest; it then discards what is queued behind them, since order
+counts, and tells the fetcher. An exception of the application's decoder is raised too, and the
+stream goes on behind that message.
 
-An application reads in one of four ways: C{async for} over messages, C{async for} over lists (L{MessageStream.batches}), a Twisted
-producer that a receiver can pause (L{MessageStream.pipeTo}), and an iterator for a plain thread (L{MessageStream.blocking}). All of
-them share L{MessageStream.take} or L{MessageStream.poll}.
+An application reads in one of four ways: C{async for} over messages, C{async for} over lists
+(L{MessageStream.batches}), a Twisted producer that a receiver can pause (L{MessageStream.pipeTo}),
+and an iterator for a plain thread (L{MessageStream.blocking}). All of them share
+L{MessageStream.take} or L{MessageStream.poll}.
 """
 
 from __future__ import annotations
@@ -52,7 +57,8 @@ class ConsumedMessage(NamedTuple):
 
     @ivar value: the payload, or what the decoder made of it.
     @ivar partition: the broker's number and the partition's number on that broker.
-    @ivar nextOffset: the offset at which a reader that has this message goes on (spec-0.7 wire-protocol §6).
+    @ivar nextOffset: the offset at which a reader that has this message goes on (spec-0.7
+        wire-protocol §6).
     """
 
     value: Any
@@ -67,10 +73,11 @@ class Chunk(NamedTuple):
 
     @ivar size: bytes.
     @ivar end: the offset behind the last complete entry.
-    @ivar onReadError: called when the reader cannot decode the chunk, with the offset of the bad entry and the error.
+    @ivar onReadError: called when the reader cannot decode the chunk, with the offset of the bad
+        entry and the error.
     """
 
-    place: PartitionId
+    partition: PartitionId
     messages: MessageSet
     size: int
     end: int
@@ -79,12 +86,13 @@ class Chunk(NamedTuple):
 
 class PolledBatch(NamedTuple):
     """
-    Messages polled but not yet acknowledged. Call L{MessageStream.acknowledge} before polling again.
+    Messages polled but not yet acknowledged. Call L{MessageStream.acknowledge} before polling
+    again.
 
     @ivar messages: in order.
     @ivar error: what was raised in place of the next message, if anything.
-    @ivar positions: where acknowledging moves the partitions of C{messages}. With an error behind messages: those of all partitions,
-        the one of the error included.
+    @ivar positions: where acknowledging moves the partitions of C{messages}. With an error behind
+        messages: those of all partitions, the one of the error included.
     @ivar epoch: of the stream, when it was polled.
     """
 
@@ -97,14 +105,14 @@ class PolledBatch(NamedTuple):
 class _Fault(NamedTuple):
     """An error of a partition, in its turn."""
 
-    place: PartitionId
+    partition: PartitionId
     error: PylogbrokerError
 
 
 class _Reset(NamedTuple):
     """The partition goes on at another offset behind this point of the queue."""
 
-    place: PartitionId
+    partition: PartitionId
     offset: int
 
 
@@ -117,10 +125,10 @@ def _unconsumed(messages: MessageSet, position: int) -> Iterator[tuple[bytes, in
     )
 
 
-def withPosition(error: PylogbrokerError, place: PartitionId, offset: int) -> PylogbrokerError:
+def withPosition(error: PylogbrokerError, partition: PartitionId, offset: int) -> PylogbrokerError:
     """A copy of a format error whose text names partition and offset; any other error unchanged."""
     if isinstance(error, FormatError):
-        return type(error)(f"{place} at offset {offset}: {error.reason}", error.position)
+        return type(error)(f"{partition} at offset {offset}: {error.reason}", error.position)
     return error
 
 
@@ -128,7 +136,8 @@ class MessageStream:
     """
     One stream of a consumer.
 
-    @ivar positions: for each partition read so far, what to commit; shared by the streams of a consumer.
+    @ivar positions: for each partition read so far, what to commit; shared by the streams of a
+        consumer.
     @ivar isEnded: whether the consumer was shut down and nothing more comes.
     """
 
@@ -148,12 +157,17 @@ class MessageStream:
     ) -> None:
         """
         @param name: of the consumer thread that it belongs to.
-        @param decode: from a payload to a value; the stream raises what it raises, and goes on behind that message.
+        @param decode: from a payload to a value; the stream raises what it raises, and goes on
+            behind that message.
         @param isShallow: whether compressed entries are handed out as they are.
-        @param tracksIntraBatch: whether a position inside a compressed set is an L{pylogbroker.types.IntraBatchOffset}, which says how many of
-            the set's messages are done; a reader that comes back begins behind them. Otherwise a position there is the set's beginning.
-        @param queuedSizeMax: bytes of chunks that are queued or reserved; an empty stream accepts one chunk of any size.
-        @param timeoutMs: how long a reader waits for a message before L{ConsumerTimeoutError} is raised; negative: for ever.
+        @param tracksIntraBatch: whether a position inside a compressed set is an
+            L{pylogbroker.types.IntraBatchOffset}, which says how many of the set's messages are
+            done; a reader that comes back begins behind them. Otherwise a position there is the
+            set's beginning.
+        @param queuedSizeMax: bytes of chunks that are queued or reserved; an empty stream accepts
+            one chunk of any size.
+        @param timeoutMs: how long a reader waits for a message before L{ConsumerTimeoutError} is
+            raised; negative: for ever.
         """
         self.name = name
         self.positions = positions
@@ -221,30 +235,32 @@ class MessageStream:
             self._queue.append(chunk)
             self._wake()
 
-    def fail(self, place: PartitionId, error: PylogbrokerError) -> None:
+    def fail(self, partition: PartitionId, error: PylogbrokerError) -> None:
         """Raise an error to the reader, behind what is queued: the partition cannot be fetched."""
         if not self.isEnded:
-            self._queue.append(_Fault(place, error))
+            self._queue.append(_Fault(partition, error))
             self._wake()
 
-    def resetPosition(self, place: PartitionId, offset: int) -> None:
+    def resetPosition(self, partition: PartitionId, offset: int) -> None:
         """The partition goes on at another offset, once what is queued of it is read."""
-        isReading = self._chunk is not None and self._chunk.place == place
-        if isReading or any(each.place == place for each in self._queue):
-            self._queue.append(_Reset(place, offset))
+        isReading = self._chunk is not None and self._chunk.partition == partition
+        if isReading or any(each.partition == partition for each in self._queue):
+            self._queue.append(_Reset(partition, offset))
         else:
             # The order matters: a thread that moves the position at the same time looks here afterwards.
             self._epoch += 1
-            self._resetAt[place] = (self._epoch, offset)
-            self.positions[place] = offset
+            self._resetAt[partition] = (self._epoch, offset)
+            self.positions[partition] = offset
 
-    def drop(self, places: Collection[PartitionId]) -> None:
-        """Discard what is queued of some partitions. Messages that were handed out stay handed out."""
+    def drop(self, partitions: Collection[PartitionId]) -> None:
+        """
+        Discard what is queued of some partitions. Messages that were handed out stay handed out.
+        """
         self._epoch += 1
-        self._droppedAt.update(dict.fromkeys(places, self._epoch))
-        dropped = [each for each in self._queue if each.place in places]
-        self._queue = deque(each for each in self._queue if each.place not in places)
-        if self._chunk is not None and self._chunk.place in places:
+        self._droppedAt.update(dict.fromkeys(partitions, self._epoch))
+        dropped = [each for each in self._queue if each.partition in partitions]
+        self._queue = deque(each for each in self._queue if each.partition not in partitions)
+        if self._chunk is not None and self._chunk.partition in partitions:
             self._chunk = self._current = None
         for each in dropped:
             if isinstance(each, Chunk):
@@ -267,7 +283,8 @@ class MessageStream:
         """
         The next message, if there is one now. Its partition's position moves behind it.
 
-        @raise PylogbrokerError: in place of a message: a partition cannot be read; the next call goes on with the others.
+        @raise PylogbrokerError: in place of a message: a partition cannot be read; the next call
+            goes on with the others.
         @raise Exception: the decoder raised it; the next call goes on behind that message.
         """
         return self._take(self.positions)
@@ -293,14 +310,14 @@ class MessageStream:
                 message = next(current)
             except StopIteration as ended:
                 if (
-                    positions.get(chunk.place) == ended.value
+                    positions.get(chunk.partition) == ended.value
                 ):  # else an unacknowledged batch is behind it
-                    positions[chunk.place] = chunk.end
+                    positions[chunk.partition] = chunk.end
                 self._chunk = self._current = None
                 continue
             except PylogbrokerError as reason:
-                raise self._failChunk(chunk, positions[chunk.place], reason) from reason
-            positions[chunk.place] = message[3]
+                raise self._failChunk(chunk, positions[chunk.partition], reason) from reason
+            positions[chunk.partition] = message[3]
             if self._decode is None:
                 return message
             return message._replace(value=self._decode(message.value))
@@ -311,10 +328,10 @@ class MessageStream:
         if isinstance(item, _Fault):
             raise item.error
         if isinstance(item, _Reset):
-            positions[item.place] = item.offset
+            positions[item.partition] = item.offset
             return
         self._chunk = item
-        self._current = self._messages(item, positions.get(item.place, -1))
+        self._current = self._messages(item, positions.get(item.partition, -1))
         self.release(item.size)
 
     def _messages(self, chunk: Chunk, position: int) -> Generator[ConsumedMessage, None, int]:
@@ -328,7 +345,7 @@ class MessageStream:
             payloads = (
                 _unconsumed(messages, position) if self._tracksIntraBatch else messages.payloads()
             )
-        topic, partition = chunk.place
+        topic, partition = chunk.partition
         make = tuple.__new__  # half the cost of calling the class
         count, nextOffset = 0, messages.baseOffset
         try:
@@ -340,16 +357,21 @@ class MessageStream:
         return nextOffset
 
     def _failChunk(self, chunk: Chunk, offset: int, error: PylogbrokerError) -> PylogbrokerError:
-        """A chunk cannot be decoded from an offset on: discard what is queued behind it, and tell the fetcher."""
-        self.drop((chunk.place,))
+        """
+        A chunk cannot be decoded from an offset on: discard what is queued behind it, and tell the
+        fetcher.
+        """
+        self.drop((chunk.partition,))
         chunk.onReadError(offset, error)
-        return withPosition(error, chunk.place, offset)
+        return withPosition(error, chunk.partition, offset)
 
     def poll(self, countMax: int) -> PolledBatch:
         """
-        Take messages without moving the positions of their partitions, so that no commit gets ahead of the work on them.
+        Take messages without moving the positions of their partitions, so that no commit gets ahead
+        of the work on them.
 
-        @param countMax: of messages. The batch has fewer, or none, when no more are there or when an error stands before them.
+        @param countMax: of messages. The batch has fewer, or none, when no more are there or when
+            an error stands before them.
         """
         moved: dict[PartitionId, int] = {}
         positions = ChainMap(moved, self.positions)
@@ -360,30 +382,36 @@ class MessageStream:
                 messages.append(message)
         except Exception as reason:
             error = reason
-        places = {PartitionId(each.topic, each.partition) for each in messages}
+        partitions = {PartitionId(each.topic, each.partition) for each in messages}
         if messages and error is not None:
             return PolledBatch(messages, error, moved, self._epoch)
         self.positions.update(
-            {place: offset for place, offset in moved.items() if place not in places}
+            {
+                partition: offset
+                for partition, offset in moved.items()
+                if partition not in partitions
+            }
         )
-        return PolledBatch(messages, error, {place: moved[place] for place in places}, self._epoch)
+        return PolledBatch(
+            messages, error, {partition: moved[partition] for partition in partitions}, self._epoch
+        )
 
     def acknowledge(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind a batch. Those of partitions that were dropped or reset since it was polled stay: they belong to the
-        next owner, or go on elsewhere.
+        Move the positions behind a batch. Those of partitions that were dropped or reset since it
+        was polled stay: they belong to the next owner, or go on elsewhere.
         """
-        for place, offset in batch.positions.items():
+        for partition, offset in batch.positions.items():
             if (
-                not self.wasDropped(place, batch.epoch)
-                and self.resetOffset(place, batch.epoch) is None
+                not self.wasDropped(partition, batch.epoch)
+                and self.resetOffset(partition, batch.epoch) is None
             ):
-                self.positions[place] = offset
+                self.positions[partition] = offset
 
     def deliver(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind the messages of a batch, but not behind its error: the next reader is told that error first, however
-        it reads.
+        Move the positions behind the messages of a batch, but not behind its error: the next reader
+        is told that error first, however it reads.
         """
         if batch.messages and batch.error is not None:
             self.acknowledge(
@@ -398,13 +426,13 @@ class MessageStream:
         else:
             self.acknowledge(batch)
 
-    def wasDropped(self, place: PartitionId, epoch: int) -> bool:
+    def wasDropped(self, partition: PartitionId, epoch: int) -> bool:
         """Whether a partition was dropped since an epoch."""
-        return self._droppedAt.get(place, 0) > epoch
+        return self._droppedAt.get(partition, 0) > epoch
 
-    def resetOffset(self, place: PartitionId, epoch: int) -> int | None:
+    def resetOffset(self, partition: PartitionId, epoch: int) -> int | None:
         """The offset to which a partition was reset since an epoch; L{None} if it was not."""
-        resetAt, offset = self._resetAt.get(place, (0, 0))
+        resetAt, offset = self._resetAt.get(partition, (0, 0))
         return offset if resetAt > epoch else None
 
     # -- waiting
@@ -489,11 +517,12 @@ class MessageStream:
         """
         Push messages into a receiver.
 
-        @param receiver: a L{twisted.internet.interfaces.IConsumer}. Its C{write} is called with L{ConsumedMessage}s, and it may pause the
-            producer that it is given.
-        @return: fires with L{None} when the consumer was shut down, or the receiver wants no more. Fails with a partition's error, or
-            with what C{write} raised; the stream can then be piped again. Fails with L{ConsumerStateError} when another reader is
-            attached, and with what C{registerProducer} raised; the receiver gets nothing then.
+        @param receiver: a L{twisted.internet.interfaces.IConsumer}. Its C{write} is called with
+            L{ConsumedMessage}s, and it may pause the producer that it is given.
+        @return: fires with L{None} when the consumer was shut down, or the receiver wants no more.
+            Fails with a partition's error, or with what C{write} raised; the stream can then be
+            piped again. Fails with L{ConsumerStateError} when another reader is attached, and with
+            what C{registerProducer} raised; the receiver gets nothing then.
         """
         pipe = PipeProducer(self, receiver, self._clock)
         try:
@@ -506,9 +535,17 @@ class MessageStream:
         An iterator for a plain thread, while the reactor runs in another one.
 
         It ends when the consumer is shut down. That must happen before the reactor stops
-        (L{ConsumerConnector.shutdownBeforeStop<pylogbroker.consumer.group.ConsumerConnector.shutdownBeforeStop>}), or the thread waits
-        for ever.
+        (C{shutdownBeforeStop} of the connector), or the thread waits for ever.
 
         @param reactor: the one that the consumer belongs to.
         """
         return BlockingIterator(self, reactor)
+
+
+def decodeText(payload: bytes) -> str:
+    """
+    0.7.2's C{StringDecoder} with UTF-8, as C{decode} of C{createMessageStreams}.
+
+    @raise UnicodeDecodeError: the payload is not UTF-8; the stream raises it.
+    """
+    return payload.decode()

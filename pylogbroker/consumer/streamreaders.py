@@ -1,5 +1,6 @@
 """
-The ways to read a stream beside C{async for} over its messages: lists, a Twisted push producer, and an iterator for a plain thread.
+The ways to read a stream beside C{async for} over its messages: lists, a Twisted push producer, and
+an iterator for a plain thread.
 
 Each is a thin loop around L{MessageStream.take<pylogbroker.consumer.stream.MessageStream.take>} or
 L{MessageStream.poll<pylogbroker.consumer.stream.MessageStream.poll>}.
@@ -31,8 +32,9 @@ class BatchIterator:
     """
     An asynchronous iterator over lists of messages.
 
-    The positions move behind all messages of a list when the list is handed out. The position moves behind an error that follows the list
-    only when the error was raised: by this iterator, or by whatever reads the stream next.
+    The positions move behind all messages of a list when the list is handed out. The position moves
+    behind an error that follows the list only when the error was raised: by this iterator, or by
+    whatever reads the stream next.
     """
 
     def __init__(self, stream: MessageStream, countMax: int) -> None:
@@ -48,7 +50,8 @@ class BatchIterator:
 
         @raise StopAsyncIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: none came in time; the reader may ask again.
-        @raise PylogbrokerError: as C{take} of the stream. The messages before the error are handed out first.
+        @raise PylogbrokerError: as C{take} of the stream. The messages before the error are handed
+            out first.
         """
         stream = self._stream
         while True:
@@ -152,10 +155,12 @@ class BlockingIterator:
     """
     Messages for a plain thread, which fetches them from the reactor's thread in batches.
 
-    A message's position moves when the thread gets the message. When a partition is dropped, the rest of the thread's batch of it is
-    dropped too. A message that the thread gets in that very moment may be delivered again by the partition's next owner. When a partition
-    is reset, the thread still gets the messages of its batch, and the position stays where it was reset to. A reset that stands behind
-    messages of the batch takes effect with the last of them, since the batch's other messages may take the thread long.
+    A message's position moves when the thread gets the message. When a partition is dropped, the
+    rest of the thread's batch of it is dropped too. A message that the thread gets in that very
+    moment may be delivered again by the partition's next owner. When a partition is reset, the
+    thread still gets the messages of its batch, and the position stays where it was reset to. A
+    reset that stands behind messages of the batch takes effect with the last of them, since the
+    batch's other messages may take the thread long.
     """
 
     def __init__(
@@ -187,13 +192,13 @@ class BlockingIterator:
             item = self._messages.popleft()
             if isinstance(item, Exception):
                 raise item
-            message, place, position = item
+            message, partition, position = item
             epoch = self._batch.epoch
-            if not stream.wasDropped(place, epoch):
-                stream.positions[place] = position
-                offset = stream.resetOffset(place, epoch)
+            if not stream.wasDropped(partition, epoch):
+                stream.positions[partition] = position
+                offset = stream.resetOffset(partition, epoch)
                 if offset is not None:
-                    stream.positions[place] = offset
+                    stream.positions[partition] = offset
                 return message
         raise StopIteration
 
@@ -204,14 +209,17 @@ class BlockingIterator:
         # The position moves behind an error only when the error was raised.
         ends = dict(batch.positions) if batch.error is None else {}
         for message in reversed(batch.messages):
-            place = PartitionId(message.topic, message.partition)
-            self._messages.appendleft((message, place, ends.pop(place, message.nextOffset)))
+            partition = PartitionId(message.topic, message.partition)
+            self._messages.appendleft((message, partition, ends.pop(partition, message.nextOffset)))
         if batch.error is not None:
             self._messages.append(batch.error)
         return batch
 
     def _begin(self, batches: queue.SimpleQueue[PolledBatch]) -> None:
-        """On the reactor's thread. The other thread has had all of its batch: what follows each partition's last message counts now."""
+        """
+        On the reactor's thread. The other thread has had all of its batch: what follows each
+        partition's last message counts now.
+        """
         if self._batch is not None:
             self._stream.acknowledge(self._batch)
         self._collect(batches)

@@ -10,12 +10,12 @@ A partition is read from when its offset was loaded; so that is where it is take
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004
 
-from pylogbroker.consumer.offsetstores import IOffsetStore
+from pylogbroker.consumer.offsetstores import IOffsetStore, missingOffsets
 from pylogbroker.mirror.offsettracker import OffsetTracker
 from pylogbroker.types import PartitionId
 
@@ -60,6 +60,10 @@ class ConfirmedOffsetStore:
         offset = await self._store.load(place)
         self._ledger.begin(place, offset)
         return offset
+
+    def missing(self, partitions: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
+        """Those whose stored offsets were deleted."""
+        return missingOffsets(self._store, partitions)
 
     def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """Store what is confirmed of them; what that was is the answer."""

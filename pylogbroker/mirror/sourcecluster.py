@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import WildcardSubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
@@ -142,7 +142,7 @@ class SourceCluster:
         )
         origin = {"group": settings.group, "zookeeper": settings.zkConnect}
         self._forwarders = [
-            Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin, consumer.readAgain) for stream in streams
+            Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin, consumer.seek) for stream in streams
         ]  # fmt: skip
         return self._forwarders
 

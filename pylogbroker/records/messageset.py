@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 from pylogbroker.errors import (
     DecompressionLimitError,
@@ -35,6 +36,7 @@ SIZE_FIELD_SIZE = 4
 CODEC_MASK = 3
 HEADER_SIZE_0 = 5
 HEADER_SIZE_1 = 6
+ENTRY_SIZE_MIN = SIZE_FIELD_SIZE + HEADER_SIZE_0
 PAYLOAD_SIZE_MAX = 2**31 - 1 - HEADER_SIZE_1
 
 SIZE = struct.Struct(">i")
@@ -322,6 +324,30 @@ def _countInside(message: Message, allowance: DecompressionBudget, position: int
 # -- reading: the application's ---------------------------------------------------------------------------------------
 
 
+class CompleteEntries(NamedTuple):
+    """
+    The complete entries of a fetched set.
+
+    @ivar messages: those; a cut last entry may still be there.
+    @ivar size: bytes of the complete entries.
+    @ivar nextOffset: the offset behind them.
+    """
+
+    messages: MessageSet
+    size: int
+    nextOffset: int
+
+
+def _canBeEntry(data: bytes) -> bool:
+    """Whether the header of an entry, as far as it is there, is possible."""
+    if len(data) >= SIZE_FIELD_SIZE and SIZE.unpack_from(data)[0] < HEADER_SIZE_0:
+        return False
+    magic, attributes = data[4:5], data[5:6]
+    return magic in (b"", b"\0") or (
+        magic == b"\1" and (not attributes or attributes[0] & CODEC_MASK in CODEC_NAMES)
+    )
+
+
 class MessageSet:
     """
     What a fetch returned: an iterable of L{MessageAndOffset}, in the log's order, decoded as it is iterated, as often as one likes.
@@ -390,6 +416,59 @@ class MessageSet:
         while found := readEntry(data, position, end, position == 0):
             message, position = found
             yield MessageAndOffset(message, self.baseOffset + position)
+
+    def complete(self) -> CompleteEntries:
+        """
+        The complete entries, by their size fields. Only the first one is checked, since decoding
+        checks them all.
+
+        @raise FormatError: the first entry is cut, or bad.
+        """
+        data, end = self.data, len(self.data)
+        first = readEntry(data, 0, end, True)
+        if first is None:
+            raise InvalidMessageSizeError(f"{end} bytes, less than a size field")
+        position, messages = first[1], self
+        while position + SIZE_FIELD_SIZE <= end:
+            behind = position + SIZE_FIELD_SIZE + SIZE.unpack_from(data, position)[0]
+            if behind > end:
+                break
+            if behind < position + ENTRY_SIZE_MIN:  # the next fetch meets it as its first entry
+                messages = MessageSet(data[:position], self.baseOffset, limits=self.limits)
+                break
+            position = behind
+        return CompleteEntries(messages, position, self.baseOffset + position)
+
+    @property
+    def cutEntrySize(self) -> int:
+        """Bytes that the first entry takes, if only its end is missing; otherwise 0."""
+        data = self.data
+        if not _canBeEntry(data):
+            return 0
+        if len(data) < SIZE_FIELD_SIZE:
+            return ENTRY_SIZE_MIN
+        size: int = SIZE_FIELD_SIZE + SIZE.unpack_from(data)[0]
+        return size if size > len(data) else 0
+
+    @property
+    def isCorruptEntry(self) -> bool:
+        """
+        Whether the set begins with an entry whose checksum alone is wrong: its size field leads,
+        over others like it, to another entry or to the end of the set.
+        """
+        data, position, end = self.data, 0, len(self.data)
+        while True:
+            try:
+                found = readEntry(data, position, end, False)
+            except InvalidChecksumError:
+                position += SIZE_FIELD_SIZE + SIZE.unpack_from(data, position)[0]
+            except FormatError:
+                return False
+            else:
+                isEntry = found is not None or _canBeEntry(
+                    data[position : position + ENTRY_SIZE_MIN]
+                )
+                return isEntry and position > 0
 
     def __iter__(self) -> Iterator[MessageAndOffset]:
         """The messages, wrappers opened, each with the offset that spec-0.7 wire-protocol §6 gives it."""

@@ -14,7 +14,7 @@ from pylogbroker.cli.main import ENDED
 from pylogbroker.cli.streams import read
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import NoNodeException
 from pylogbroker.records.compression import GZIP, compress
 from pylogbroker.records.messageset import encodeMessage

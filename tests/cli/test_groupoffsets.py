@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.groups import shownAges
 from pylogbroker.client.offsetlookup import MessageAge
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor
 

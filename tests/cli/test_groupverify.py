@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor
 

@@ -6,9 +6,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
-from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.fetcher import wholeSize
 from pylogbroker.errors import (
     CorruptCompressionError,
     InvalidChecksumError,
@@ -22,25 +20,6 @@ from pylogbroker.protocol.kafka07.requests import MultiFetch, Offsets
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import encodeMessage, encodeSet
 from tests.consumer.groupcase import GroupCase, drain
-
-
-class WholeSizeTests(SynchronousTestCase):
-    """How many bytes are whole entries."""
-
-    def test_cuts(self) -> None:
-        """Wherever a set is cut, its whole entries are counted, and the cut one is recognised as one."""
-        data = encodeSet([b"a", b"bc", b""])
-        ends = [0, 11, 23, 33]
-        for cut in range(len(data) + 1):
-            self.assertEqual(
-                wholeSize(data[:cut], 0), (max(end for end in ends if end <= cut), True)
-            )
-
-    def test_garbage(self) -> None:
-        """A size field that cannot be one ends the count."""
-        good = encodeMessage(b"a")
-        for size in (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\4"):
-            self.assertEqual(wholeSize(good + size + b"\0" * 20, 0), (11, False))
 
 
 class FetchCase(GroupCase):
@@ -518,7 +497,7 @@ class BeginningTests(FetchCase):
                 if "is not where a message begins" in event.get("log_format", "")
             ]
             self.assertEqual(
-                [(event["offset"], str(event["place"])) for event in named], [(stored, "t/0-0")]
+                [(event["offset"], str(event["partition"])) for event in named], [(stored, "t/0-0")]
             )
             self.end(member)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from pylogbroker.cluster.subscription import WildcardSubscription
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import (
     SessionExpiredException,
 )

@@ -102,11 +102,11 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.started(), [ReadGroup()])
         wanted = {place(text): "a-0" for text in texts}
         if not texts:
-            self.assertEqual(member.answered(GroupRead(view("a"))), [Fetch({}, BROKERS)])
+            self.assertEqual(member.completed(GroupRead(view("a"))), [Fetch({}, BROKERS)])
             return member
-        self.assertEqual(member.answered(GroupRead(view("a", *texts))), [Release({})])
-        self.assertEqual(member.answered(Released()), [Claim(wanted)])
-        self.assertEqual(member.answered(Claimed(frozenset(wanted))), [Fetch(wanted, BROKERS)])
+        self.assertEqual(member.completed(GroupRead(view("a", *texts))), [Release({})])
+        self.assertEqual(member.completed(Released()), [Claim(wanted)])
+        self.assertEqual(member.completed(Claimed(frozenset(wanted))), [Fetch(wanted, BROKERS)])
         self.assertIs(member.state, State.OWNING)
         return member
 
@@ -115,7 +115,7 @@ class RebalanceTests(SynchronousTestCase):
         member = self.owning("200-0")
         self.assertEqual(member.changed(), [ReadGroup()])
         self.assertEqual(
-            member.answered(GroupRead(view("a", "200-0"))),
+            member.completed(GroupRead(view("a", "200-0"))),
             [Fetch({place("200-0"): "a-0"}, BROKERS)],
         )
 
@@ -124,12 +124,12 @@ class RebalanceTests(SynchronousTestCase):
         member = self.owning("200-0", "200-1")
         member.changed()
         self.assertEqual(
-            member.answered(GroupRead(view("ab", "200-0", "200-1"))),
+            member.completed(GroupRead(view("ab", "200-0", "200-1"))),
             [Release({place("200-1"): "a-0"})],
         )
-        self.assertEqual(member.answered(Released()), [Claim({})])
+        self.assertEqual(member.completed(Released()), [Claim({})])
         self.assertEqual(
-            member.answered(Claimed(frozenset())), [Fetch({place("200-0"): "a-0"}, BROKERS)]
+            member.completed(Claimed(frozenset())), [Fetch({place("200-0"): "a-0"}, BROKERS)]
         )
 
     def test_changedMeanwhile(self) -> None:
@@ -139,7 +139,7 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.changed(), [])
         self.assertEqual(member.changed(), [])
         self.assertEqual(
-            member.answered(GroupRead(view("a", "200-0"))),
+            member.completed(GroupRead(view("a", "200-0"))),
             [Fetch({place("200-0"): "a-0"}, BROKERS), ReadGroup()],
         )
 
@@ -147,58 +147,58 @@ class RebalanceTests(SynchronousTestCase):
         """Who does not get all gives back what it got, keeps what it had, waits, and looks again."""
         member = self.owning("200-0")
         member.changed()
-        member.answered(GroupRead(view("a", "200-0", "200-1", "300-0")))
+        member.completed(GroupRead(view("a", "200-0", "200-1", "300-0")))
         self.assertEqual(
-            member.answered(Released()), [Claim({place("200-1"): "a-0", place("300-0"): "a-0"})]
+            member.completed(Released()), [Claim({place("200-1"): "a-0", place("300-0"): "a-0"})]
         )
         self.assertEqual(
-            member.answered(Claimed(frozenset([place("300-0")]))),
+            member.completed(Claimed(frozenset([place("300-0")]))),
             [Release({place("300-0"): "a-0"})],
         )
-        (effect,) = member.answered(Released())
+        (effect,) = member.completed(Released())
         assert isinstance(effect, BackOff)
         self.assertEqual((effect.factor, effect.attempt), (1, 1))
         self.assertEqual(member.owned, {place("200-0"): "a-0"})
-        self.assertEqual(member.woken(), [ReadGroup()])
+        self.assertEqual(member.backoffElapsed(), [ReadGroup()])
 
     def test_yieldsAndHasNews(self) -> None:
         """Who does not get all, and hears of a change meanwhile, looks again at once."""
         member = self.owning()
         member.changed()
-        member.answered(GroupRead(view("a", "200-0")))
-        member.answered(Released())
-        member.answered(Claimed(frozenset()))
+        member.completed(GroupRead(view("a", "200-0")))
+        member.completed(Released())
+        member.completed(Claimed(frozenset()))
         member.changed()
-        self.assertEqual(member.answered(Released()), [ReadGroup()])
+        self.assertEqual(member.completed(Released()), [ReadGroup()])
 
     def test_keepsInTheEnd(self) -> None:
         """What can never be claimed does not stop the rest: after the retries what there is is kept and fetched, and the trying goes on, later and later."""
         member = self.owning(retryCountMax=2)
         member.changed()
         wanted, had = view("a", "200-0", "200-1"), frozenset([place("200-0")])
-        member.answered(GroupRead(wanted))
-        member.answered(Released())
-        member.answered(Claimed(had))
-        member.answered(Released())
-        member.woken()
-        member.answered(GroupRead(wanted))
-        member.answered(Released())
-        fetch, backOff = member.answered(Claimed(had))
+        member.completed(GroupRead(wanted))
+        member.completed(Released())
+        member.completed(Claimed(had))
+        member.completed(Released())
+        member.backoffElapsed()
+        member.completed(GroupRead(wanted))
+        member.completed(Released())
+        fetch, backOff = member.completed(Claimed(had))
         self.assertEqual(fetch, Fetch({place("200-0"): "a-0"}, BROKERS))
         assert isinstance(backOff, BackOff)
         self.assertEqual((backOff.factor, backOff.attempt), (1, 2))
         for attempt in range(3, 20):
-            member.woken()
-            member.answered(GroupRead(wanted))
-            self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0"})])
-            _fetch, backOff = member.answered(Claimed(frozenset()))
+            member.backoffElapsed()
+            member.completed(GroupRead(wanted))
+            self.assertEqual(member.completed(Released()), [Claim({place("200-1"): "a-0"})])
+            _fetch, backOff = member.completed(Claimed(frozenset()))
             assert isinstance(backOff, BackOff)
             self.assertEqual((backOff.factor, backOff.attempt), (min(attempt - 1, 10), attempt))
-        member.woken()
-        member.answered(GroupRead(wanted))
-        member.answered(Released())
+        member.backoffElapsed()
+        member.completed(GroupRead(wanted))
+        member.completed(Released())
         self.assertEqual(member.changed(), [])
-        self.assertIsInstance(member.answered(Claimed(frozenset()))[1], ReadGroup)
+        self.assertIsInstance(member.completed(Claimed(frozenset()))[1], ReadGroup)
 
     def test_newsResetsWaiting(self) -> None:
         """A change, or a connection that is back, ends the waiting, and attempts count from one again."""
@@ -206,13 +206,13 @@ class RebalanceTests(SynchronousTestCase):
             member = self.owning()
             member.changed()
             for attempt in range(1, 10):
-                (effect,) = member.answered(Failed("no answer"))
+                (effect,) = member.completed(Failed("no answer"))
                 assert isinstance(effect, BackOff)
                 self.assertEqual(effect.attempt, attempt)
-                member.woken()
-            member.answered(Failed("no answer"))
+                member.backoffElapsed()
+            member.completed(Failed("no answer"))
             self.assertEqual(getattr(member, news)(), [ReadGroup()])
-            (effect,) = member.answered(Failed("no answer"))
+            (effect,) = member.completed(Failed("no answer"))
             assert isinstance(effect, BackOff)
             self.assertEqual(effect.attempt, 1)
 
@@ -220,10 +220,10 @@ class RebalanceTests(SynchronousTestCase):
         """A failure after a change was heard of is a first one."""
         member = self.owning()
         member.changed()
-        member.answered(Failed("x"))
-        member.woken()
+        member.completed(Failed("x"))
+        member.backoffElapsed()
         member.changed()
-        (effect,) = member.answered(Failed("x"))
+        (effect,) = member.completed(Failed("x"))
         assert isinstance(effect, BackOff)
         self.assertEqual(effect.attempt, 1)
 
@@ -233,12 +233,12 @@ class RebalanceTests(SynchronousTestCase):
         member.changed()
         missing = frozenset([place("200-1")])
         self.assertEqual(
-            member.answered(GroupRead(view("a", "200-0", "200-1"), missing)), [Release({})]
+            member.completed(GroupRead(view("a", "200-0", "200-1"), missing)), [Release({})]
         )
-        self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0"})])
+        self.assertEqual(member.completed(Released()), [Claim({place("200-1"): "a-0"})])
         self.assertEqual(set(member.owned), {place("200-0"), place("200-1")})
         self.assertEqual(
-            member.answered(Claimed(missing)),
+            member.completed(Claimed(missing)),
             [Fetch(dict.fromkeys((place("200-0"), place("200-1")), "a-0"), BROKERS)],
         )
         self.assertIs(member.state, State.OWNING)
@@ -248,47 +248,47 @@ class RebalanceTests(SynchronousTestCase):
         member = self.owning("200-0", "200-1")
         member.changed()
         seen = GroupRead(view("ab", "200-0", "200-1"), frozenset([place("200-0"), place("200-1")]))
-        self.assertEqual(member.answered(seen), [Release({place("200-1"): "a-0"})])
-        self.assertEqual(member.answered(Released()), [Claim({place("200-0"): "a-0"})])
+        self.assertEqual(member.completed(seen), [Release({place("200-1"): "a-0"})])
+        self.assertEqual(member.completed(Released()), [Claim({place("200-0"): "a-0"})])
 
     def test_missingAndTaken(self) -> None:
         """One that another has claimed meanwhile is fetched no more, in that moment: it is neither committed nor deleted, and claimed again later."""
         member = self.owning("200-0", "200-1")
         member.changed()
         wanted, missing = view("a", "200-0", "200-1"), frozenset([place("200-0"), place("200-1")])
-        member.answered(GroupRead(wanted, missing))
+        member.completed(GroupRead(wanted, missing))
         self.assertEqual(
-            member.answered(Released()),
+            member.completed(Released()),
             [Claim(dict.fromkeys((place("200-0"), place("200-1")), "a-0"))],
         )
         self.assertEqual(
-            member.answered(Claimed(frozenset([place("200-0")]))),
+            member.completed(Claimed(frozenset([place("200-0")]))),
             [Fetch({place("200-0"): "a-0"}, BROKERS), Release({})],
         )
         self.assertEqual(member.owned, {place("200-0"): "a-0"})
-        member.answered(Released())
-        member.woken()
-        member.answered(GroupRead(wanted))
-        self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0"})])
+        member.completed(Released())
+        member.backoffElapsed()
+        member.completed(GroupRead(wanted))
+        self.assertEqual(member.completed(Released()), [Claim({place("200-1"): "a-0"})])
 
     def test_missingUnanswered(self) -> None:
         """After a claim that was not answered, those that are still missing are claimed again, and all that may be ours is let go of at the end."""
         member = self.owning("200-0")
         member.changed()
         seen = GroupRead(view("a", "200-0"), frozenset([place("200-0")]))
-        member.answered(seen)
-        member.answered(Released())
-        member.answered(Failed("connection lost"))
-        member.woken()
-        member.answered(seen)
-        self.assertEqual(member.answered(Released()), [Claim({place("200-0"): "a-0"})])
+        member.completed(seen)
+        member.completed(Released())
+        member.completed(Failed("connection lost"))
+        member.backoffElapsed()
+        member.completed(seen)
+        self.assertEqual(member.completed(Released()), [Claim({place("200-0"): "a-0"})])
         self.assertEqual(member.stopped(), [Release({place("200-0"): "a-0"})])
 
     def test_unregistered(self) -> None:
         """Who is not among the members waits and looks again."""
         member = Rebalance("a", 4)
         member.started()
-        (effect,) = member.answered(GroupRead(view("b", "200-0")))
+        (effect,) = member.completed(GroupRead(view("b", "200-0")))
         self.assertIsInstance(effect, BackOff)
 
     def test_claimUnanswered(self) -> None:
@@ -298,23 +298,23 @@ class RebalanceTests(SynchronousTestCase):
         for texts, released, claimed in cases:
             member = self.owning()
             member.changed()
-            member.answered(GroupRead(view("a", "200-0")))
-            member.answered(Released())
-            member.answered(Failed("connection lost"))
-            member.woken()
-            self.assertEqual(member.answered(GroupRead(view("a", *texts))), [Release(released)])
-            self.assertEqual(member.answered(Released()), [Claim(claimed)])
+            member.completed(GroupRead(view("a", "200-0")))
+            member.completed(Released())
+            member.completed(Failed("connection lost"))
+            member.backoffElapsed()
+            self.assertEqual(member.completed(GroupRead(view("a", *texts))), [Release(released)])
+            self.assertEqual(member.completed(Released()), [Claim(claimed)])
 
     def test_releaseUnanswered(self) -> None:
         """A release that was not answered may have worked: what was to be let go is not taken to be ours any more without a new claim."""
         member = self.owning("200-0", "200-1")
         member.changed()
-        member.answered(GroupRead(view("ab", "200-0", "200-1")))
-        member.answered(Failed("connection lost"))
+        member.completed(GroupRead(view("ab", "200-0", "200-1")))
+        member.completed(Failed("connection lost"))
         self.assertEqual(member.owned, {place("200-0"): "a-0"})
-        member.woken()
-        self.assertEqual(member.answered(GroupRead(view("a", "200-0", "200-1"))), [Release({})])
-        self.assertEqual(member.answered(Released()), [Claim({place("200-1"): "a-0"})])
+        member.backoffElapsed()
+        self.assertEqual(member.completed(GroupRead(view("a", "200-0", "200-1"))), [Release({})])
+        self.assertEqual(member.completed(Released()), [Claim({place("200-1"): "a-0"})])
 
     def test_expiry(self) -> None:
         """The end of the session ends the fetching, in every state; the new session begins with a look."""
@@ -326,13 +326,13 @@ class RebalanceTests(SynchronousTestCase):
                 Released(),
                 Claimed(frozenset()),
             )[:steps]:
-                member.answered(answer)
+                member.completed(answer)
             self.assertEqual(member.expired(), [DropAll()])
             self.assertEqual(member.owned, {})
-            self.assertEqual(member.woken(), [])
+            self.assertEqual(member.backoffElapsed(), [])
             self.assertEqual(member.changed(), [])
             self.assertEqual(member.connected(), [ReadGroup()])
-            self.assertEqual(member.answered(GroupRead(view("a", "200-0"))), [Release({})])
+            self.assertEqual(member.completed(GroupRead(view("a", "200-0"))), [Release({})])
 
     def test_stopped(self) -> None:
         """Who stops lets go of all that is its own, or may be, also in the middle of a claim or a release."""
@@ -343,23 +343,23 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.changed(), [])
         self.assertEqual(member.connected(), [])
         self.assertEqual(member.expired(), [])
-        self.assertEqual(member.answered(Failed("gone")), [Finish()])
+        self.assertEqual(member.completed(Failed("gone")), [Finish()])
         self.assertIs(member.state, State.STOPPED)
         claiming = self.owning("200-0")
         claiming.changed()
-        claiming.answered(GroupRead(view("a", "200-0", "200-1")))
-        claiming.answered(Released())
+        claiming.completed(GroupRead(view("a", "200-0", "200-1")))
+        claiming.completed(Released())
         self.assertEqual(claiming.stopped(), [Release(more)])
         releasing = self.owning("200-0", "200-1")
         releasing.changed()
-        releasing.answered(GroupRead(view("ab", "200-0", "200-1")))
+        releasing.completed(GroupRead(view("ab", "200-0", "200-1")))
         self.assertEqual(releasing.stopped(), [Release(more)])
 
     def test_nonsense(self) -> None:
         """An answer that nobody waits for is an error of ours, and is raised."""
         member = self.owning()
         with self.assertRaises(ValueError):
-            member.answered(Released())
+            member.completed(Released())
 
 
 class Group:
@@ -428,9 +428,9 @@ class Group:
     def take(self, name: str, effects: list[Any]) -> None:
         for effect in effects:
             if isinstance(effect, Fetch):
-                self.fetching[name] = set(effect.share)
-                for each in effect.share:
-                    assert self.isMeddledWith or self.owners.get(each) == effect.share[each], (
+                self.fetching[name] = set(effect.assignment)
+                for each in effect.assignment:
+                    assert self.isMeddledWith or self.owners.get(each) == effect.assignment[each], (
                         f"{name} fetches {each}, which is {self.owners.get(each)}'s"
                     )
             elif isinstance(effect, DropAll):
@@ -447,7 +447,7 @@ class Group:
                 self.tellOthers()
             else:
                 if isinstance(effect, Release):
-                    self.fetching[name] -= set(effect.share)
+                    self.fetching[name] -= set(effect.assignment)
                 self.pending[name].append(effect)
 
     def perform(self, name: str, isFailing: bool = False, isHalf: bool = False) -> bool:
@@ -472,7 +472,7 @@ class Group:
                     ),
                 )
         else:
-            share = list(effect.share.items())
+            share = list(effect.assignment.items())
             done = share if not isFailing else share[: len(share) // 2] if isHalf else []
             if isinstance(effect, Release):
                 for each, thread in done:
@@ -486,7 +486,7 @@ class Group:
                 }
                 if not isFailing:
                     answer = Claimed(frozenset(got))
-        self.take(name, self.members[name].answered(answer))
+        self.take(name, self.members[name].completed(answer))
         fetched = [each for places in self.fetching.values() for each in places]
         assert self.isMeddledWith or len(fetched) == len(set(fetched)), "two fetch the same"
         return True
@@ -494,7 +494,7 @@ class Group:
     def wake(self) -> bool:
         waiting, self.waiting = self.waiting, set()
         for name in sorted(waiting):
-            self.take(name, self.members[name].woken())
+            self.take(name, self.members[name].backoffElapsed())
         return bool(waiting)
 
 

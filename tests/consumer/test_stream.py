@@ -14,7 +14,7 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
+from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream, decodeText
 from pylogbroker.consumer.streamreaders import BlockingIterator
 from pylogbroker.errors import (
     ConsumerStateError,
@@ -746,3 +746,12 @@ class BlockingTests(TestCase):
         await deferToThread(next, messages)
         stream.end()
         self.assertEqual(await deferToThread(list, messages), [])
+
+
+class DecoderTests(SynchronousTestCase):
+    """Feature 110."""
+
+    def test_text(self) -> None:
+        """Text is UTF-8, and nothing else."""
+        self.assertEqual(decodeText("Grüße".encode()), "Grüße")
+        self.assertRaises(UnicodeDecodeError, decodeText, b"\xff")

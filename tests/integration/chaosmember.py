@@ -32,7 +32,7 @@ from pylogbroker.client.brokerclient import BrokerClient
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
 from pylogbroker.producer.producer import Producer

@@ -20,7 +20,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.offsetstores import SqliteOffsetStore
 from pylogbroker.consumer.stream import ConsumedMessage
 from pylogbroker.errors import ConsumerTimeoutError, OffsetConflictError

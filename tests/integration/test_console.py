@@ -14,7 +14,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.threads import blockingCallFromThread
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.syncclient.syncproducer import SyncProducer
 from tests.integration.brokerprocess import BrokerProcess

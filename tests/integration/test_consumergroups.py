@@ -19,9 +19,8 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.cluster.znodes import BrokerRegistration, encodeNumber
-from pylogbroker.consumer.decoders import decodeText
-from pylogbroker.consumer.group import ConsumerConnector
-from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.consumer.connector import ConsumerConnector
+from pylogbroker.consumer.stream import MessageStream, decodeText
 from pylogbroker.errors import ConsumerTimeoutError, InvalidMessageSizeError
 from pylogbroker.records.compression import GZIP, NONE
 from pylogbroker.records.messageset import encodeSet

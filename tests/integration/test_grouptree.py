@@ -16,7 +16,7 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import blacklist, whitelist
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
@@ -168,7 +168,7 @@ class TreeTests(TestCase):
 
     async def untilBegun(self, consumer: ConsumerConnector) -> None:
         await self.until(
-            lambda: len(consumer._begunPlaces()) == len(consumer.owned), "all positions are known"
+            lambda: len(consumer.positions) == len(consumer.owned), "all positions are known"
         )
 
     async def untilShared(self, theirs: Consumer07, ours: ConsumerConnector) -> None:

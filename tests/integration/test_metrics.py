@@ -10,7 +10,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from pylogbroker.console.service import MetricsService
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.producer.producer import Producer
 from tests.console.asking import figures, get
@@ -53,7 +53,9 @@ class ApplicationTests(ClusterTestCase):
         stream: Any = streams["clicks"][0]
         await stream.__anext__()
         self.metrics = MetricsService(
-            reactor, "0", lambda: [*producer.metricFamilies({"name": "p"}), *consumer.figures()]
+            reactor,
+            "0",
+            lambda: [*producer.metricFamilies({"name": "p"}), *consumer.metricFamilies()],
         )
         self.addCleanup(self.metrics.stopService)
         await self.metrics.listen()

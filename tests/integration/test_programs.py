@@ -34,7 +34,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import react
 from twisted.internet.threads import deferToThread
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 
 
 def read(messages):

@@ -20,7 +20,7 @@ from twisted.trial.unittest import TestCase
 from pylogbroker import syncclient
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import (
     BrokerConnectionError,
     NoAuthException,

@@ -13,7 +13,7 @@ from typing import Any
 
 from pylogbroker.cli.perfrows import MEGABYTE
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.types import BrokerPartition
 from tests.cli.commands import CommandCase, Outcome, reactor

@@ -21,7 +21,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater, react
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.protocol.kafka07.requests import encodeProduce

@@ -70,7 +70,7 @@ import sys
 from time import monotonic
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import react
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 
 async def main(reactor):
     async with ConsumerConnector(reactor, {"zk.connect": sys.argv[1], "groupid": "alone-" + sys.argv[2]}) as consumer:

@@ -72,7 +72,7 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
         self.ledger.done(entry)
         self.assertEqual(self.successResultOf(committing), {ONE: 200, TWO: 50})
         self.assertEqual(
-            (self.inner.positions, self.committed), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}])
+            (self.inner.offsets, self.committed), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}])
         )
 
     def test_commitLess(self) -> None:
@@ -84,4 +84,4 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
         committing = self.store.commit({ONE: 200, TWO: 50})
         self.clock.advance(PATIENCE_MS / 1000)
         self.assertEqual(self.successResultOf(committing), {ONE: 150})
-        self.assertEqual(self.inner.positions, {ONE: 150})
+        self.assertEqual(self.inner.offsets, {ONE: 150})

@@ -955,3 +955,52 @@ class GoldenTests(SynchronousTestCase):
                 "prodperf-sync-snappy-b3-1": 3,
             },
         )
+
+
+class CompleteEntriesTests(SynchronousTestCase):
+    """What a fetcher asks of a fetched set."""
+
+    def test_cuts(self) -> None:
+        """Wherever a set is cut, its complete entries are counted, and the cut one is left in it."""
+        first = encodeMessage(b"first")
+        data = encodeSet([b"a", b"bc", b""])
+        ends = [0, 11, 23, 33]
+        for cut in range(len(data) + 1):
+            messages = MessageSet(first + data[:cut], 1000)
+            size = len(first) + max(end for end in ends if end <= cut)
+            self.assertEqual(messages.complete(), (messages, size, 1000 + size))
+            self.assertIs(messages.complete().messages, messages)
+
+    def test_garbage(self) -> None:
+        """A size field that cannot be one ends the count, and the set."""
+        good = encodeMessage(b"a")
+        for size in (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\4"):
+            found = MessageSet(good + size + b"\0" * 20, 7).complete()
+            self.assertEqual((found.messages.data, found.messages.baseOffset), (good, 7))
+            self.assertEqual((found.size, found.nextOffset), (11, 18))
+
+    def test_onlyTheFirstIsChecked(self) -> None:
+        """A first entry that is cut or bad is an error; the checksums of the others are not looked at."""
+        good = encodeMessage(b"a")
+        bad = good[:-1] + b"?"
+        self.assertEqual(MessageSet(good + bad).complete().size, 22)
+        self.assertRaises(InvalidChecksumError, MessageSet(bad + good).complete)
+        for cut in range(len(good)):
+            self.assertRaises(InvalidMessageSizeError, MessageSet(good[:cut]).complete)
+
+    def test_cutEntry(self) -> None:
+        """A cut first entry says how many bytes it takes; what is complete, or cannot be an entry, does not."""
+        good = encodeMessage(b"a")
+        for cut in range(len(good)):
+            self.assertEqual(MessageSet(good[:cut]).cutEntrySize, 11 if cut >= 4 else 9)
+        for data in (good, good[:-1] + b"?", b"\0\0\0\x20\2", b"\0\0\0\x20\1\3", b"\0\0\0\4"):
+            self.assertEqual(MessageSet(data).cutEntrySize, 0, data)
+
+    def test_corruptEntry(self) -> None:
+        """A wrong checksum is an entry gone bad if its size leads to another one, over others like it, or to the end; otherwise it is none."""
+        good = encodeMessage(b"a")
+        bad = good[:-1] + b"?"
+        for data in (bad, bad + good, bad + bad + good, bad + good[:5], bad + bad[:3]):
+            self.assertTrue(MessageSet(data).isCorruptEntry, data)
+        for data in (b"", good, good + bad, good[:5], bad + b"\0" * 20, bad + good[:4] + b"\2"):
+            self.assertFalse(MessageSet(data).isCorruptEntry, data)

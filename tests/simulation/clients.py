@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.cluster.subscription import whitelist
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
 from pylogbroker.producer.producer import Producer

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.rebalance import Effect, GroupState, Rebalance, State, computeAssignment
 from pylogbroker.consumer.stream import Chunk, MessageStream
 from pylogbroker.types import PartitionId
@@ -57,7 +57,7 @@ class EagerStream(MessageStream):
     def put(self, chunk: Chunk) -> None:
         super().put(chunk)
         if not self.isEnded:
-            self.positions[chunk.place] = chunk.messages.nextOffset
+            self.positions[chunk.partition] = chunk.messages.nextOffset
 
 
 class _Eager(ConsumerConnector):
@@ -66,7 +66,7 @@ class _Eager(ConsumerConnector):
         return EagerStream(
             f"{self.consumerId}-{index}",
             self._clock,
-            self._positions.consumed,
+            self._offsets.positions,
             decode=decode,
             chunkCountMax=settings.queuedChunkCountMax,
             queuedSizeMax=settings.queuedSizeMax,
@@ -76,23 +76,23 @@ class _Eager(ConsumerConnector):
 class UnsortedRebalance(Rebalance):
     """A list is not sorted: this member shares the partitions out as they happen to be listed, and it lists them from the end."""
 
-    def _seen(self, view: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
-        order = {topic: sorted(places, key=str) for topic, places in view.topics.items()}
+    def _groupRead(self, state: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
+        order = {topic: sorted(places, key=str) for topic, places in state.topics.items()}
         mirrors = {
             topic: dict(zip(places, reversed(places), strict=True))
             for topic, places in order.items()
         }
-        share = computeAssignment(self._consumerId, view)
+        share = computeAssignment(self._consumerId, state)
         if share is None:
-            return super()._seen(view, missing)
-        self._brokers = view.brokers
+            return super()._groupRead(state, missing)
+        self._brokers = state.brokers
         self._wanted = {
             PartitionId(place.topic, mirrors[place.topic][place.partition]): thread
             for place, thread in share.items()
         }
-        if self._wanted == self.owned and not self._doubtful:
+        if self._wanted == self.owned and not self._uncertain:
             return self._own()
-        held = {**self._doubtful, **self.owned}
+        held = {**self._uncertain, **self.owned}
         return self._release(
             State.RELEASING,
             {place: thread for place, thread in held.items() if self._wanted.get(place) != thread},

@@ -25,7 +25,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from pylogbroker.cluster import paths
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import NoNodeException, NotEmptyException, ZookeeperError
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import BrokerPartition, PartitionId

@@ -16,7 +16,7 @@ from twisted.internet.task import react
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 
 
 class LastRates(Resource):

@@ -1,11 +1,9 @@
 """
-A consumer group: what an application holds in its hand (spec-0.7 consumer §2, zookeeper §4).
+A member of a consumer group, as an application uses it (spec-0.7 consumer §2, zookeeper §4).
 
-How a member comes to its share is L{pylogbroker.consumer.rebalance} (decides) and L{pylogbroker.consumer.member} (carries out, with C{looking}, C{owning} and
-C{fetchers}); here are the streams that it feeds, the commits, and the beginning and the end of all.
-
-What others write into ZooKeeper may be anything. It is named in the log, once, and does not stop us; C{looking} and C{owning} say what becomes of it. A stored
-offset that cannot be read is as if there were none.
+How the member gets its partitions is decided by L{pylogbroker.consumer.rebalance} and executed by
+L{pylogbroker.consumer.member}. This module has the streams, the commits, and start and shutdown.
+L{pylogbroker.consumer.groupstate} says what becomes of nodes in ZooKeeper that cannot be used.
 """
 
 from __future__ import annotations
@@ -32,11 +30,10 @@ from pylogbroker.cluster.subscription import (
 )
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.consumedoffsets import Positions
 from pylogbroker.consumer.fetchermanager import EndpointFor, FetcherManager
 from pylogbroker.consumer.groupstate import TOPIC_SIZE_MAX
 from pylogbroker.consumer.member import Member
-from pylogbroker.consumer.offsetstores import IOffsetStore, ZookeeperOffsetStore
+from pylogbroker.consumer.offsetstores import ConsumedOffsets, IOffsetStore, ZookeeperOffsetStore
 from pylogbroker.consumer.rebalance import Assignment, State
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import (
@@ -51,6 +48,7 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.endpoints import brokerEndpoint
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -69,8 +67,8 @@ class ConsumerConnector:
             async for message in streams["clicks"][0]:
                 ...
 
-    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), however it is told to: who reads comes to the end then, threads
-    included.
+    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), whatever
+    stops the reactor. Readers come to the end then, also those in threads.
 
     @ivar consumerId: C{<group>_<hostname>-<millis>-<8 hex>} (spec-0.7 zookeeper §4.1).
     """
@@ -90,14 +88,15 @@ class ConsumerConnector:
     ) -> None:
         """
         @param reactor: for connecting, for time, and for L{shutdownBeforeStop}.
-        @param settings: or the properties that they are made of, whose oddities are then logged.
-        @param zookeeper: a client to share with others, which stays open; by default one is made for C{zk.connect}.
-        @param offsetStore: where positions are kept; by default ZooKeeper.
+        @param settings: or the properties they are made of; questionable properties are logged.
+        @param zookeeper: a shared client, which stays open; by default one for C{zk.connect}.
+        @param offsetStore: by default ZooKeeper.
         @param hostName: this machine's, for the consumer id.
         @param random: for the consumer id and for jitter; by default the system's.
-        @param endpointFor: where a broker is reached, of what its registration says; by default as C{broker.endpoint} says.
+        @param endpointFor: gives the endpoint of a registered broker; by default what
+            C{broker.endpoint} says.
         @raise ConfigurationError: C{zk.connect} is missing, or a property is wrong.
-        @raise InvalidNameError: the name of the group cannot be one.
+        @raise InvalidNameError: the group's name is invalid.
         """
         if not isinstance(settings, ConsumerSettings):
             settings = ConsumerSettings.fromProperties(
@@ -120,21 +119,14 @@ class ConsumerConnector:
             endpointFor = partial(_endpointOf, settings.brokerEndpoint)
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
-        self._positions = Positions(
+        self._offsets = ConsumedOffsets(
             offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group)
         )
         self._tracksIntraBatch = getattr(offsetStore, "tracksIntraBatch", False)
-        self._streams: dict[
-            tuple[str, int], MessageStream
-        ] = {}  # by topic, or "" with a filter, and number
+        # By topic and number; a filter's streams have the topic "".
+        self._streams: dict[tuple[str, int], MessageStream] = {}
         self._fetchers = FetcherManager(
-            reactor,
-            settings,
-            self._positions,
-            endpointFor,
-            random,
-            self._streams,
-            self.consumerId,
+            reactor, settings, self._offsets, endpointFor, random, self._streams, self.consumerId
         )
         self._member = Member(
             reactor,
@@ -142,34 +134,37 @@ class ConsumerConnector:
             self._zookeeper,
             self.consumerId,
             self._fetchers,
-            self._positions,
-            self._commitSoftly,
+            self._offsets,
+            self._commitAndLog,
         )
         self._isConnected = False
         self._subscription: ISubscription | None = None
         self._autoCommit = LoopingCall(self._commitByClock)
         self._autoCommit.clock = reactor
-        self._isGone = False
+        self._isShutDown = False
         self._trigger: Any = None
-        self._shutdownWaiters: list[Deferred[None]] = []
+        self._shutdownWaiters: Waiters[None] = Waiters()
 
     def __repr__(self) -> str:
-        return f"<ConsumerConnector {self.consumerId} {self._member.state.value}, {len(self._member.owned)} partitions>"
+        member = self._member
+        state = member.state.value
+        return f"<ConsumerConnector {self.consumerId} {state}, {len(member.owned)} partitions>"
 
     def _makeId(self, hostName: str, random: Random) -> str:
         group, fixed = self._settings.group, self._settings.consumerId
         if fixed is not None:
             return f"{group}_{fixed}"
-        return f"{group}_{hostName}-{int(self._clock.seconds() * 1000)}-{format(random.getrandbits(64), 'x')[:8]}"
+        nowMs = int(self._clock.seconds() * 1000)
+        return f"{group}_{hostName}-{nowMs}-{format(random.getrandbits(64), 'x')[:8]}"
 
     @property
     def counters(self) -> ConsumerCounters:
-        """What has been fetched and handed out since the consumer was made."""
+        """What was fetched and handed out since the consumer was created."""
         return self._fetchers.counters
 
-    def figures(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+    def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
         """
-        Its figures, to be served to a scraper (L{pylogbroker.console.service.MetricsService}).
+        Its metrics, for L{pylogbroker.console.service.MetricsService}.
 
         @param labels: beside the group.
         """
@@ -181,39 +176,42 @@ class ConsumerConnector:
 
     @property
     def isOwning(self) -> bool:
-        """Whether this member has what is its own, as far as it knows."""
+        """Whether this member owns all that is assigned to it, as far as it knows."""
         return self._member.state is State.OWNING
 
     @property
     def owned(self) -> Assignment:
-        """The partitions that this member has now, and the thread of each."""
+        """The partitions that this member has now, and the consumer thread of each."""
         return dict(self._member.owned)
 
     @property
     def positions(self) -> dict[PartitionId, int]:
-        """What would be committed now: of each partition that this member has and has begun, the next offset of the last message handed out."""
-        consumed = self._positions.consumed
-        return {place: consumed[place] for place in self._begunPlaces() if place in consumed}
+        """
+        What a commit would store now: for each partition that this member has begun, the next
+        offset of the last message handed out.
+        """
+        positions = self._offsets.positions
+        return {each: positions[each] for each in self._positionedPartitions() if each in positions}
 
-    # -- what an application calls ------------------------------------------------------------------------------------
+    # -- joining ------------------------------------------------------------------------------------
 
     def connect(self) -> Deferred[ConsumerConnector]:
         """
-        Connect to ZooKeeper. Nobody else sees this member before it has streams.
+        Connect to ZooKeeper. Other members do not see this one before it has streams.
 
-        @return: fires with this connector. Fails with L{ZookeeperError} when it takes longer than C{zk.connectiontimeout.ms}, or the chroot does not exist.
+        @return: fires with this connector. Fails with L{ZookeeperError} when it takes longer than
+            C{zk.connectiontimeout.ms}, or when the chroot does not exist.
         """
         return Deferred.fromCoroutine(self._connect())
 
     start = connect
 
     async def _connect(self) -> ConsumerConnector:
-        if self._member.isHalted:
+        if self._member.isStopped:
             raise ConsumerStateError(f"{self.consumerId} was shut down")
         if not self._isConnected:
-            if (
-                not self._zookeeper.session_id
-            ):  # one that is shared, and has lost its connection, is its owner's business
+            # A shared client that has lost its connection is its owner's concern.
+            if not self._zookeeper.session_id:
                 await self._zookeeper.connect(self._settings.zkConnectionTimeoutMs)
             self._isConnected = True
         return self
@@ -224,11 +222,13 @@ class ConsumerConnector:
         """
         Join the group. Once for each connector.
 
-        @param topicCounts: topics, and how many streams of each are wanted; at least 1. May be empty.
+        @param topicCounts: the number of streams for each topic; at least 1. May be empty.
         @param decode: from a payload to a value; by default the value is the payload.
-        @return: fires with the streams of each topic, when this member has its share for the first time. Fails with L{ConsumerStateError} the second
-            time; with L{InvalidNameError}; with L{ZookeeperError} when this member cannot be registered; with L{RebalanceFailedError}
-            when C{rebalance.retries.max} attempts came to nothing: it goes on trying, and the application may shut it down; with L{ClosedError} when it is.
+        @return: fires with the streams of each topic, when this member has its partitions for the
+            first time. Fails with L{ConsumerStateError} the second time; with L{InvalidNameError};
+            with L{ZookeeperError} when this member cannot be registered; with
+            L{RebalanceFailedError} after C{rebalance.retries.max} failed attempts: the member keeps
+            trying, and the application may shut it down; with L{ClosedError} when it is shut down.
         @raise ValueError: a number of streams is not positive.
         """
         for topic, count in topicCounts.items():
@@ -241,15 +241,13 @@ class ConsumerConnector:
         async def create() -> dict[str, list[MessageStream]]:
             for topic in counts:
                 paths.topic(topic)
-                if len(topic.encode()) > TOPIC_SIZE_MAX:
+                size = len(topic.encode())
+                if size > TOPIC_SIZE_MAX:
                     raise InvalidNameError(
-                        f"the name of a topic has {len(topic.encode())} bytes; {TOPIC_SIZE_MAX} fit in a request"
+                        f"the name of a topic has {size} bytes; {TOPIC_SIZE_MAX} fit in a request"
                     )
-            await self._join(
-                StaticSubscription(counts),
-                [(topic, index) for topic, count in counts.items() for index in range(count)],
-                decode,
-            )
+            names = [(topic, index) for topic, count in counts.items() for index in range(count)]
+            await self._join(StaticSubscription(counts), names, decode)
             return {
                 topic: [self._streams[topic, index] for index in range(count)]
                 for topic, count in counts.items()
@@ -264,10 +262,11 @@ class ConsumerConnector:
         decode: Callable[[bytes], Any] | None = None,
     ) -> Deferred[list[MessageStream]]:
         """
-        Join the group and read all topics that pass a filter, those that come later included.
+        Join the group and read all topics that pass a filter, also those that are created later.
 
-        @param topics: what L{pylogbroker.cluster.subscription.whitelist} or C{blacklist} returned.
-        @param streamCount: how many streams; thread i of each topic feeds stream i. By default what C{topics} says.
+        @param topics: from L{pylogbroker.cluster.subscription.whitelist} or C{blacklist}.
+        @param streamCount: consumer thread i of each topic feeds stream i. By default what
+            C{topics} says.
         @return: fires with the streams, and fails, as L{createMessageStreams}.
         @raise ValueError: C{streamCount} is not positive.
         """
@@ -276,10 +275,9 @@ class ConsumerConnector:
             raise ValueError(f"{count} streams: 1 to {STREAM_COUNT_MAX} are possible")
 
         async def create() -> list[MessageStream]:
-            await self._join(
-                replace(topics, streamCount=count), [("", index) for index in range(count)], decode
-            )
-            return [self._streams["", index] for index in range(count)]
+            names = [("", index) for index in range(count)]
+            await self._join(replace(topics, streamCount=count), names, decode)
+            return [self._streams[name] for name in names]
 
         return Deferred.fromCoroutine(create())
 
@@ -289,29 +287,26 @@ class ConsumerConnector:
         names: list[tuple[str, int]],
         decode: Callable[[bytes], Any] | None,
     ) -> None:
-        if self._member.isHalted or not self._isConnected or self._subscription is not None:
-            why = (
-                "was shut down"
-                if self._member.isHalted
-                else "is not connected yet"
-                if not self._isConnected
-                else "has its streams already"
-            )
-            raise ConsumerStateError(f"{self.consumerId} {why}")
+        if self._member.isStopped:
+            raise ConsumerStateError(f"{self.consumerId} was shut down")
+        if not self._isConnected:
+            raise ConsumerStateError(f"{self.consumerId} is not connected yet")
+        if self._subscription is not None:
+            raise ConsumerStateError(f"{self.consumerId} has its streams already")
         self._subscription = subscription
         self._streams.clear()
         self._streams.update({name: self._makeStream(*name, decode) for name in names})
         try:
             await self._member.register(subscription)
         except ZookeeperError:
-            if not self._member.isHalted:
+            if not self._member.isStopped:
                 self._subscription = None
             raise
-        if self._member.isHalted:
+        if self._member.isStopped:
             raise ClosedError(f"{self.consumerId} was shut down")
         if self._settings.autoCommit:
             self._autoCommit.start(self._settings.autoCommitIntervalMs / 1000, now=False)
-        await self._member.begin()
+        await self._member.join()
 
     def _makeStream(
         self, topic: str, index: int, decode: Callable[[bytes], Any] | None
@@ -320,7 +315,7 @@ class ConsumerConnector:
         return MessageStream(
             f"{self.consumerId}-{index}{' of ' + topic if topic else ''}",
             self._clock,
-            self._positions.consumed,
+            self._offsets.positions,
             decode=decode,
             isShallow=settings.isShallow,
             tracksIntraBatch=self._tracksIntraBatch,
@@ -330,69 +325,71 @@ class ConsumerConnector:
             counters=self.counters,
         )
 
+    # -- offsets ------------------------------------------------------------------------------------
+
     def commitOffsets(self) -> Deferred[None]:
         """
         Store the positions of all partitions that this member has, as far as they have moved.
 
         @return: fires when they are stored. Fails with L{CommitFailedError} when some are not.
         """
-        return Deferred.fromCoroutine(self._commit(self._begunPlaces))
+        return Deferred.fromCoroutine(self._commit(self._positionedPartitions))
 
-    async def _commit(self, places: Callable[[], Collection[PartitionId]]) -> None:
-        unsafe = await self._positions.commit(places)
-        if unsafe:
-            some = ", ".join(str(place) for place in unsafe[:10])
+    async def _commit(self, partitions: Callable[[], Collection[PartitionId]]) -> None:
+        failed = await self._offsets.commit(partitions)
+        if failed:
+            some = ", ".join(map(str, failed[:10])) + (" …" if len(failed) > 10 else "")
             raise CommitFailedError(
-                f"the positions of {len(unsafe)} partitions were not stored: {some}{' …' if len(unsafe) > 10 else ''}"
+                f"the positions of {len(failed)} partitions were not stored: {some}"
             )
 
-    def _begunPlaces(self) -> list[PartitionId]:
+    def _positionedPartitions(self) -> list[PartitionId]:
         return self._fetchers.positionedPartitions
 
-    async def _commitSoftly(self, places: Callable[[], Collection[PartitionId]]) -> None:
+    async def _commitAndLog(self, partitions: Callable[[], Collection[PartitionId]]) -> None:
         try:
-            await self._commit(places)
+            await self._commit(partitions)
         except CommitFailedError as error:
             self._log.warn("{error}", error=error)
 
     def _commitByClock(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._commitSoftly(self._begunPlaces))
+        return Deferred.fromCoroutine(self._commitAndLog(self._positionedPartitions))
 
-    def readAgain(self, place: PartitionId, offset: int) -> None:
+    def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Forget what is queued of a partition, and hand out what there is from an offset on, once the offset store has answered C{load} anew; until then nothing
-        of it is committed. For a partition that this member does not have it does nothing.
+        Discard what is queued of a partition, and hand out its messages from an offset on, once the
+        offset store has been read again. Until then nothing of the partition is committed. Does
+        nothing for a partition that this member does not have.
 
-        @param offset: where a message begins. If the store knows then of an offset that is not from this member, that one counts.
+        @param offset: where a message begins. An offset that another member has stored counts more.
         """
-        self._fetchers.readAgain(place, offset)
+        self._fetchers.seek(partition, offset)
+
+    # -- shutdown -----------------------------------------------------------------------------------
 
     def shutdown(self) -> Deferred[None]:
         """
-        Leave the group: hand out nothing more, commit with C{autocommit.enable}, let go of all partitions.
+        Leave the group: hand out nothing more, commit with C{autocommit.enable}, release all
+        partitions.
 
-        @return: fires when that is done, or could not be done; does not fail. Can be called at any time, and again.
+        @return: fires when that is done or has failed; does not fail. May be called at any time,
+            and again.
         """
-        if not self._member.isHalted:
-            ending = Deferred.fromCoroutine(self._shutdown(self._member.halt()))
-            ending.addErrback(
-                lambda failure: self._log.failure(
-                    "Shutting down failed in a way that nobody foresaw", failure
-                )
+        if not self._member.isStopped:
+            leaving = Deferred.fromCoroutine(self._shutdown(self._member.stop()))
+            leaving.addErrback(
+                lambda failure: self._log.failure("Unexpected error in a shutdown", failure)
             )
-            ending.addCallback(self._tellShutdown)
-        if self._isGone:
-            return succeed(None)
-        waiter: Deferred[None] = Deferred()
-        self._shutdownWaiters.append(waiter)
-        return waiter
+            leaving.addCallback(self._finishShutdown)
+        return succeed(None) if self._isShutDown else self._shutdownWaiters.wait()
 
     def shutdownBeforeStop(self) -> None:
         """
-        Have the reactor shut this consumer down before it stops, and wait for that. Without it Ctrl-C leaves the group waiting for the session's end, and a
-        thread that reads (L{MessageStream.blocking}) for ever in its place, and the process with it.
+        Have the reactor shut this consumer down before it stops, and wait for that. Otherwise after
+        Ctrl-C the group waits for the session's end, and a thread that reads
+        (L{MessageStream.blocking}) waits for ever and keeps the process alive.
         """
-        if self._trigger is None and not self._isGone:
+        if self._trigger is None and not self._isShutDown:
             self._trigger = self._clock.addSystemEventTrigger(
                 "before", "shutdown", self._shutdownAtStop
             )
@@ -401,17 +398,14 @@ class ConsumerConnector:
         self._trigger = None
         return self.shutdown()
 
-    def _tellShutdown(self, _result: object) -> None:
-        self._isGone = True
+    def _finishShutdown(self, _result: object) -> None:
+        self._isShutDown = True
         trigger, self._trigger = self._trigger, None
         if trigger is not None:
             self._clock.removeSystemEventTrigger(trigger)
-        waiters, self._shutdownWaiters = self._shutdownWaiters, []
-        for waiter in waiters:
-            if not waiter.called:
-                waiter.callback(None)
+        self._shutdownWaiters.fire(None)
 
-    async def _shutdown(self, settled: Deferred[None] | None) -> None:
+    async def _shutdown(self, joined: Deferred[None] | None) -> None:
         if self._autoCommit.running:
             self._autoCommit.stop()
         for stream in self._streams.values():
@@ -420,8 +414,8 @@ class ConsumerConnector:
         await self._fetchers.stop()
         if self._ownsZookeeper:
             await self._zookeeper.close()
-        if settled is not None:
-            settled.errback(ClosedError(f"{self.consumerId} was shut down"))
+        if joined is not None:
+            joined.errback(ClosedError(f"{self.consumerId} was shut down"))
 
     async def __aenter__(self) -> ConsumerConnector:
         if IReactorCore.providedBy(self._clock):

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.consumer.group}: members of groups, on a clock, with a ZooKeeper in memory and brokers at the far ends of puppet lines."""
+"""Tests for L{pylogbroker.consumer.connector}: members of groups, on a clock, with a ZooKeeper in memory and brokers at the far ends of puppet lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zope.interface import alsoProvides
 
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.consumer.group import ConsumerConnector
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore, SqliteOffsetStore
 from pylogbroker.errors import (
     ClosedError,
@@ -544,7 +544,7 @@ class StoredOffsetTests(GroupCase):
 
 
 class SqliteTests(GroupCase):
-    """Positions in the application's own transaction."""
+    """ConsumedOffsets in the application's own transaction."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -818,7 +818,7 @@ class CommitTests(GroupCase):
         (stream,) = self.streams(member)
         self.assertEqual(drain(stream), [b"%d" % index for index in range(5, 10)])
         self.cluster.do(member.shutdown())
-        self.assertEqual(store.positions, {place("0-0"): 110, place("0-1"): 0})
+        self.assertEqual(store.offsets, {place("0-0"): 110, place("0-1"): 0})
         self.assertIsNone(self.offset("0-0"))
 
     def test_brokenStore(self) -> None:
