@@ -4,7 +4,7 @@ How pylogbroker is packed: every room, the Twisted plugin, and the sample config
 Three things here are not the usual. C{twisted.plugins} is listed as a package although it has no C{__init__.py}: it is Twisted's own
 package, to which a distribution adds one file. C{package_dir} says that packages lie beside this file, which makes C{pip install -e .} put
 this folder itself on C{sys.path}; an editable install by an import finder would hide the plugin, because Twisted looks for plugins in the
-folders of C{sys.path}. And C{etc/broker.properties}, of which there is one copy, is put beside L{pylogbroker.config.sample} in a wheel.
+folders of C{sys.path}. And C{etc/broker.properties}, of which there is one copy, is put beside L{pylogbroker.config.brokersettings} in a wheel.
 """
 
 from __future__ import annotations

@@ -83,12 +83,14 @@ class CountPublisher:
         """
         if not isinstance(settings, AuditedSettings):
             settings = AuditedSettings.fromProperties(settings, self._warn)
-        self.host = settings.hostName or socket.gethostname()
+        self.host = settings.auditHost or socket.gethostname()
         self._reactor = reactor
         self._producer = producer
         self._settings = settings
         source = f"{self.host}-{self.nowMs()}-{(random or SystemRandom()).getrandbits(64):016x}"
-        self._counter = WindowCounter(source, self.host, settings.tier, settings.windowMs, role)
+        self._counter = WindowCounter(
+            source, self.host, settings.auditTier, settings.auditWindowMs, role
+        )
         self._onTheirWay: dict[tuple[str, int], Deferred[None]] = {}
         self._isFullTold = self._hasEnded = False
         self._ticking = LoopingCall(self.report)
@@ -133,7 +135,7 @@ class CountPublisher:
                 count=len(self._counter),
             )
         if not self._ticking.running and not self._hasEnded:
-            self._ticking.start(self._settings.reportIntervalMs / 1000, now=False)
+            self._ticking.start(self._settings.auditIntervalMs / 1000, now=False)
 
     def report(self) -> None:
         """Publish what has changed. What does not get through is published again the next time."""
@@ -149,7 +151,7 @@ class CountPublisher:
                 self._reported, self._notReported, callbackArgs=(report,), errbackArgs=(report,)
             )
             sending.addBoth(self._over, series, done)
-        self._counter.forget(nowMs - KEEP_WINDOW_COUNT * self._settings.windowMs)
+        self._counter.forget(nowMs - KEEP_WINDOW_COUNT * self._settings.auditWindowMs)
         if not len(self._counter) and self._ticking.running:
             self._ticking.stop()
 
@@ -256,7 +258,7 @@ class AuditedProducer:
         if settings.topic is not None and settings.topic == self._settings.auditTopic:
             raise self._notForMessages()
         if encoder is None:
-            encoder = loadPlugin("serializer.class", settings.encoder, ENCODERS, "encode")
+            encoder = loadPlugin("serializer.class", settings.serializerClass, ENCODERS, "encode")
         self._encoder: Encoder = callableOf("encoder", encoder, "encode")
         self._timeOf = timeOf
         self._reactor = reactor
@@ -370,7 +372,7 @@ class AuditedProducer:
                 timeMs = self.counts.nowMs()
             payloads.append(
                 encodeEnvelope(timeMs, self._host, payload)
-                if self._settings.hasEnvelope
+                if self._settings.auditEnvelope
                 else payload
             )
             stamps.append((timeMs, crc32(payloads[-1])))

@@ -58,7 +58,7 @@ class Auditor:
         self._reactor = reactor
         self._settings = settings
         self._timeOf = timeOf
-        self._ledger = AuditAggregator(settings.windowMs)
+        self._ledger = AuditAggregator(settings.auditWindowMs)
         self._readers = [
             TableReader(reactor, tier)
             if tier.table
@@ -154,7 +154,7 @@ class Auditor:
             )
 
     def _takeData(self, tier: str, topic: str, fetched: MessageSet) -> int | None:
-        windowMs, timeOf = self._settings.windowMs, self._timeOf
+        windowMs, timeOf = self._settings.auditWindowMs, self._timeOf
         windows: dict[int | None, tuple[int, int]] = {}
         behind = None
         for payload, behind in fetched.payloads():

@@ -96,7 +96,7 @@ class AuditorService(Service):
             tiers=names,
             listen=formatAddress(self.port.getHost()) if self.port else "nothing",
         )
-        passing = self._passing.start(self._settings.passIntervalMs / 1000)
+        passing = self._passing.start(self._settings.intervalMs / 1000)
         passing.addErrback(
             lambda failure: self._log.failure("The auditor has stopped: this is a bug", failure)
         )

@@ -109,7 +109,7 @@ class TierReader:
 
     def _client(self, address: TierAddress) -> IZookeeper:
         return ZookeeperClient(
-            self._reactor, address.zookeeperServers, digest=self._settings.zookeeperDigest
+            self._reactor, address.zookeeperServers, digest=self._settings.zkDigest
         )
 
     async def open(self) -> None:

@@ -39,6 +39,7 @@ from pylogbroker.storage.partitionlog import PartitionLog
 
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
+_MINUTE_MS = 60_000
 
 
 class LogManager:
@@ -68,8 +69,8 @@ class LogManager:
         self._warmth = warmth
         self._counters = counters
         self._logs: Callable[[], list[PartitionLog]] = list
-        self._partitionSizeMax = settings.partitionUnflushedSizeMax
-        self._sizeMax = settings.unflushedSizeMax
+        self._partitionSizeMax = settings.maxUnflushedBytesPerPartition
+        self._sizeMax = settings.maxUnflushedBytes
         self.unflushedSize = 0
         self._touched: dict[PartitionLog, None] = {}
         self._turn: Any = None
@@ -98,7 +99,7 @@ class LogManager:
         @param logs: gives those that there are.
         """
         self._logs = logs
-        self._tick(self._settings.flushSchedulerIntervalMs, self._flushByTime)
+        self._tick(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
         self._firstRetention = self._clock.callLater(
             RETENTION_DELAY_MS / 1000, self._beginRetention
         )
@@ -114,7 +115,7 @@ class LogManager:
 
     def _beginRetention(self) -> None:
         self._firstRetention = None
-        self._tick(self._settings.retentionIntervalMs, self.retain, now=True)
+        self._tick(self._settings.logCleanupIntervalMins * _MINUTE_MS, self.retain, now=True)
 
     def stopTimers(self) -> None:
         """No more by the clock; what is under way goes on."""

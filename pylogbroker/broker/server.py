@@ -82,16 +82,16 @@ class Broker:
         self._reachable: dict[
             tuple[str, int], PartitionLog
         ] = {}  # what _find has found: a name that follows the rules, a number in range
-        self._payloadSizeMax = settings.payloadSizeMax
+        self._payloadSizeMax = settings.maxMessageSize
         self._limits = CheckLimits(
-            settings.payloadSizeMax, settings.decompressedSizeMax, settings.compressionDepthMax
+            settings.maxMessageSize, settings.maxDecompressedBytes, settings.maxCompressionDepth
         )
         self._inlineLimits = self._limits._replace(
-            decompressedSizeMax=min(INLINE_DECOMPRESSED_SIZE_MAX, settings.decompressedSizeMax),
+            decompressedSizeMax=min(INLINE_DECOMPRESSED_SIZE_MAX, settings.maxDecompressedBytes),
             compressedSizeMax=INLINE_COMPRESSED_SIZE_MAX,
         )
-        self._partitionCountMax = settings.partitionCountMax
-        self._decompression = MemoryBudget(settings.decompressionMemorySizeMax)
+        self._partitionCountMax = settings.maxPartitions
+        self._decompression = MemoryBudget(settings.maxDecompressionMemoryBytes)
         self._upkeep = upkeep
         self._random = random
         self._counters = counters

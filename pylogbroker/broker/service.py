@@ -18,7 +18,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random, SystemRandom
 from typing import Any
 
@@ -70,26 +70,31 @@ _TURN_SECONDS = 0.05
 _OTHER_DESCRIPTOR_COUNT = 64
 _SEGMENT_COUNT_LEAST = 4
 _HEAP_BLOCK_SIZE = 8 << 20
+_HOUR_MS = 3_600_000
+
+
+def _hoursAsMs(hours: Mapping[str, int]) -> dict[str, int]:
+    return {topic: count * _HOUR_MS for topic, count in hours.items()}
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
     """The part of the settings that the log directory is given."""
     return LogSettings(
-        partitionCount=settings.partitionCount,
-        partitionCountByTopic=settings.partitionCountByTopic,
-        segmentSizeMax=settings.segmentSizeMax,
-        segmentSizeMaxByTopic=settings.segmentSizeMaxByTopic,
-        rollAgeMs=settings.rollMs,
-        rollAgeMsByTopic=settings.rollMsByTopic,
-        flushCountMax=settings.flushMessageCount,
-        flushIntervalMs=settings.flushIntervalMs,
-        flushIntervalMsByTopic=settings.flushIntervalMsByTopic,
-        retentionAgeMs=settings.retentionMs,
-        retentionAgeMsByTopic=settings.retentionMsByTopic,
-        retentionSize=settings.retentionSize,
-        retentionSizeByTopic=settings.retentionSizeByTopic,
-        topicLengthMax=settings.topicNameSizeMax,
-        descriptorCountMax=settings.openSegmentCountMax,
+        partitionCount=settings.numPartitions,
+        partitionCountByTopic=settings.topicPartitionCountMap,
+        segmentSizeMax=settings.logFileSize,
+        segmentSizeMaxByTopic=settings.topicLogFileSize,
+        rollAgeMs=settings.logRollHours * _HOUR_MS,
+        rollAgeMsByTopic=_hoursAsMs(settings.topicLogRollHours),
+        flushCountMax=settings.logFlushInterval,
+        flushIntervalMs=settings.logDefaultFlushIntervalMs,
+        flushIntervalMsByTopic=settings.topicFlushIntervalsMs,
+        retentionAgeMs=settings.logRetentionHours * _HOUR_MS,
+        retentionAgeMsByTopic=_hoursAsMs(settings.topicLogRetentionHours),
+        retentionSize=settings.logRetentionSize,
+        retentionSizeByTopic=settings.topicLogRetentionSize,
+        topicLengthMax=settings.maxTopicNameLength,
+        descriptorCountMax=settings.maxOpenSegments,
     )
 
 
@@ -161,21 +166,21 @@ class BrokerService(Service):
         """
         self._reactor = reactor
         self._settings = settings
-        self.counters = BrokerCounters(settings.topicCounterCountMax)
+        self.counters = BrokerCounters(settings.maxTopicCounters)
         self.ports: list[Any] = []
         self.registration: Registration | None = None
         self._zookeeper: IZookeeper | None = None
         self._makeZookeeper = zookeeper or self._client
         self._isRegistering = self._wasInterrupted = False
-        self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreadCount)
-        self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreadCount)
-        warmth = PageCache(settings.warmSize // PIECE_SIZE)
+        self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreads)
+        self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreads)
+        warmth = PageCache(settings.warmBytes // PIECE_SIZE)
         quietLog = RateLimitedLogger(reactor, self._log)
         self.upkeep = LogManager(
             reactor, self._flushWorker, settings, warmth, self.counters.flushes
         )
         self.directory = LogDirectory(
-            settings.logDirectory,
+            settings.logDir,
             [Kafka07Format()],
             fileSystem or RealFileSystem(),
             logSettings(settings),
@@ -198,12 +203,12 @@ class BrokerService(Service):
 
         def makeDialect(over: Any) -> IProtocolHandler:
             dialect = Kafka07Protocol(
-                over, settings.requestSizeMax, self.counters, report, reactor.seconds
+                over, settings.maxSocketRequestBytes, self.counters, report, reactor.seconds
             )
             return RequestLog(dialect) if settings.logRequests else dialect
 
         self._admission = RequestMemory(
-            reactor, settings.requestMemorySizeMax, settings.frameDeadlineMs
+            reactor, settings.maxRequestMemoryBytes, settings.frameDeadlineMs
         )
         self.factory = BrokerFactory(
             makeDialect(broker),
@@ -211,7 +216,7 @@ class BrokerService(Service):
             broker,
             self.counters.connections,
             quietLog,
-            settings.connectionCountMax,
+            settings.maxConnections,
         )
         if settings.allowFile:
             guard = Authorizer(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
@@ -312,7 +317,7 @@ class BrokerService(Service):
         """
         keepFreedMemory()
         room, self.directory.cache.descriptorCountMax = shareDescriptors(
-            raiseDescriptorLimit(), self._settings.openSegmentCountMax
+            raiseDescriptorLimit(), self._settings.maxOpenSegments
         )
         self.factory.connectionCountMax = min(self.factory.connectionCountMax or room, room)
         outcomes: list[Any] = []
@@ -407,10 +412,10 @@ class BrokerService(Service):
         settings = self._settings
         return ZookeeperClient(
             self._reactor,
-            settings.zookeeperServers,
-            settings.zookeeperSessionTimeoutMs,
-            digest=settings.zookeeperDigest,
-            acl=settings.zookeeperAcl,
+            settings.zkConnect,
+            settings.zkSessionTimeoutMs,
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
         )
 
     async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
@@ -446,7 +451,7 @@ class BrokerService(Service):
         registration = Registration(
             self._reactor, zookeeper, settings.brokerId, host, port, self.directory.partitionCount
         )
-        await zookeeper.connect(settings.zookeeperConnectionTimeoutMs)
+        await zookeeper.connect(settings.zkConnectionTimeoutMs)
         self.registration = registration
         await registration.start(
             sorted(
@@ -536,8 +541,8 @@ class BrokerService(Service):
     def _sizeBuffers(self, listening: Any) -> None:
         """Connections inherit these from the socket that they are accepted on."""
         for option, size in (
-            (socket.SO_SNDBUF, self._settings.socketSendBufferSize),
-            (socket.SO_RCVBUF, self._settings.socketReceiveBufferSize),
+            (socket.SO_SNDBUF, self._settings.socketSendBuffer),
+            (socket.SO_RCVBUF, self._settings.socketReceiveBuffer),
         ):
             if size:
                 listening.setsockopt(socket.SOL_SOCKET, option, size)
@@ -576,7 +581,7 @@ class BrokerService(Service):
             "Broker {brokerId} serves {partitionCount} partitions in {directory} on {listeners}",
             brokerId=self._settings.brokerId,
             partitionCount=len(self.directory.logs),
-            directory=self._settings.logDirectory,
+            directory=self._settings.logDir,
             listeners=" ".join(formatAddress(port.getHost()) for port in self.ports),
         )
 

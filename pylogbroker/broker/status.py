@@ -82,7 +82,7 @@ class BrokerStatus:
                 str(name): str(error) for name, error in dict(self._directory.failures).items()
             },  # it may be loading, on a worker
             unflushedSize=self._upkeep.unflushedSize,
-            unflushedSizeMax=self._settings.unflushedSizeMax,
+            unflushedSizeMax=self._settings.maxUnflushedBytes,
             requestMemorySize=self._admission.grantedSize,
             holding=tuple(holding),
             waiting=tuple(waiting[:WAITING_COUNT_MAX]),

@@ -12,7 +12,7 @@ from datetime import datetime
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.connectionsettings import ACCESS_ROWS, AccessSettings
+from pylogbroker.config.connectionsettings import AccessSettings
 from pylogbroker.errors import (
     ConfigurationError,
     FormatError,
@@ -210,7 +210,7 @@ def addRequiredZookeeper(parser: argparse.ArgumentParser) -> None:
     addAccess(parser)
 
 
-_ACCESS_KEYS = ", ".join(row.key for row in ACCESS_ROWS)
+_ACCESS_KEYS = ", ".join(key.key for key in AccessSettings.keys)
 
 
 def addAccess(parser: argparse.ArgumentParser) -> None:

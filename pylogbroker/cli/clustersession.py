@@ -39,7 +39,7 @@ class ClusterSession:
         @param access: how to get at both.
         """
         self.zookeeper: IZookeeper = ZookeeperClient(
-            reactor, servers, digest=access.zookeeperDigest, acl=access.zookeeperAcl
+            reactor, servers, digest=access.zkDigest, acl=access.zkAcl
         )
         self.problems: list[str] = []
         self.registries = ClusterReader(self.zookeeper, self.problems.append)

@@ -29,9 +29,8 @@ from pylogbroker.cli.progress import formatBytes
 from pylogbroker.cli.publishing import Publisher
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings, samplePath
 from pylogbroker.config.properties import Properties, readProperties
-from pylogbroker.config.sample import samplePath
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
 from pylogbroker.programs.embedded import EmbeddedBroker
 
@@ -192,7 +191,7 @@ class _Show:
         )
 
     async def _publish(self, path: str, data: bytes) -> list[bytes]:
-        sizeMax = self._broker.settings.payloadSizeMax
+        sizeMax = self._broker.settings.maxMessageSize
         decoder = LineDecoder(sizeMax)
         messages = decoder.feed(data) + decoder.finish()
         overlong, reason = decoder.overlong, "it is longer"
@@ -227,8 +226,8 @@ class _Show:
         """What is not flushed cannot be seen; waiting for that is not counted as reading."""
         consumer = SimpleConsumer(self._reactor, self._broker.endpoint, timeoutMs=TIMEOUT_MS)
         waitedMax = (
-            self._broker.settings.flushIntervalMs
-            + self._broker.settings.flushSchedulerIntervalMs
+            self._broker.settings.logDefaultFlushIntervalMs
+            + self._broker.settings.logDefaultFlushSchedulerIntervalMs
             + FLUSH_MS_MAX
         ) / 1000
         found: list[bytes] = []
@@ -336,7 +335,7 @@ def goOn(
     place = "" if address == DEFAULT_BROKER else f" --broker {address}"
     command, file = program("pylogbroker"), shlex.quote(path)
     sets = "".join(f" --set {shlex.quote(change)}" for change in changes)
-    segment = os.path.join(settings.logDirectory, f"{TOPIC}-0", "0" * 20 + ".kafka")
+    segment = os.path.join(settings.logDir, f"{TOPIC}-0", "0" * 20 + ".kafka")
     return [
         f"{program('twistd')} -n pylogbroker --config {shlex.quote(shortest(config))}{sets}    # in another terminal",
         f"{command} produce {file}{place} --topic {TOPIC}",

@@ -20,8 +20,8 @@ from pylogbroker.cli.brokerchecks import closeAll
 from pylogbroker.cli.demo import program, shortest
 from pylogbroker.cli.streams import Streams, write
 from pylogbroker.cli.zookeeper import PORT
+from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
-from pylogbroker.config.sample import samplePath
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.zookeeper.server import HOST, ZookeeperServer
 

@@ -1,5 +1,6 @@
 """
-C{python -m pylogbroker.config} prints the reference page of the settings, C{docs/settings.md}, which a test holds against the tables.
+C{python -m pylogbroker.config} prints the reference page of the settings, C{docs/settings.md},
+which a test holds against the tables.
 """
 
 from __future__ import annotations

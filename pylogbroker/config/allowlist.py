@@ -7,8 +7,9 @@ Who may produce to which topics, and who may fetch them: a file with a rule a li
     *               fetch     public-*
     -               fetch     status
 
-I{Who} is the common name of the client's certificate; C{*} is everybody, C{-} whoever has shown none. I{What} is C{produce}, C{fetch} or C{both}. A topic is a
-name, or the beginning of one with C{*} behind it. What no rule allows is not allowed. White space separates; quotes keep it together.
+I{Who} is the common name of the client's certificate; C{*} is everybody, C{-} whoever has shown
+none. I{What} is C{produce}, C{fetch} or C{both}. A topic is a name, or the beginning of one with
+C{*} behind it. What no rule allows is not allowed. White space separates; quotes keep it together.
 
 Who may do either may ask for offsets, too.
 """
@@ -84,7 +85,8 @@ class AllowList:
         @param name: of the client's certificate; L{None} for a client without.
         @param right: L{PRODUCE} or L{FETCH}.
         """
-        # A certificate with one of the two signs for its name gets what everybody gets, and not what those without get.
+        # A certificate with one of the two signs for its name gets what everybody gets, and not
+        # what those without get.
         own = NOBODY if name is None else name if name not in (EVERYBODY, NOBODY) else EVERYBODY
         for who in (own, EVERYBODY):
             topics = self._rules.get((who, right))

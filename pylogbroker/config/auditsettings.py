@@ -1,5 +1,5 @@
 """
-What audited producers and auditors can be told. All of it is ours; 0.7 has no audit.
+The settings of audited producers and of auditors. 0.7 has no audit, so all keys are ours.
 
 A producer's keys begin with C{audit.} and may stand in its own property file, beside Kafka's.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from pylogbroker.config.keys import ConfigKey, readSettings
+from pylogbroker.config.connectionsettings import BROKER_ENDPOINT, ZK_DIGEST
+from pylogbroker.config.keys import Settings, ownKey
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
     Boolean,
-    EndpointTemplate,
     Integer,
-    SecretText,
+    Nullable,
+    PropertyType,
     Text,
     TextList,
     ZookeeperServers,
@@ -36,154 +35,47 @@ _POSITIVE = Integer(1)
 _MS = Integer(0, LONG_MAX)
 _TIER = re.compile(r"([^\s=|]+)=(\S+)")
 _EXPECTED = re.compile(r"(.*)@(\d{1,9}(?:,\d{1,9})*)", re.DOTALL)
-_ours = partial(ConfigKey, isKafkaKey=False)
 
-_TOPIC_ROW = _ours(
-    "audit.topic", "auditTopic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts."
-)
+AUDIT_TOPIC_KEY = ownKey("audit.topic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts.")
 
-AUDITED_ROWS: tuple[ConfigKey, ...] = (
-    _TOPIC_ROW,
-    _ours(
+
+class AuditedSettings(Settings):
+    """The settings of an audited producer."""
+
+    auditTopic = AUDIT_TOPIC_KEY
+    auditWindowMs = ownKey(
         "audit.window.ms",
-        "windowMs",
         _WINDOW,
         "60000",
-        "How long the windows are that messages are counted in; an auditor's must be a multiple of it.",
-    ),
-    _ours(
+        "The length of the counting windows in milliseconds; an auditor's must be a "
+        "multiple of it.",
+    )
+    auditIntervalMs = ownKey(
         "audit.interval.ms",
-        "reportIntervalMs",
         _POSITIVE,
         "10000",
-        "How often counts that have changed are published; what was not is lost with the process.",
-    ),
-    _ours(
+        "The interval in milliseconds at which changed counts are published; unpublished "
+        "counts are lost with the process.",
+    )
+    auditTier = ownKey(
         "audit.tier",
-        "tier",
         Text(empty=False),
         "live",
-        "The name of the place that is published to.",
-    ),
-    _ours(
+        "The name of the tier that the producer publishes to.",
+    )
+    auditHost = ownKey(
         "audit.host",
-        "hostName",
-        Text(),
-        None,
-        "The host's name in envelopes and reports.",
+        Nullable(Text()),
+        "",
+        "The host name in envelopes and reports.",
         derived="the machine's",
-    ),
-    _ours(
+    )
+    auditEnvelope = ownKey(
         "audit.envelope",
-        "hasEnvelope",
         Boolean(),
         "true",
-        "Whether payloads are put into envelopes, with time and host. Without, auditors need `timeOf`.",
-    ),
-)
-"""All keys that begin with C{audit.} in a producer's properties."""
-
-AUDITOR_ROWS: tuple[ConfigKey, ...] = (
-    _ours(
-        "tiers",
-        "tiers",
-        TextList(),
-        None,
-        "What is counted, with `|` between: `NAME=SERVERS` with ZooKeeper's servers, `NAME=SERVERS@0,1,2` if it is to be said which brokers there must "
-        "be, or `NAME=broker:HOST:PORT,HOST:PORT` for brokers without it, or "
-        "`NAME=table:FOLDER` for a table that `pylogbroker load` fills. The first is the measure where no producer has said what it sent.",
-        required=True,
-    ),
-    _TOPIC_ROW,
-    _ours(
-        "topics",
-        "topics",
-        TextList(),
-        "",
-        "Audit only these topics, with `|` between. None: all that producers have reported.",
-    ),
-    _ours(
-        "audit.window.ms",
-        "windowMs",
-        _WINDOW,
-        "60000",
-        "How long the windows are that are compared; a multiple of those of the producers.",
-    ),
-    _ours(
-        "grace.ms",
-        "graceMs",
-        _MS,
-        "120000",
-        "How long after its end a window may still be on its way, before what is not there is missing.",
-    ),
-    _ours(
-        "horizon.ms",
-        "horizonMs",
-        _POSITIVE,
-        "86400000",
-        "How far back the audit goes; windows that are older are forgotten.",
-    ),
-    _ours(
-        "interval.ms",
-        "passIntervalMs",
-        _POSITIVE,
-        "60000",
-        "How often the service reads on and compares.",
-    ),
-    _ours(
-        "timeof",
-        "timeOf",
-        Text(),
-        None,
-        "A dotted name of a function that is given a payload without an envelope and returns its time, in milliseconds since the epoch, or `None`.",
-        derived="none: such messages are judged by their total",
-    ),
-    _ours(
-        "listen",
-        "listen",
-        Text(),
-        "tcp:9464:interface=127.0.0.1",
-        "Where the service answers HTTP, as a Twisted endpoint string: `/metrics`, `/audit.json`, `/audit.txt`. Empty: nowhere.",
-    ),
-    _ours(
-        "hosts",
-        "hosts",
-        TextList(),
-        "",
-        "Names by which `listen` may be asked, with `|` between, beside `localhost` and every bare address.",
-    ),
-    _ours("fetch.size", "fetchSize", Integer(1, 1 << 26), "1048576", "Bytes to fetch at a time."),
-    _ours(
-        "fetch.size.max",
-        "fetchSizeMax",
-        Integer(1, 1 << 26),
-        "67108864",
-        "What that may grow to, by doubling, for a message that is larger.",
-    ),
-    _ours(
-        "zk.digest",
-        "zookeeperDigest",
-        SecretText(),
-        "",
-        "Name and password for the ZooKeepers of all tiers, `user:password`, for its scheme *digest*.",
-    ),
-    _ours(
-        "broker.endpoint",
-        "brokerEndpoint",
-        EndpointTemplate(),
-        "",
-        "How to reach a broker of any tier, as a Twisted client endpoint string: `tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
-        "None: plain TCP.",
-    ),
-    _ours(
-        "timeout.ms",
-        "timeoutMs",
-        _POSITIVE,
-        "30000",
-        "How long connecting, and each answer of a broker or of ZooKeeper, may take.",
-    ),
-)
-"""All keys that an auditor's property file can have."""
+        "Wrap payloads in envelopes with time and host. Without envelopes, auditors need `timeof`.",
+    )
 
 
 class TierAddress(NamedTuple):
@@ -193,7 +85,8 @@ class TierAddress(NamedTuple):
     @ivar zookeeperServers: C{""} for one without.
     @ivar brokers: C{host:port} of each, without ZooKeeper.
     @ivar table: a folder; C{""} for a cluster.
-    @ivar expected: the numbers of the brokers that must be there, with ZooKeeper; empty: those of which anything is known.
+    @ivar expected: the numbers of the brokers that must be there, with ZooKeeper; empty: those of
+        which anything is known.
     """
 
     name: str
@@ -205,7 +98,8 @@ class TierAddress(NamedTuple):
 
 def parseTier(text: str) -> TierAddress:
     """
-    @raise ConfigurationError: it is none of C{NAME=SERVERS}, C{NAME=SERVERS@NUMBER,…}, C{NAME=broker:HOST:PORT,…} and C{NAME=table:FOLDER}.
+    @raise ConfigurationError: it is none of C{NAME=SERVERS}, C{NAME=SERVERS@NUMBER,…},
+        C{NAME=broker:HOST:PORT,…} and C{NAME=table:FOLDER}.
     """
     found = _TIER.fullmatch(text.strip())
     if found is None:
@@ -242,63 +136,114 @@ def parseTier(text: str) -> TierAddress:
     return TierAddress(name, "", brokers)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedSettings:
-    """A producer's part. Each is explained by its row in L{AUDITED_ROWS}; C{hostName} is L{None} when it was not given."""
+class TierList(PropertyType[tuple[TierAddress, ...]]):
+    """Tiers with C{|} between them (L{parseTier})."""
 
-    auditTopic: str
-    windowMs: int
-    reportIntervalMs: int
-    tier: str
-    hostName: str | None
-    hasEnvelope: bool
+    name = "list"
+    range = "separated by `|`"
+
+    def parse(self, text: str, warn: Callable[[str], None]) -> tuple[TierAddress, ...]:
+        try:
+            return tuple(map(parseTier, TextList().parse(text, warn)))
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+
+
+class AuditorSettings(Settings):
+    """The settings of an auditor."""
+
+    tiers = ownKey(
+        "tiers",
+        TierList(),
+        None,
+        "The tiers to count, with `|` between them: `NAME=SERVERS` for a cluster in "
+        "ZooKeeper, `NAME=SERVERS@0,1,2` to name the brokers that must be there, "
+        "`NAME=broker:HOST:PORT,HOST:PORT` for brokers without ZooKeeper, or "
+        "`NAME=table:FOLDER` for a table filled by `pylogbroker load`. The first tier is "
+        "the reference for topics without producer reports.",
+        isRequired=True,
+    )
+    auditTopic = AUDIT_TOPIC_KEY
+    topics = ownKey(
+        "topics",
+        TextList(),
+        "",
+        "The topics to audit, with `|` between them. Empty: all topics that producers have "
+        "reported.",
+    )
+    auditWindowMs = ownKey(
+        "audit.window.ms",
+        _WINDOW,
+        "60000",
+        "The length of the compared windows in milliseconds; a multiple of the producers'.",
+    )
+    graceMs = ownKey(
+        "grace.ms",
+        _MS,
+        "120000",
+        "The time in milliseconds after the end of a window during which absent messages "
+        "count as in transit, not as missing.",
+    )
+    horizonMs = ownKey(
+        "horizon.ms",
+        _POSITIVE,
+        "86400000",
+        "The age in milliseconds above which the auditor forgets a window.",
+    )
+    intervalMs = ownKey(
+        "interval.ms",
+        _POSITIVE,
+        "60000",
+        "The interval in milliseconds at which the service reads and compares.",
+    )
+    timeOf = ownKey(
+        "timeof",
+        Nullable(Text()),
+        "",
+        "A dotted name of a function that takes a payload without an envelope and returns "
+        "its time, in milliseconds since the epoch, or `None`.",
+        derived="none: such messages are judged by their total",
+    )
+    listen = ownKey(
+        "listen",
+        Text(),
+        "tcp:9464:interface=127.0.0.1",
+        "The HTTP listener of the service, as a Twisted endpoint string: `/metrics`, "
+        "`/audit.json`, `/audit.txt`. Empty: none.",
+    )
+    hosts = ownKey(
+        "hosts",
+        TextList(),
+        "",
+        "Host names that clients may use for `listen`, with `|` between them, beside "
+        "`localhost` and every IP address.",
+    )
+    fetchSize = ownKey(
+        "fetch.size", Integer(1, 1 << 26), "1048576", "The bytes to fetch in one request."
+    )
+    fetchSizeMax = ownKey(
+        "fetch.size.max",
+        Integer(1, 1 << 26),
+        "67108864",
+        "The limit to which the fetch size doubles for a larger message.",
+    )
+    zkDigest = ZK_DIGEST
+    brokerEndpoint = BROKER_ENDPOINT
+    timeoutMs = ownKey(
+        "timeout.ms",
+        _POSITIVE,
+        "30000",
+        "The longest time for connecting, and for each answer of a broker or of ZooKeeper, "
+        "in milliseconds.",
+    )
 
     @classmethod
-    def fromProperties(
-        cls, properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> AuditedSettings:
-        """
-        @raise ConfigurationError: names every key that is wrong, its value and what would be right, a line each.
-        """
-        values = cast("dict[str, Any]", readSettings(AUDITED_ROWS, properties, warn))
-        values["hostName"] = values["hostName"] or None
-        return cls(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditorSettings:
-    """An auditor's settings. Each is explained by its row in L{AUDITOR_ROWS}; C{timeOf} is L{None} when it was not given."""
-
-    tiers: tuple[TierAddress, ...]
-    auditTopic: str
-    topics: tuple[str, ...]
-    windowMs: int
-    graceMs: int
-    horizonMs: int
-    passIntervalMs: int
-    timeOf: str | None
-    listen: str
-    hosts: tuple[str, ...]
-    fetchSize: int
-    fetchSizeMax: int
-    zookeeperDigest: str = field(repr=False)
-    brokerEndpoint: str
-    timeoutMs: int
-
-    @classmethod
-    def fromProperties(
-        cls, properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> AuditorSettings:
-        """
-        @raise ConfigurationError: names every key that is missing or wrong, its value and what would be right, a line each.
-        """
-        values = cast("dict[str, Any]", readSettings(AUDITOR_ROWS, properties, warn))
-        values["tiers"] = tuple(map(parseTier, values["tiers"]))
+    def complete(
+        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> None:
         names = [tier.name for tier in values["tiers"]]
         if not names:
-            raise ConfigurationError("tiers is empty: an auditor needs something to count")
+            raise ConfigurationError("tiers is empty: an auditor needs at least one tier to count")
         if len(set(names)) < len(names):
             raise ConfigurationError(f"tiers={properties['tiers']}: two have the same name")
-        values["timeOf"] = values["timeOf"] or None
         values["fetchSizeMax"] = max(values["fetchSize"], values["fetchSizeMax"])
-        return cls(**values)

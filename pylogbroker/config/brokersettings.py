@@ -1,30 +1,29 @@
 """
-What a broker can be told, and what it is told when nobody says anything.
+The settings of a broker, and the sample file C{etc/broker.properties}.
 
-Kafka 0.7's keys keep name, meaning, unit and default (spec-0.7 config §1; the defaults are those of 0.7.2's code, not of its web page). Beside
-them stand our own, for what 0.7 could not do or left without a limit. Settings have the unit that the code counts in
-as the last word of their name, whatever unit the file has: hours and minutes of the file are C{Ms} here.
+Kafka 0.7's keys keep name, meaning, unit and default (spec-0.7 config §1; the defaults come from
+0.7.2's code, not from its web page). Our own keys add functions and limits that 0.7 lacks.
 
-Where this reads a file differently from 0.7.2: a negative C{brokerid} is refused (gotcha 25), C{topic.log.retention.size} works (gotcha 5),
-a key that nobody knows is reported (gotcha 24).
+Three things differ from 0.7.2: a negative C{brokerid} is refused (gotcha 25),
+C{topic.log.retention.size} works (gotcha 5), and unknown keys are reported (gotcha 24).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.connectionsettings import ACL_ROW, DIGEST_ROW
-from pylogbroker.config.keys import ConfigKey, asMarkdown, readSettings
+from pylogbroker.config.connectionsettings import ZK_ACL, ZK_DIGEST
+from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
     Boolean,
     EndpointTemplate,
     Host,
     Integer,
+    Nullable,
     Text,
     TextList,
     TopicMap,
@@ -32,611 +31,478 @@ from pylogbroker.config.propertytypes import (
 )
 from pylogbroker.errors import ConfigurationError
 
-_HOUR_MS = 3_600_000
-_MINUTE_MS = 60_000
+SAMPLE_NAME = "broker.properties"
+
 _POSITIVE = Integer(1)
 _SIZE = Integer(1, LONG_MAX)
 
 
-_ours = partial(ConfigKey, isKafkaKey=False)
-_idle = partial(ConfigKey, used=False)
+class BrokerSettings(Settings):
+    """
+    The settings of a broker. Names and units are those of the keys: C{logRetentionHours} is in
+    hours.
 
+    @ivar listeners: endpoint strings, at least one.
+    @ivar allowFile: C{fromProperties} checks the file, and the broker reads it again when it
+        starts.
+    """
 
-BROKER_ROWS: tuple[ConfigKey, ...] = (
     # -- who and where
-    ConfigKey(
+    brokerId = ConfigKey(
         "brokerid",
-        "brokerId",
         Integer(0),
         None,
         "The broker's number, unique in its cluster.",
-        required=True,
-    ),
-    ConfigKey(
+        isRequired=True,
+    )
+    hostName = ConfigKey(
         "hostname",
-        "hostName",
-        Host(),
-        None,
-        "The name or address that others are told to reach this broker by; it is not what it listens on.",
+        Nullable(Host()),
+        "",
+        "The name or address that the broker advertises to clients; it does not change "
+        "where the broker listens.",
         derived="`listen.interface`, or the address in `listeners`, or that of the host's name",
-    ),
-    ConfigKey(
-        "port",
+    )
+    port = ConfigKey(
         "port",
         Integer(0, 65535),
         "6667",
-        "The TCP port to listen on; 0 takes any free one. With `listeners`, only the port that others are told.",
-    ),
-    _ours(
+        "The TCP port to listen on; 0 takes any free one. With `listeners`, it is only the "
+        "advertised port.",
+    )
+    listenInterface = ownKey(
         "listen.interface",
-        "listenInterface",
         Host(),
         "",
-        "The address to listen on, such as 127.0.0.1 or ::1; none means all IPv4 addresses of the machine, as in 0.7.",
-    ),
-    _ours(
-        "listeners",
+        "The address to listen on, such as 127.0.0.1 or ::1; empty means all IPv4 addresses"
+        " of the machine, as in 0.7.",
+    )
+    listeners = ownKey(
         "listeners",
         TextList(),
-        None,
-        "Where to listen instead, as endpoint strings with `|` between them: `tcp:9092:interface=127.0.0.1 | "
-        "tls:9093:privateKey=key.pem:clientCAs=ca.pem`. A backslash must be doubled in the file.",
+        "",
+        "The endpoints to listen on, as Twisted endpoint strings with `|` between them: "
+        "`tcp:9092:interface=127.0.0.1 | tls:9093:privateKey=key.pem:clientCAs=ca.pem`. "
+        "Double each backslash in the file.",
         derived="made of `port` and `listen.interface`",
-    ),
+    )
     # -- ZooKeeper
-    ConfigKey(
+    enableZookeeper = ConfigKey(
         "enable.zookeeper",
-        "enableZookeeper",
         Boolean(),
         "true",
-        "Register the broker and its topics in ZooKeeper, where producers and consumers find them. Without it, clients must be told where the broker is.",
-    ),
-    ConfigKey(
+        "Register the broker and its topics in ZooKeeper, where producers and consumers "
+        "find them. Otherwise clients need the broker's address.",
+    )
+    zkConnect = ConfigKey(
         "zk.connect",
-        "zookeeperServers",
         ZookeeperServers(),
-        None,
-        "ZooKeeper's servers, and a path under which everything is (it must exist): `zk1:2181,zk2:2181,zk3:2181/kafka`. Required with `enable.zookeeper`.",
-    ),
-    ConfigKey(
+        "",
+        "ZooKeeper's servers, with an optional chroot, which must exist: "
+        "`zk1:2181,zk2:2181,zk3:2181/kafka`. Required with `enable.zookeeper`.",
+    )
+    zkSessionTimeoutMs = ConfigKey(
         "zk.sessiontimeout.ms",
-        "zookeeperSessionTimeoutMs",
         _POSITIVE,
         "6000",
-        "After how long without a sign of life ZooKeeper forgets the broker, in milliseconds; the server has limits of its own.",
-    ),
-    ConfigKey(
+        "The session time-out in milliseconds: without a heartbeat for this time, ZooKeeper"
+        " drops the broker's registration. The server limits the value.",
+    )
+    zkConnectionTimeoutMs = ConfigKey(
         "zk.connectiontimeout.ms",
-        "zookeeperConnectionTimeoutMs",
         _POSITIVE,
         None,
-        "How long the broker's start waits for ZooKeeper, in milliseconds, before it fails.",
+        "The longest wait for ZooKeeper at the start, in milliseconds; then the start fails.",
         derived="`zk.sessiontimeout.ms`",
-    ),
-    DIGEST_ROW,
-    ACL_ROW,
+    )
+    zkDigest = ZK_DIGEST
+    zkAcl = ZK_ACL
     # -- connections
-    ConfigKey(
+    socketSendBuffer = ConfigKey(
         "socket.send.buffer",
-        "socketSendBufferSize",
         Integer(0),
         "0",
-        "SO_SNDBUF of each connection in bytes; 0 leaves it to the system, which makes it as large as a connection needs. (In 0.7: 102400.)",
-    ),
-    ConfigKey(
+        "SO_SNDBUF of each connection in bytes; 0 lets the kernel size it. (In 0.7: 102400.)",
+    )
+    socketReceiveBuffer = ConfigKey(
         "socket.receive.buffer",
-        "socketReceiveBufferSize",
         Integer(0),
         "0",
-        "SO_RCVBUF of each connection in bytes; 0 leaves it to the system, which makes it as large as a connection needs. (In 0.7: 102400.)",
-    ),
-    _ours(
+        "SO_RCVBUF of each connection in bytes; 0 lets the kernel size it. (In 0.7: 102400.)",
+    )
+    maxConnections = ownKey(
         "max.connections",
-        "connectionCountMax",
         Integer(0),
         "0",
-        "How many clients may be connected; one more is cut at once. 0: as many as there are file descriptors for.",
-    ),
-    _ours(
+        "The largest number of client connections; the broker closes further ones at once. "
+        "0: limited by file descriptors only.",
+    )
+    frameDeadlineMs = ownKey(
         "frame.deadline.ms",
-        "frameDeadlineMs",
         _POSITIVE,
         "120000",
-        "How long a large request may take to arrive, and a second more for each MiB of it, while others wait for its memory; then its "
-        "connection is cut. Requests that nobody waits for may take their time.",
-    ),
-    _ours(
+        "The longest time that a large request may take to arrive, plus one second for each"
+        " MiB, while other requests wait for its memory; then the broker closes its "
+        "connection.",
+    )
+    readerIdleMs = ownKey(
         "reader.idle.ms",
-        "readerIdleMs",
         _POSITIVE,
         "120000",
-        "How long a client may take nothing of an answer that waits for it; then its connection is cut, since it keeps deleted "
-        "segments on the disk.",
-    ),
-    _ours(
+        "The longest time that a client may leave a waiting response unread; then the "
+        "broker closes the connection, because it pins deleted segments.",
+    )
+    allowFile = ownKey(
         "allow.file",
-        "allowFile",
         Text(),
         "",
-        "A file with rules that say which clients, by the common name of their certificates, may produce to and fetch which topics. None: "
-        "all may do everything.",
-    ),
+        "A file of rules: the certificates, by common name, that may produce to and fetch "
+        "from each topic. Empty: every client may do everything.",
+    )
     # -- requests
-    ConfigKey(
+    maxSocketRequestBytes = ConfigKey(
         "max.socket.request.bytes",
-        "requestSizeMax",
         _POSITIVE,
         "104857600",
         "The largest request in bytes; a larger one closes its connection.",
-    ),
-    ConfigKey(
+    )
+    maxMessageSize = ConfigKey(
         "max.message.size",
-        "payloadSizeMax",
         Integer(0),
         "1000000",
-        "The largest payload of a top-level message in bytes; a request with a larger one is dropped, as in 0.7 without a word "
-        "to the producer, and counted.",
-    ),
-    ConfigKey(
+        "The largest payload of a top-level message in bytes. The broker drops and counts a"
+        " request with a larger one; as in 0.7, the producer gets no error.",
+    )
+    maxTopicNameLength = ConfigKey(
         "max.topic.name.length",
-        "topicNameSizeMax",
         _POSITIVE,
         "255",
-        "The longest topic name, in UTF-16 units. A name must also fit into a directory name of 255 bytes together with its "
-        "partition number.",
-    ),
-    _ours(
+        "The longest topic name in UTF-16 units. Name and partition number must also fit "
+        "into a directory name of 255 bytes.",
+    )
+    maxRequestMemoryBytes = ownKey(
         "max.request.memory.bytes",
-        "requestMemorySizeMax",
         _SIZE,
         "268435456",
-        "Memory for large requests that are still arriving, all connections together; who finds none left is not read from "
-        "until there is. At least `max.socket.request.bytes`.",
+        "Memory for large requests that are still arriving, over all connections; the "
+        "broker does not read from a connection that waits for it. At least "
+        "`max.socket.request.bytes`.",
         derived="`268435456`, or `max.socket.request.bytes` if that is more",
-    ),
-    _ours(
+    )
+    maxDecompressedBytes = ownKey(
         "max.decompressed.bytes",
-        "decompressedSizeMax",
         _SIZE,
         "67108864",
-        "What the compressed messages of one set may open to in bytes, all depths together; a set that opens to more is refused.",
-    ),
-    _ours(
+        "The largest decompressed size of one message set in bytes, over all levels; a "
+        "larger set is refused.",
+    )
+    maxDecompressionMemoryBytes = ownKey(
         "max.decompression.memory.bytes",
-        "decompressionMemorySizeMax",
         _SIZE,
         "268435456",
-        "Memory for opening compressed sets, all connections together; who finds none left waits. At least `max.decompressed.bytes`.",
+        "Memory for decompression in bytes, over all connections; further sets wait for it."
+        " At least `max.decompressed.bytes`.",
         derived="`268435456`, or `max.decompressed.bytes` if that is more",
-    ),
-    _ours(
+    )
+    maxCompressionDepth = ownKey(
         "max.compression.depth",
-        "compressionDepthMax",
         _POSITIVE,
         "8",
-        "How deep compressed messages may stand inside one another; a deeper set is refused.",
-    ),
+        "The deepest nesting of compressed messages; a deeper set is refused.",
+    )
     # -- the log
-    ConfigKey(
+    logDir = ConfigKey(
         "log.dir",
-        "logDirectory",
         Text(empty=False),
         None,
-        "The directory of the data; made if it is missing.",
-        required=True,
-    ),
-    ConfigKey(
-        "num.partitions", "partitionCount", _POSITIVE, "1", "Partitions of a topic on this broker."
-    ),
-    ConfigKey(
+        "The data directory; created if it is missing.",
+        isRequired=True,
+    )
+    numPartitions = ConfigKey(
+        "num.partitions", _POSITIVE, "1", "The number of partitions of a topic on this broker."
+    )
+    topicPartitionCountMap = ConfigKey(
         "topic.partition.count.map",
-        "partitionCountByTopic",
         TopicMap(),
         "",
         "`num.partitions` for some topics: `topic1:3,topic2:4`.",
-    ),
-    _ours(
+    )
+    maxPartitions = ownKey(
         "max.partitions",
-        "partitionCountMax",
         _POSITIVE,
         "10000",
-        "How many partitions producers may bring into being on this broker; a request that would add one more is refused. What "
-        "is on the disk is always served.",
-    ),
-    ConfigKey(
+        "The largest number of partitions that producers may create on this broker; a "
+        "request that would exceed it is refused. Existing partitions are always served.",
+    )
+    logFileSize = ConfigKey(
         "log.file.size",
-        "segmentSizeMax",
         Integer(5),
         "1073741824",
-        "The size in bytes above which a partition begins a new segment file.",
-    ),
-    ConfigKey(
+        "The size in bytes above which a partition rolls to a new segment file.",
+    )
+    topicLogFileSize = ConfigKey(
         "topic.log.file.size",
-        "segmentSizeMaxByTopic",
         TopicMap(),
         "",
         "`log.file.size` for some topics: `topic1:1048576`.",
-    ),
-    ConfigKey(
+    )
+    logRollHours = ConfigKey(
         "log.roll.hours",
-        "rollMs",
-        Integer(1, factor=_HOUR_MS),
+        Integer(1),
         "168",
-        "The age in hours, counted from its first message, above which a partition begins a new segment file.",
-    ),
-    ConfigKey(
+        "The age in hours, from its first message, above which a segment file is rolled.",
+    )
+    topicLogRollHours = ConfigKey(
         "topic.log.roll.hours",
-        "rollMsByTopic",
-        TopicMap(factor=_HOUR_MS),
+        TopicMap(),
         "",
         "`log.roll.hours` for some topics: `topic1:24`.",
-    ),
+    )
     # -- flushing
-    ConfigKey(
+    logFlushInterval = ConfigKey(
         "log.flush.interval",
-        "flushMessageCount",
         _POSITIVE,
         "500",
-        "After how many messages a partition is flushed to the disk. Consumers see nothing that is not flushed.",
-    ),
-    ConfigKey(
+        "The number of messages after which a partition is flushed to disk. Consumers see "
+        "only flushed messages.",
+    )
+    logDefaultFlushSchedulerIntervalMs = ConfigKey(
         "log.default.flush.scheduler.interval.ms",
-        "flushSchedulerIntervalMs",
         _POSITIVE,
         "3000",
-        "How often the broker looks for partitions that are to be flushed because of the time, in milliseconds.",
-    ),
-    ConfigKey(
+        "The interval in milliseconds at which the broker checks for partitions that are "
+        "due for a flush.",
+    )
+    logDefaultFlushIntervalMs = ConfigKey(
         "log.default.flush.interval.ms",
-        "flushIntervalMs",
         Integer(),
         None,
-        "How long a message may wait for its flush, in milliseconds, rounded up to the next look.",
+        "The longest time that a message waits for its flush, in milliseconds, rounded up "
+        "to the next check.",
         derived="`log.default.flush.scheduler.interval.ms`",
-    ),
-    ConfigKey(
+    )
+    topicFlushIntervalsMs = ConfigKey(
         "topic.flush.intervals.ms",
-        "flushIntervalMsByTopic",
         TopicMap(),
         "",
         "`log.default.flush.interval.ms` for some topics: `topic1:1000,topic2:3000`.",
-    ),
-    _ours(
+    )
+    flushThreads = ownKey(
         "flush.threads",
-        "flushThreadCount",
         Integer(1, 256),
         "4",
-        "Threads that flush, begin segment files and delete them: how many partitions can wait for the disk at a time.",
-    ),
-    _ours(
+        "Threads that flush, roll and delete segment files: the number of partitions that "
+        "can wait for the disk at the same time.",
+    )
+    maxUnflushedBytesPerPartition = ownKey(
         "max.unflushed.bytes.per.partition",
-        "partitionUnflushedSizeMax",
         _SIZE,
         "67108864",
-        "Bytes in one partition that are not flushed yet; above it a flush is begun at once and its producers wait until half "
-        "of it is done.",
-    ),
-    _ours(
+        "The largest number of unflushed bytes in a partition. Above it, a flush starts at "
+        "once, and the producers of the partition wait until half of the bytes are flushed.",
+    )
+    maxUnflushedBytes = ownKey(
         "max.unflushed.bytes",
-        "unflushedSizeMax",
         _SIZE,
         "268435456",
         "`max.unflushed.bytes.per.partition` for all partitions together.",
-    ),
-    _ours(
+    )
+    diskFullRetryMs = ownKey(
         "disk.full.retry.ms",
-        "diskFullRetryMs",
         _POSITIVE,
         "1000",
-        "How often the broker tries again to write what a full disk has refused; nothing that was accepted is lost meanwhile, "
-        "and its producers wait.",
-    ),
+        "The interval in milliseconds at which the broker retries a write that a full disk "
+        "refused. Producers wait; no accepted message is lost.",
+    )
     # -- reading
-    _ours(
+    coldReadThreads = ownKey(
         "cold.read.threads",
-        "coldReadThreadCount",
         Integer(1, 256),
         "4",
-        "Threads that bring old data from the disk, so that nobody else waits for it.",
-    ),
-    _ours(
+        "Threads that read old data from disk, so that other clients do not wait for it.",
+    )
+    warmBytes = ownKey(
         "warm.bytes",
-        "warmSize",
         Integer(0, LONG_MAX),
         "16777216",
-        "Bytes before a partition's end that count as still in the machine's memory and are sent without asking.",
-    ),
-    _ours(
+        "The bytes before a partition's end that the broker takes as cached in memory and "
+        "sends without a check.",
+    )
+    maxOpenSegments = ownKey(
         "max.open.segments",
-        "openSegmentCountMax",
         _POSITIVE,
         "512",
-        "Segment files that are kept open for readers; the one that was not read for longest is closed first.",
-    ),
+        "The largest number of segment files that stay open for readers; the least recently"
+        " read one is closed first.",
+    )
     # -- retention
-    ConfigKey(
+    logRetentionHours = ConfigKey(
         "log.retention.hours",
-        "retentionMs",
-        Integer(1, factor=_HOUR_MS),
+        Integer(1),
         "168",
-        "How many hours after its last message a segment file is deleted.",
-    ),
-    ConfigKey(
+        "The time in hours after its last message after which a segment file is deleted.",
+    )
+    topicLogRetentionHours = ConfigKey(
         "topic.log.retention.hours",
-        "retentionMsByTopic",
-        TopicMap(factor=_HOUR_MS),
+        TopicMap(),
         "",
         "`log.retention.hours` for some topics: `topic1:24`.",
-    ),
-    ConfigKey(
+    )
+    logRetentionSize = ConfigKey(
         "log.retention.size",
-        "retentionSize",
         Integer(-LONG_MAX - 1, LONG_MAX),
         "-1",
-        "Bytes that a partition may hold before its oldest segment files are deleted (it never falls below it); negative: as "
-        "many as it likes.",
-    ),
-    ConfigKey(
+        "The size in bytes above which a partition's oldest segment files are deleted; "
+        "deletion never takes it below. Negative: no limit.",
+    )
+    topicLogRetentionSize = ConfigKey(
         "topic.log.retention.size",
-        "retentionSizeByTopic",
         TopicMap(LONG_MAX),
         "",
-        "`log.retention.size` for some topics: `topic1:1073741824`. 0.7.2 fell over this key; here it works.",
-    ),
-    ConfigKey(
+        "`log.retention.size` for some topics: `topic1:1073741824`. (0.7.2 fails with this key.)",
+    )
+    logCleanupIntervalMins = ConfigKey(
         "log.cleanup.interval.mins",
-        "retentionIntervalMs",
-        Integer(1, factor=_MINUTE_MS),
+        Integer(1),
         "10",
-        "How often the broker looks for segment files to delete, in minutes; the first time one minute after its start.",
-    ),
+        "The interval in minutes at which the broker checks for segment files to delete; "
+        "the first check is one minute after the start.",
+    )
     # -- looking in
-    _ours(
+    maxTopicCounters = ownKey(
         "max.topic.counters",
-        "topicCounterCountMax",
         Integer(0),
         "1000",
-        "How many topics are counted one by one; those that come later are counted together.",
-    ),
-    _ours(
+        "The largest number of topics with counters of their own; later topics share one set.",
+    )
+    httpListener = ownKey(
         "http.listener",
-        "httpListener",
         Text(),
         "",
-        "Where to serve metrics for Prometheus and the console, as a Twisted endpoint string, or only a port: `8067`. Without `interface=` that is "
-        "127.0.0.1: nobody is asked for a password. None: nowhere.",
-    ),
-    _ours(
+        "The listener for Prometheus metrics and the console: a Twisted endpoint string, or"
+        " a port such as `8067`. Without `interface=` it listens on 127.0.0.1, because it "
+        "asks for no password. Empty: none.",
+    )
+    httpHosts = ownKey(
         "http.hosts",
-        "httpHosts",
         TextList(),
         "",
-        "The names by which browsers may reach `http.listener`, beside `localhost` and every bare address: a request with another name in its Host "
-        "header is refused, since it may come from a page elsewhere.",
-    ),
-    _ours(
+        "Host names by which browsers may reach `http.listener`, with `|` between them, "
+        "beside `localhost` and every IP address. Other Host headers are refused, because "
+        "they may come from a foreign page.",
+    )
+    httpConsole = ownKey(
         "http.console",
-        "httpConsole",
         Boolean(),
         "true",
-        "Serve the console, too, and not only metrics.",
-    ),
-    _ours(
+        "Serve the console on `http.listener`, and not only metrics.",
+    )
+    httpMessages = ownKey(
         "http.messages",
-        "httpMessages",
         Boolean(),
         None,
-        "Let whoever looks at the console look at messages, those of all topics: `allow.file` does not bind the console.",
+        "Let every user of the console read the messages of all topics; `allow.file` does "
+        "not apply there.",
         derived="`true`, or `false` with `allow.file`",
-    ),
-    _ours(
+    )
+    brokerEndpoint = ownKey(
         "broker.endpoint",
-        "brokerEndpoint",
         EndpointTemplate(),
         "",
-        "How the console reaches the other brokers of the cluster, as a Twisted client endpoint string: "
-        "`tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. None: plain TCP.",
-    ),
-    _ours(
+        "The way from the console to the other brokers of the cluster, as a Twisted client "
+        "endpoint string: "
+        "`tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
+        "Empty: plain TCP.",
+    )
+    logRequests = ownKey(
         "log.requests",
-        "logRequests",
         Boolean(),
         "false",
-        "Log every request, as 0.7 does with its logger `kafka.request.logger` at TRACE. For hunting a client's mistake: it costs more than the requests do.",
-    ),
-    _ours(
+        "Log every request, as 0.7's logger `kafka.request.logger` does at TRACE. For "
+        "debugging a client; logging costs more than the requests.",
+    )
+    metricsLogIntervalMs = ownKey(
         "metrics.log.interval.ms",
-        "metricsLogIntervalMs",
         Integer(0),
         "0",
-        "How often the broker logs its figures, as an event with fields, in milliseconds; 0: never.",
-    ),
+        "The interval in milliseconds at which the broker logs its metrics, as an event "
+        "with fields; 0: never.",
+    )
     # -- without effect
-    _idle(
+    numThreads = ignoredKey(
         "num.threads",
-        "",
         _POSITIVE,
         None,
-        "0.7's network threads. One thread does the work here; see `flush.threads` and `cold.read.threads`.",
-    ),
-    _idle(
+        "0.7's network threads. Here one thread does the work; see `flush.threads` and "
+        "`cold.read.threads`.",
+    )
+    monitoringPeriodSecs = ignoredKey(
         "monitoring.period.secs",
-        "",
         _POSITIVE,
         "600",
-        "0.7's window of its statistics. Counters here are running totals.",
-    ),
-    _idle(
+        "The window of 0.7's statistics. Counters here are running totals.",
+    )
+    zkSyncTimeMs = ignoredKey(
         "zk.synctime.ms",
-        "",
         Integer(),
         "2000",
-        "How far a ZooKeeper follower may be behind. 0.7.2's broker did nothing with it, either.",
-    ),
-)
-"""All keys that a broker's property file can have."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """
-    A broker's settings. Each is explained by its row in L{BROKER_ROWS}; sizes are bytes.
-
-    @ivar hostName: L{None} when it was not given.
-    @ivar listeners: endpoint strings, at least one.
-    @ivar zookeeperServers: C{""} only without C{enableZookeeper}.
-    @ivar retentionSize: negative for no limit.
-    @ivar flushIntervalMs: 0 and less flush at every look.
-    @ivar connectionCountMax: 0 for no limit of its own.
-    @ivar allowFile: C{""} when all may do everything. It was read, to find what is wrong with it, and is read again when the broker is made.
-    @ivar httpListener: C{""} for none.
-    @ivar metricsLogIntervalMs: 0 for never.
-    """
-
-    brokerId: int
-    hostName: str | None
-    port: int
-    listenInterface: str
-    listeners: tuple[str, ...]
-    enableZookeeper: bool
-    zookeeperServers: str
-    zookeeperSessionTimeoutMs: int
-    zookeeperConnectionTimeoutMs: int
-    zookeeperDigest: str = field(repr=False)
-    zookeeperAcl: str
-    socketSendBufferSize: int
-    socketReceiveBufferSize: int
-    connectionCountMax: int
-    frameDeadlineMs: int
-    readerIdleMs: int
-    allowFile: str
-    requestSizeMax: int
-    payloadSizeMax: int
-    topicNameSizeMax: int
-    requestMemorySizeMax: int
-    decompressedSizeMax: int
-    decompressionMemorySizeMax: int
-    compressionDepthMax: int
-    logDirectory: str
-    partitionCount: int
-    partitionCountByTopic: Mapping[str, int]
-    partitionCountMax: int
-    segmentSizeMax: int
-    segmentSizeMaxByTopic: Mapping[str, int]
-    rollMs: int
-    rollMsByTopic: Mapping[str, int]
-    flushMessageCount: int
-    flushSchedulerIntervalMs: int
-    flushIntervalMs: int
-    flushIntervalMsByTopic: Mapping[str, int]
-    flushThreadCount: int
-    partitionUnflushedSizeMax: int
-    unflushedSizeMax: int
-    diskFullRetryMs: int
-    coldReadThreadCount: int
-    warmSize: int
-    openSegmentCountMax: int
-    retentionMs: int
-    retentionMsByTopic: Mapping[str, int]
-    retentionSize: int
-    retentionSizeByTopic: Mapping[str, int]
-    retentionIntervalMs: int
-    topicCounterCountMax: int
-    httpListener: str
-    httpHosts: tuple[str, ...]
-    httpConsole: bool
-    httpMessages: bool
-    brokerEndpoint: str
-    logRequests: bool
-    metricsLogIntervalMs: int
+        "The largest lag of a ZooKeeper follower. 0.7.2's broker ignores it, too.",
+    )
 
     @classmethod
-    def fromProperties(
-        cls, properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> BrokerSettings:
-        """
-        Judge a property file.
-
-        @param properties: keys and values; a L{pylogbroker.config.properties.Properties} lets errors name file and line.
-        @param warn: called with a sentence for each thing that is odd but no error.
-        @raise ConfigurationError: names every key that is missing or wrong, its value and what would be right, a line each.
-        """
-        values = cast("dict[str, Any]", readSettings(BROKER_ROWS, properties, warn))
-        values["zookeeperServers"] = (values["zookeeperServers"] or "").strip()
-        if values["enableZookeeper"] and not values["zookeeperServers"]:
+    def complete(
+        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> None:
+        values["zkConnect"] = values["zkConnect"].strip()
+        if values["enableZookeeper"] and not values["zkConnect"]:
             raise ConfigurationError(
                 "zk.connect is missing: enable.zookeeper=true"
                 + ("" if "enable.zookeeper" in properties else " (the default, as in Kafka 0.7)")
-                + " needs ZooKeeper's servers, such as zk.connect=localhost:2181; or set enable.zookeeper=false"
+                + " needs ZooKeeper's servers, such as zk.connect=localhost:2181; or set "
+                "enable.zookeeper=false"
             )
-        if values["zookeeperConnectionTimeoutMs"] is None:
-            values["zookeeperConnectionTimeoutMs"] = values["zookeeperSessionTimeoutMs"]
-        values["hostName"] = values["hostName"] or None
-        if values["flushIntervalMs"] is None:
-            values["flushIntervalMs"] = values["flushSchedulerIntervalMs"]
-        for key, setting, other, otherSetting in (
-            (
-                "max.request.memory.bytes",
-                "requestMemorySizeMax",
-                "max.socket.request.bytes",
-                "requestSizeMax",
-            ),
-            (
-                "max.decompression.memory.bytes",
-                "decompressionMemorySizeMax",
-                "max.decompressed.bytes",
-                "decompressedSizeMax",
-            ),
-        ):
-            least = values[otherSetting]
-            if key in properties and values[setting] < least:
-                raise ConfigurationError(
-                    f"{key}={properties[key]}: must be at least {other}, which is {least}"
-                )
-            values[setting] = max(values[setting], least)
+        if values["zkConnectionTimeoutMs"] is None:
+            values["zkConnectionTimeoutMs"] = values["zkSessionTimeoutMs"]
+        if values["logDefaultFlushIntervalMs"] is None:
+            values["logDefaultFlushIntervalMs"] = values["logDefaultFlushSchedulerIntervalMs"]
+        cls.requireAtLeast(values, properties, cls.maxRequestMemoryBytes, cls.maxSocketRequestBytes)
+        cls.requireAtLeast(
+            values, properties, cls.maxDecompressionMemoryBytes, cls.maxDecompressedBytes
+        )
         if not values["listeners"]:
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)
         if values["httpMessages"] is None:
             values["httpMessages"] = not values["allowFile"]
         if values["allowFile"]:
             readAllowList(values["allowFile"])
-        return cls(**values)
 
 
 def listener(port: int, interface: str) -> str:
-    """The endpoint string for a port; all IPv4 addresses without an interface, as 0.7 does by default."""
+    """
+    The endpoint string for a port; all IPv4 addresses without an interface, as 0.7 does by default.
+    """
     if not interface:
         return f"tcp:{port}"
     quoted = interface.replace("\\", "\\\\").replace(":", "\\:")
     return f"{'tcp6' if ':' in interface else 'tcp'}:{port}:interface={quoted}"
 
 
-_PAGE_HEAD = """\
-# Settings
+def samplePath(package: Path = Path(__file__).parent) -> Path:
+    """
+    The path of the sample file. The source tree has it in C{etc/}; C{setup.py} copies it beside
+    this module.
 
-A [broker](#broker) reads one file of Java properties (`twistd pylogbroker --config FILE`); `--set KEY=VALUE` overrides it.
-[`etc/broker.properties`](../etc/broker.properties) has every key that has an effect, with its sentence.
-A [producer](#producer) and a [consumer](#consumer) are given the same kind of properties as a mapping of texts.
-
-<!-- made by `python -m pylogbroker.config` from the tables in pylogbroker/config; a test compares them -->
-
-How values are written, as in Kafka 0.7:
-
-| type | |
-|---|---|
-| int, long | a whole number of 32, or 64, bits. White space at its end is part of the value, and an error |
-| bool | exactly `true` or `false` |
-| topic map | `topic1:5,topic2:7`. White space before a topic is part of its name. What is no such pair is skipped with a warning; 0 and less are errors |
-| list | texts with `\\|` between |
-
-A key that nobody knows is reported with the one that it resembles, and has no effect. A key that comes twice is reported; the last one counts.
-Wrong values are named all at once, each with its line. The file is UTF-8, or else ISO 8859-1.
-
-## Broker
-
-"""
+    @param package: the folder of C{pylogbroker.config}.
+    @raise FileNotFoundError: the installation is not complete.
+    """
+    for path in (package / SAMPLE_NAME, package.parent.parent / "etc" / SAMPLE_NAME):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"{SAMPLE_NAME} is neither in {package} nor in the source tree: install pylogbroker again"
+    )
 
 
-def brokerPage() -> str:
-    """The part of the reference page that is about brokers, and what is so for all, as Markdown."""
-    return _PAGE_HEAD + asMarkdown(BROKER_ROWS)
+def sampleText() -> str:
+    """The text of the sample file."""
+    return samplePath().read_text(encoding="utf-8")

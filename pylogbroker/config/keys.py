@@ -1,132 +1,222 @@
 """
-A role's settings as one table, a row for each key: what reads a property file, what the reference page is printed from and what
-the shipped sample file is checked against. Nothing about a key is said anywhere else.
+Typed settings: a class for each role, with one L{ConfigKey} for each key of its property file.
 
-Every mistake of a file is reported, not only the first: whoever repairs a configuration over a slow line wants the whole list.
+A key is declared once. The reader, the reference page and the tests of the sample files all use
+that declaration. The Python name is the key in camelCase: C{log.file.size} is C{logFileSize}, in
+the key's own unit.
+
+L{Settings.fromProperties} reports every mistake in a file at once, each with its line.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from pylogbroker.config.properties import Properties
 from pylogbroker.config.propertytypes import PropertyType
 from pylogbroker.errors import ConfigurationError
 
+T = TypeVar("T")
 
-class ConfigKey(NamedTuple):
+
+class ConfigKey(Generic[T]):
     """
-    One key.
+    One key of a property file, and the attribute of a L{Settings} object that holds its value.
 
-    @ivar key: as in the property file.
-    @ivar setting: the name of the settings object's attribute, units last; C{""} for a key that is accepted and has no effect.
-    @ivar kind: type and range.
-    @ivar default: as it would stand in a property file; L{None} with C{required}, or when C{defaultSetting} says it.
-    @ivar sentence: what it means, for the operator.
-    @ivar isKafkaKey: whether the key is Kafka 0.7's, with its meaning; otherwise it is ours.
-    @ivar used: whether this release does anything with it.
-    @ivar required: whether it must be given.
-    @ivar derived: what the default is derived from, for people.
+    @ivar key: the key in the property file.
+    @ivar type: the type of the value, with its range.
+    @ivar default: the default, as text in a property file; L{None} if the key is required, or if
+        C{Settings.complete} derives the value.
+    @ivar doc: the meaning, for operators.
+    @ivar isKafkaKey: true if Kafka 0.7 has the key, with this meaning.
+    @ivar isEffective: false if the key is accepted and ignored.
+    @ivar isRequired: true if the file must give the key.
+    @ivar derived: the source of a derived default, as Markdown for the reference page.
     """
 
-    key: str
-    setting: str
-    kind: PropertyType
-    default: str | None
-    sentence: str
-    isKafkaKey: bool = True
-    used: bool = True
-    required: bool = False
-    derived: str = ""
+    def __init__(
+        self,
+        key: str,
+        type: PropertyType[T],
+        default: str | None,
+        doc: str,
+        *,
+        isKafkaKey: bool = True,
+        isEffective: bool = True,
+        isRequired: bool = False,
+        derived: str = "",
+    ) -> None:
+        self.key = key
+        self.type = type
+        self.default = default
+        self.doc = doc
+        self.isKafkaKey = isKafkaKey
+        self.isEffective = isEffective
+        self.isRequired = isRequired
+        self.derived = derived
+
+    def __set_name__(self, owner: type[object], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[object]) -> ConfigKey[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[object]) -> T: ...
+
+    def __get__(self, instance: object, owner: type[object]) -> ConfigKey[T] | T:
+        """The key itself, on the class. An instance holds the value in its C{__dict__}."""
+        if instance is None:
+            return self
+        raise AttributeError(self.name)
 
 
-def _ignore(message: str) -> None:
-    """What is wrong with a default is found by the tests."""
+def ownKey(
+    key: str, type: PropertyType[T], default: str | None, doc: str, **options: Any
+) -> ConfigKey[T]:
+    """A key that Kafka 0.7 does not have."""
+    return ConfigKey(key, type, default, doc, isKafkaKey=False, **options)
 
 
-def readSettings(
-    rows: Sequence[ConfigKey], properties: Mapping[str, str], warn: Callable[[str], None]
-) -> dict[str, object]:
+def ignoredKey(key: str, type: PropertyType[T], default: str | None, doc: str) -> ConfigKey[T]:
+    """A key of Kafka 0.7 that has no effect here."""
+    return ConfigKey(key, type, default, doc, isEffective=False)
+
+
+class Settings:
     """
-    Judge all values.
+    The settings of one role: immutable values by the names of the class's keys.
 
-    @param properties: best a L{Properties}, which knows file and line.
-    @param warn: called with a sentence for each key that nobody knows (and its nearest neighbour) and each part of a value that was skipped.
-    @return: the values by setting; L{None} for what was not given and has no default of its own.
-    @raise ConfigurationError: required keys are missing, or values are wrong; names them all.
+    @cvar keys: the keys, in the order of their declaration.
     """
-    problems: list[str] = []
-    known = {row.key for row in rows}
-    for key in properties:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.5)
-            warn(
-                f"{_shown(properties, key)}: there is no such key and it has no effect"
-                + (f"; did you mean {near[0]}?" if near else "")
-            )
-    values: dict[str, object] = {}
-    for row in rows:
-        value: object = None
-        if row.key in properties:
-            where = _shown(properties, row.key, getattr(row.kind, "isSecret", False))
-            try:
-                value = row.kind.parse(
-                    properties[row.key],
-                    lambda text, where=where: warn(f"{where}: {text}"),  # type: ignore[misc]
+
+    keys: ClassVar[tuple[ConfigKey[Any], ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.keys = tuple(key for key in vars(cls).values() if isinstance(key, ConfigKey))
+        for key in cls.keys:
+            if key.name.lower() != key.key.replace(".", "").lower():
+                raise TypeError(f"{key.name} is not {key.key} in camelCase")
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        """
+        @param values: a value for each effective key, by name. C{fromProperties} checks them.
+        """
+        self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: {name}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(repr, vars(self).values())))
+
+    def __repr__(self) -> str:
+        values = ", ".join(
+            f"{key.name}={'…' if key.type.isSecret else repr(getattr(self, key.name))}"
+            for key in self.keys
+            if key.isEffective
+        )
+        return f"{type(self).__name__}({values})"
+
+    def replace(self, **changes: object) -> Self:
+        """
+        A copy with other values, by name. The values are not checked.
+
+        @raise TypeError: a name is not a setting's.
+        """
+        if not changes.keys() <= vars(self).keys():
+            raise TypeError(f"no such setting: {', '.join(changes.keys() - vars(self).keys())}")
+        return type(self)({**vars(self), **changes})
+
+    @classmethod
+    def fromProperties(
+        cls, properties: Mapping[str, str], warn: Callable[[str], None] = lambda message: None
+    ) -> Self:
+        """
+        Check a property file and convert its values.
+
+        @param properties: texts by key; a L{Properties} lets errors name file and line.
+        @param warn: called with a sentence for each unknown key, with its nearest neighbour, and
+            for each part of a value that was skipped.
+        @raise ConfigurationError: a line for each key that is missing or wrong, with its value
+            (unless secret) and the reason; or the keys that contradict each other.
+        """
+        values = cls._read(properties, warn)
+        cls.complete(values, properties, warn)
+        return cls(values)
+
+    @classmethod
+    def complete(
+        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
+    ) -> None:
+        """
+        Derive the defaults that depend on other keys, and check the keys that constrain each other.
+
+        @param values: values by name; L{None} for an absent key without a default. Changed in
+            place.
+        @raise ConfigurationError: two keys contradict each other.
+        """
+
+    @classmethod
+    def _read(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> dict[str, Any]:
+        problems: list[str] = []
+        known = {key.key for key in cls.keys}
+        for name in properties:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.5)
+                warn(
+                    f"{_shown(properties, name)}: there is no such key and it has no effect"
+                    + (f"; did you mean {near[0]}?" if near else "")
                 )
-            except ValueError as error:
-                problems.append(f"{where}: {error}")
-        elif row.required:
-            problems.append(f"{row.key} is missing: {row.sentence}")
-        elif row.default is not None:
-            value = row.kind.parse(row.default, _ignore)
-        if row.setting:
-            values[row.setting] = value
-    if problems:
-        raise ConfigurationError("\n".join(problems))
-    return values
+        values: dict[str, Any] = {}
+        for key in cls.keys:
+            value: object = None
+            if key.key in properties:
+                where = _shown(properties, key.key, key.type.isSecret)
+                try:
+                    value = key.type.parse(
+                        properties[key.key],
+                        lambda text, where=where: warn(f"{where}: {text}"),  # type: ignore[misc]
+                    )
+                except ValueError as error:
+                    problems.append(f"{where}: {error}")
+            elif key.isRequired:
+                problems.append(f"{key.key} is missing: {key.doc}")
+            elif key.default is not None:
+                value = key.type.parse(key.default, lambda text: None)
+            if key.isEffective:
+                values[key.name] = value
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+        return values
+
+    @classmethod
+    def requireAtLeast(
+        cls,
+        values: dict[str, Any],
+        properties: Mapping[str, str],
+        key: ConfigKey[int],
+        least: ConfigKey[int],
+    ) -> None:
+        """
+        Raise a default to another key's value.
+
+        @raise ConfigurationError: the file gives a smaller value.
+        """
+        if key.key in properties and values[key.name] < values[least.name]:
+            raise ConfigurationError(
+                f"{key.key}={properties[key.key]}: must be at least {least.key}, "
+                f"which is {values[least.name]}"
+            )
+        values[key.name] = max(values[key.name], values[least.name])
 
 
 def _shown(properties: Mapping[str, str], key: str, isSecret: bool = False) -> str:
-    place = properties.place(key) if isinstance(properties, Properties) else ""
-    return f"{place + ': ' if place else ''}{key}={'…' if isSecret else properties[key]}"
-
-
-def asMarkdown(rows: Iterable[ConfigKey], isBrief: bool = False) -> str:
-    """
-    The rows as Markdown tables, Kafka's keys first, then ours, then those without effect: the reference page under C{docs/} is this text.
-
-    @param isBrief: leave out headings, and tables without rows.
-    """
-    rows = list(rows)
-    parts = []
-    for title, chosen in (
-        ("Kafka's own", [row for row in rows if row.isKafkaKey and row.used]),
-        ("pylogbroker's", [row for row in rows if not row.isKafkaKey and row.used]),
-        ("Known, without effect in this release", [row for row in rows if not row.used]),
-    ):
-        if isBrief and not chosen:
-            continue
-        lines = [
-            *(() if isBrief else (f"### {title}", "")),
-            "| key | type | default | meaning |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            f"| `{row.key}` | {_type(row)} | {_default(row)} | {row.sentence.replace('|', chr(92) + '|')} |"
-            for row in chosen
-        ]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def _type(row: ConfigKey) -> str:
-    return (row.kind.name + (f", {row.kind.range}" if row.kind.range else "")).replace("|", "\\|")
-
-
-def _default(row: ConfigKey) -> str:
-    if row.required:
-        return "required"
-    return row.derived or (f"`{row.default}`" if row.default else "none")
+    location = properties.location(key) if isinstance(properties, Properties) else ""
+    prefix = f"{location}: " if location else ""
+    return f"{prefix}{key}={'…' if isSecret else properties[key]}"

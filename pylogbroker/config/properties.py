@@ -1,15 +1,19 @@
 """
-Java property files, as C{java.util.Properties.load} reads them, since the files of a Kafka 0.7 installation must work here unchanged.
+Java property files, as C{java.util.Properties.load} reads them, since the files of a Kafka 0.7
+installation must work here unchanged.
 
-What must be true: the same file gives the same pairs as in Java: comments begin with C{#} or C{!}; a line that ends in an odd number
-of backslashes goes on in the next one, whose leading white space is dropped; the key ends at the first C{=}, C{:} or white space that no
-backslash stands before; C{\\t \\n \\r \\f \\uXXXX} are escapes and any other escaped character is itself; white space at the *end* of a value is
-part of the value.
+What must be true: the same file gives the same pairs as in Java: comments begin with C{#} or C{!};
+a line that ends in an odd number of backslashes goes on in the next one, whose leading white space
+is dropped; the key ends at the first C{=}, C{:} or white space that no backslash stands before;
+C{\\t \\n \\r \\f \\uXXXX} are escapes and any other escaped character is itself; white space at the
+*end* of a value is part of the value.
 
-Two things differ on purpose. A file is read as UTF-8, and as ISO 8859-1 (Java's choice) only if it is not valid UTF-8: a topic name
-outside of ASCII means what the editor showed. And a key that comes twice, of which Java silently takes the last, is reported.
+Two things differ on purpose. A file is read as UTF-8, and as ISO 8859-1 (Java's choice) only if it
+is not valid UTF-8: a topic name outside of ASCII means what the editor showed. And a key that comes
+twice, of which Java silently takes the last, is reported.
 
-Every pair remembers where it stood, so that an error found later in its value can still name file and line.
+Every pair remembers where it stood, so that an error found later in its value can still name file
+and line.
 """
 
 from __future__ import annotations
@@ -36,30 +40,31 @@ class Properties(dict[str, str]):
 
     def __init__(self, pairs: Mapping[str, str] | None = None) -> None:
         super().__init__(pairs or {})
-        self._places: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
 
-    def put(self, key: str, value: str, place: str) -> None:
+    def put(self, key: str, value: str, location: str) -> None:
         """
         Set a value.
 
-        @param place: where it stands, for people: C{"broker.properties:12"}.
+        @param location: where it stands, for people: C{"broker.properties:12"}.
         """
         self[key] = value
-        self._places[key] = place
+        self._locations[key] = location
 
-    def place(self, key: str) -> str:
+    def location(self, key: str) -> str:
         """Where a key was set; C{""} when nobody knows."""
-        return self._places.get(key, "")
+        return self._locations.get(key, "")
 
     def withOverrides(self, assignments: Iterable[str]) -> Properties:
         """
         A copy in which some values are replaced.
 
-        @param assignments: C{"key=value"} each, as C{--set} takes them; the value is taken as it is, without escapes.
+        @param assignments: C{"key=value"} each, as C{--set} takes them; the value is taken as it
+            is, without escapes.
         @raise ConfigurationError: one of them has no C{=}, or nothing before it.
         """
         result = Properties(self)
-        result._places.update(self._places)
+        result._locations.update(self._locations)
         for assignment in assignments:
             key, equals, value = assignment.partition("=")
             key = key.strip()
@@ -73,7 +78,8 @@ def _logicalLines(text: str) -> Iterator[tuple[int, str]]:
     """
     Comments and blank lines left out, continued lines joined.
 
-    @return: (number of the line in which it begins, from 1; the text without leading white space, which may be nothing).
+    @return: (number of the line in which it begins, from 1; the text without leading white space,
+        which may be nothing).
     """
     begun = 0
     parts: list[str] = []
@@ -92,16 +98,17 @@ def _logicalLines(text: str) -> Iterator[tuple[int, str]]:
     yield begun, "".join(parts)
 
 
-def _unescape(text: str, place: str) -> str:
+def _unescape(text: str, location: str) -> str:
     def replacement(match: re.Match[str]) -> str:
         escaped = match.group(1)
         if escaped[0] != "u":
             return _ESCAPED.get(escaped, escaped)
         if match.group(2) is None:
-            raise ConfigurationError(f"{place}: \\u must be followed by four hexadecimal digits")
+            raise ConfigurationError(f"{location}: \\u must be followed by four hexadecimal digits")
         return chr(int(match.group(2), 16))
 
-    # Two escapes may spell one character beyond U+FFFF, as a pair of UTF-16 halves. A lone half stays what it is, as in Java.
+    # Two escapes may spell one character beyond U+FFFF, as a pair of UTF-16 halves. A lone half
+    # stays what it is, as in Java.
     return (
         _ESCAPE.sub(replacement, text)
         .encode("utf-16-le", "surrogatepass")
@@ -123,11 +130,11 @@ def parseProperties(
     for number, line in _logicalLines(text):
         if not line:
             continue
-        place = f"{source}:{number}" if source else f"line {number}"
-        key, value = (_unescape(part, place) for part in _PAIR.findall(line)[0])
+        location = f"{source}:{number}" if source else f"line {number}"
+        key, value = (_unescape(part, location) for part in _PAIR.findall(line)[0])
         if key in result:
-            warn(f"{place}: {key} was set before ({result.place(key)}); this line counts")
-        result.put(key, value, place)
+            warn(f"{location}: {key} was set before ({result.location(key)}); this line counts")
+        result.put(key, value, location)
     return result
 
 

@@ -1,8 +1,6 @@
 """
-The types that a property's value can have, with 0.7's strictness: what its broker refuses is refused, what it skips is skipped with a warning
-(spec-0.7 config, general rules).
-
-A kind turns a value's text into a Python value. It raises L{ValueError} with a half sentence that goes behind C{key=value:}.
+The types of property values, as strict as Kafka 0.7: it refuses what the 0.7 broker refuses, and
+skips, with a warning, what the 0.7 broker skips (spec-0.7 config, general rules).
 """
 
 from __future__ import annotations
@@ -10,64 +8,71 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
-from typing import Protocol
+from typing import Generic, NamedTuple, TypeVar
 
 from pylogbroker.types import HOST
+
+T = TypeVar("T")
+Warn = Callable[[str], None]
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 PORT_MAX = 65_535
 
 _NUMBER = re.compile(r"[+-]?[0-9]+")
+_BROKER_NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 _SERVER = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?"
 )
 _JAVA_TRIM = "".join(map(chr, range(33)))
 
 
-class PropertyType(Protocol):
+class PropertyType(Generic[T]):
     """
+    The type of a property's value.
+
     @ivar name: for the reference page.
-    @ivar range: which values are right, for the reference page; C{""} for all.
+    @ivar range: the valid values, for the reference page; C{""} if all are valid.
+    @ivar isSecret: true if no log and no error may show the value.
     """
 
-    @property
-    def name(self) -> str: ...
+    name = "string"
+    range = ""
+    isSecret = False
 
-    @property
-    def range(self) -> str: ...
-
-    def parse(self, text: str, warn: Callable[[str], None]) -> object:
+    def parse(self, text: str, warn: Warn) -> T:
         """
+        Convert a value.
+
         @param warn: called with half a sentence for each part that was skipped.
-        @raise ValueError: it is wrong; half a sentence.
+        @raise ValueError: the text is not valid; half a sentence that follows C{key=value:}.
         """
-        ...
+        raise NotImplementedError
 
 
-class Integer:
-    """
-    A whole number without white space around it.
+class Nullable(PropertyType[T | None]):
+    """Another type, or L{None} for an empty text."""
 
-    @ivar factor: what it is multiplied with, from the property's unit to the setting's.
-    """
+    def __init__(self, inner: PropertyType[T]) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.range = inner.range
 
-    def __init__(self, low: int = -INT_MAX - 1, high: int = INT_MAX, factor: int = 1) -> None:
+    def parse(self, text: str, warn: Warn) -> T | None:
+        return self.inner.parse(text, warn) if text else None
+
+
+class Integer(PropertyType[int]):
+    """A whole number without white space around it."""
+
+    def __init__(self, low: int = -INT_MAX - 1, high: int = INT_MAX) -> None:
         self.low = low
         self.high = high
-        self.factor = factor
+        self.name = "int" if high <= INT_MAX else "long"
+        if low >= -1:
+            self.range = f"≥ {low}" if high in (INT_MAX, LONG_MAX) else f"{low} … {high}"
 
-    @property
-    def name(self) -> str:
-        return "int" if self.high <= INT_MAX else "long"
-
-    @property
-    def range(self) -> str:
-        if self.low < -1:
-            return ""
-        return f"≥ {self.low}" if self.high in (INT_MAX, LONG_MAX) else f"{self.low} … {self.high}"
-
-    def parse(self, text: str, warn: Callable[[str], None]) -> int:
+    def parse(self, text: str, warn: Warn) -> int:
         if not _NUMBER.fullmatch(text):
             spaces = (
                 " (white space around it is part of the value)"
@@ -75,70 +80,68 @@ class Integer:
                 else ""
             )
             raise ValueError(f"is not a whole number{spaces}")
-        number = int(text)
-        if not self.low <= number <= self.high:
+        if not self.low <= int(text) <= self.high:
             raise ValueError(f"must be from {self.low} to {self.high}")
-        return number * self.factor
+        return int(text)
 
 
-class Boolean:
+class Enum(PropertyType[T]):
+    """One of a few words, each of which stands for a value."""
+
+    def __init__(self, values: Mapping[str, T]) -> None:
+        self.values = values
+        self.range = ", ".join(f"`{word}`" for word in values)
+
+    def parse(self, text: str, warn: Warn) -> T:
+        if text not in self.values:
+            raise ValueError(f"must be one of {', '.join(self.values)}")
+        return self.values[text]
+
+
+class Boolean(PropertyType[bool]):
     """Exactly C{true} or C{false}."""
 
     name = "bool"
     range = "`true`, `false`"
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> bool:
+    def parse(self, text: str, warn: Warn) -> bool:
         if text not in ("true", "false"):
             raise ValueError("must be exactly true or false")
         return text == "true"
 
 
-class Text:
+class Text(PropertyType[str]):
     """
     Any text.
 
     @ivar empty: whether it may be empty.
     """
 
-    name = "string"
-
     def __init__(self, empty: bool = True) -> None:
         self.empty = empty
+        self.range = "" if empty else "not empty"
 
-    @property
-    def range(self) -> str:
-        return "" if self.empty else "not empty"
-
-    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+    def parse(self, text: str, warn: Warn) -> str:
         if not text and not self.empty:
             raise ValueError("must not be empty")
         return text
 
 
-class Host:
+class Host(PropertyType[str]):
     """
-    A name, or an address; an IPv6 address without brackets. Nothing is looked up.
-
-    @ivar empty: as in L{Text}.
+    A name or an address, or nothing; an IPv6 address has no brackets. It is not resolved.
     """
 
-    name = "string"
+    range = "a name or an address"
 
-    def __init__(self, empty: bool = True) -> None:
-        self.empty = empty
-
-    @property
-    def range(self) -> str:
-        return "a name or an address"
-
-    def parse(self, text: str, warn: Callable[[str], None]) -> str:
-        if not (isHost(text) or (not text and self.empty)):
+    def parse(self, text: str, warn: Warn) -> str:
+        if text and not isHost(text):
             raise ValueError("must be a host's name or address, of letters, digits, dots, - and _")
         return text
 
 
 def isHost(text: str) -> bool:
-    """Whether it is a host's name, or an IPv4 or IPv6 address."""
+    """Whether a text is a host name, or an IPv4 or IPv6 address."""
     if HOST.fullmatch(text):
         return True
     try:
@@ -147,38 +150,38 @@ def isHost(text: str) -> bool:
         return False
 
 
-def isServer(text: str, orPort: int = 0) -> bool:
+def isServer(text: str, defaultPort: int = 0) -> bool:
     """
-    Whether it is a host and a port, with a colon between them; an IPv6 address in brackets.
+    Whether a text is C{host:port}; an IPv6 address stands in brackets.
 
-    @param orPort: the port, where none is named; 0: one must be.
+    @param defaultPort: the port of a text that names none; 0 if the text must name one.
     """
     found = _SERVER.fullmatch(text)
     return (
         found is not None
         and isHost(found["v6"] or found["host"])
-        and 0 < int(found["port"] or orPort) <= PORT_MAX
+        and 0 < int(found["port"] or defaultPort) <= PORT_MAX
     )
 
 
-class ZookeeperServers:
+class ZookeeperServers(PropertyType[str]):
     """
-    C{host:port,host:port/path}, or nothing: ports may be left out, IPv6 addresses stand in brackets. White space around each counts for nothing.
+    C{host:port,host:port/path}, or nothing. Ports are optional, IPv6 addresses stand in brackets,
+    and white space around a server is ignored.
     """
 
-    name = "string"
     range = "`host:port,host:port/path`"
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+    def parse(self, text: str, warn: Warn) -> str:
         servers, _, _path = text.partition("/")
         for server in servers.split(",") if text.strip() else ():
-            if not isServer(server.strip(), orPort=2181):
+            if not isServer(server.strip(), defaultPort=2181):
                 raise ValueError(f"{server.strip()!r} is not a host with a port")
         return text
 
 
 class Secret(str):
-    """A text that does not show itself in C{repr}, and so in no log and no traceback."""
+    """A text whose C{repr} hides it from logs and tracebacks."""
 
     __slots__ = ()
 
@@ -186,86 +189,75 @@ class Secret(str):
         return "'…'" if self else "''"
 
 
-class SecretText:
-    """
-    A name and a password with C{:} between, or nothing. Errors do not repeat it.
-    """
+class SecretText(PropertyType[str]):
+    """C{user:password}, or nothing. Errors do not repeat the text."""
 
-    name = "string"
     range = "`user:password`"
     isSecret = True
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> Secret:
+    def parse(self, text: str, warn: Warn) -> str:
         user, colon, password = text.partition(":")
         if text and not (user and colon and password):
             raise ValueError("must be user:password")
         return Secret(text)
 
 
-class Enum:
-    """One of a few words."""
+class EndpointTemplate(PropertyType[str]):
+    """
+    A client endpoint string with C{{host}} and C{{port}} in the place of a broker's; or nothing.
+    """
 
-    name = "string"
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    @property
-    def range(self) -> str:
-        return ", ".join(f"`{word}`" for word in self.words)
-
-    def parse(self, text: str, warn: Callable[[str], None]) -> str:
-        if text not in self.words:
-            raise ValueError(f"must be one of {', '.join(self.words)}")
-        return text
-
-
-class EndpointTemplate:
-    """A client endpoint string in which C{{host}} and C{{port}} stand for a broker's; or nothing."""
-
-    name = "string"
     range = "with `{host}` and `{port}`"
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> str:
+    def parse(self, text: str, warn: Warn) -> str:
         if text and ("{host}" not in text or "{port}" not in text):
             raise ValueError("must have {host} and {port} in it")
         return text
 
 
-class TextList:
+class TextList(PropertyType[tuple[str, ...]]):
     """
-    Texts with C{|} between them. White space around each is dropped; blanks inside stay, since endpoint strings hold file names.
+    Texts with C{|} between them. White space around a text is dropped; inner white space stays,
+    because endpoint strings hold file names.
     """
 
     name = "list"
     range = "separated by `|`"
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> tuple[str, ...]:
+    def parse(self, text: str, warn: Warn) -> tuple[str, ...]:
         return tuple(part.strip() for part in text.split("|") if part.strip())
 
 
-class TopicMap:
-    """
-    C{topic1:v1,topic2:v2}. Only the value is trimmed, not the topic. A malformed entry is skipped with a warning; a value that is not above
-    0 is an error (spec-0.7 config, "Topic map").
+class TopicList(PropertyType[frozenset[str]]):
+    """Topics with C{,} between them; white space around a topic is part of its name, as in 0.7."""
 
-    @ivar high: the largest value; an entry above it counts as malformed.
-    @ivar factor: as in L{Integer}.
+    name = "topic list"
+    range = "`topic1,topic2`"
+
+    def parse(self, text: str, warn: Warn) -> frozenset[str]:
+        topics = frozenset(topic for topic in text.split(",") if topic)
+        for topic in sorted(topics):
+            _warnOfSpace(topic, warn)
+        return topics
+
+
+class TopicMap(PropertyType[Mapping[str, int]]):
+    """
+    C{topic1:v1,topic2:v2}. Only the value is trimmed, not the topic. A malformed entry is skipped
+    with a warning; a value below 1 is an error (spec-0.7 config, "Topic map").
+
+    @ivar high: the largest value; an entry above it is malformed.
     """
 
     name = "topic map"
+    range = "values > 0"
 
-    def __init__(self, high: int = INT_MAX, factor: int = 1) -> None:
+    def __init__(self, high: int = INT_MAX) -> None:
         self.high = high
-        self.factor = factor
 
-    @property
-    def range(self) -> str:
-        return "values > 0"
-
-    def parse(self, text: str, warn: Callable[[str], None]) -> Mapping[str, int]:
+    def parse(self, text: str, warn: Warn) -> Mapping[str, int]:
         result: dict[str, int] = {}
-        # Java's split, too, drops what is empty at the end.
+        # Java's split drops empty parts at the end, too.
         for entry in text.rstrip(",").split(",") if text.rstrip(",") else ():
             topic, colon, value = entry.partition(":")
             value = value.strip(_JAVA_TRIM)
@@ -277,13 +269,17 @@ class TopicMap:
                 continue
             if int(value) <= 0:
                 raise ValueError(f"{topic} must have a value above 0")
-            if topic != topic.strip():
-                warn(f"names a topic {topic!r}; the white space counts as part of the name")
-            result[topic] = int(value) * self.factor
+            _warnOfSpace(topic, warn)
+            result[topic] = int(value)
         return result
 
 
-class PropertyList:
+def _warnOfSpace(topic: str, warn: Warn) -> None:
+    if topic != topic.strip():
+        warn(f"names a topic {topic!r}; the white space counts as part of the name")
+
+
+class PropertyList(PropertyType[Mapping[str, str]]):
     """
     C{k1=v1,k2=v2}; each entry must have exactly one C{=} (spec-0.7 config, "Props list").
     """
@@ -291,7 +287,7 @@ class PropertyList:
     name = "props list"
     range = "`k1=v1,k2=v2`"
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> Mapping[str, str]:
+    def parse(self, text: str, warn: Warn) -> Mapping[str, str]:
         result: dict[str, str] = {}
         for entry in text.split(",") if text else ():
             if entry.count("=") != 1:
@@ -299,3 +295,41 @@ class PropertyList:
             key, _, value = entry.partition("=")
             result[key] = value
         return result
+
+
+class BrokerAddress(NamedTuple):
+    """One entry of C{broker.list}."""
+
+    brokerId: int
+    host: str
+    port: int
+
+
+class BrokerList(PropertyType[tuple[BrokerAddress, ...]]):
+    """
+    C{id:host:port,…}. The parser ignores a fourth part; white space belongs to the part around it
+    (spec-0.7 producer §1, config §3).
+    """
+
+    name = "broker list"
+    range = "`id:host:port,…`"
+
+    def parse(self, text: str, warn: Warn) -> tuple[BrokerAddress, ...]:
+        found: dict[int, BrokerAddress] = {}
+        for entry in text.rstrip(",").split(",") if text.rstrip(",") else ():
+            fields = entry.split(":")
+            if len(fields) < 3:
+                raise ValueError(f"{entry!r} is not id:host:port")
+            number, host, port = fields[:3]
+            if not _BROKER_NUMBER.fullmatch(number) or not -INT_MAX - 1 <= int(number) <= INT_MAX:
+                raise ValueError(
+                    f"{entry!r}: {number!r} is not a broker's number (white space is part of it)"
+                )
+            if not HOST.fullmatch(host):
+                raise ValueError(f"{entry!r}: {host!r} is not a host")
+            if not _BROKER_NUMBER.fullmatch(port) or not 0 < int(port) <= PORT_MAX:
+                raise ValueError(f"{entry!r}: {port!r} is not a port from 1 to {PORT_MAX}")
+            if int(number) in found:
+                warn(f"names broker {int(number)} twice; the last counts")
+            found[int(number)] = BrokerAddress(int(number), host, int(port))
+        return tuple(found.values())

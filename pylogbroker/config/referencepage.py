@@ -1,62 +1,122 @@
 """
-The reference page of all settings, C{docs/settings.md}, from the tables of the roles.
+The reference page of all settings, C{docs/settings.md}, made from the keys of each role.
 """
 
 from __future__ import annotations
 
-from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
-from pylogbroker.config.brokersettings import brokerPage
-from pylogbroker.config.consumersettings import CONSUMER_ROWS
-from pylogbroker.config.keys import asMarkdown
-from pylogbroker.config.producersettings import PRODUCER_ROWS
-from pylogbroker.config.registrysettings import REGISTRY_ROWS
+from collections.abc import Iterable
+from typing import Any
 
-_PRODUCER_HEAD = """
-## Producer
+from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
+from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.keys import ConfigKey, Settings
+from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.config.registrysettings import RegistrySettings
 
-Of `pylogbroker.producer.producer.Producer`. Names of Kafka's own classes stand for what is built in; others are dotted names of Python classes or functions.
+_HEAD = """\
+# Settings
 
+A [broker](#broker) reads one file of Java properties (`twistd pylogbroker --config FILE`); `--set KEY=VALUE`
+overrides it. [`etc/broker.properties`](../etc/broker.properties) has every effective key with its description.
+A [producer](#producer) and a [consumer](#consumer) take the same kind of properties as a mapping of texts. In
+Python, a setting has the name of its key in camelCase: `log.file.size` is `BrokerSettings.logFileSize`.
+
+<!-- made by `python -m pylogbroker.config` from the classes in pylogbroker/config; a test compares them -->
+
+The values are written as in Kafka 0.7:
+
+| type | |
+|---|---|
+| int, long | a whole number of 32, or 64, bits. White space at its end is part of the value, and an error |
+| bool | exactly `true` or `false` |
+| topic map | `topic1:5,topic2:7`. White space before a topic is part of its name. A malformed pair is skipped with a warning; a value below 1 is an error |
+| list | texts with `\\|` between |
+
+An unknown key is reported with its nearest neighbour and has no effect. A repeated key is reported; the last one
+counts. All wrong values are named at once, each with its line. The file is UTF-8, or else ISO 8859-1.
 """
 
-_CONSUMER_HEAD = """
-## Consumer
-
-Of `pylogbroker.consumer.connector.ConsumerConnector`, a member of a group.
-
-"""
-
-_AUDITED_HEAD = """
-## Audited producer
-
-Of `pylogbroker.auditor.auditedproducer.AuditedProducer`; they may stand in a producer's file. See [audit](audit.md).
-
-"""
-
-_AUDITOR_HEAD = """
-## Auditor
-
-Of `twistd pylogbroker-auditor` and `pylogbroker audit`.
-
-"""
-
-_REGISTRY_HEAD = """
-## Schema registry
-
-Of `twistd pylogbroker-registry`. See [registry](registry.md).
-
-"""
+_ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
+    ("Broker", "", BrokerSettings),
+    (
+        "Producer",
+        "Of `pylogbroker.producer.producer.Producer`. The names of Kafka's own classes stand for what is built "
+        "in; other values are dotted names of Python classes or functions.",
+        ProducerSettings,
+    ),
+    (
+        "Consumer",
+        "Of `pylogbroker.consumer.connector.ConsumerConnector`, a member of a group.",
+        ConsumerSettings,
+    ),
+    (
+        "Audited producer",
+        "Of `pylogbroker.auditor.auditedproducer.AuditedProducer`; these keys may stand in a producer's file. See "
+        "[audit](audit.md).",
+        AuditedSettings,
+    ),
+    (
+        "Auditor",
+        "Of `twistd pylogbroker-auditor` and `pylogbroker audit`.",
+        AuditorSettings,
+    ),
+    (
+        "Schema registry",
+        "Of `twistd pylogbroker-registry`. See [registry](registry.md).",
+        RegistrySettings,
+    ),
+)
 
 
 def settingsPage() -> str:
     """The page, as Markdown."""
-    parts = (
-        (_PRODUCER_HEAD, PRODUCER_ROWS),
-        (_CONSUMER_HEAD, CONSUMER_ROWS),
-        (_AUDITED_HEAD, AUDITED_ROWS),
-        (_AUDITOR_HEAD, AUDITOR_ROWS),
-        (_REGISTRY_HEAD, REGISTRY_ROWS),
-    )
-    return brokerPage() + "".join(
-        head + asMarkdown(rows, isBrief=all(not row.isKafkaKey for row in rows))
-        for head, rows in parts
-    )
+    parts = [_HEAD]
+    for title, intro, settings in _ROLES:
+        isBrief = all(not key.isKafkaKey for key in settings.keys)
+        parts.append(
+            f"\n## {title}\n\n{intro}{intro and chr(10) * 2}{asMarkdown(settings.keys, isBrief)}"
+        )
+    return "".join(parts)
+
+
+def asMarkdown(keys: Iterable[ConfigKey[Any]], isBrief: bool = False) -> str:
+    """
+    Keys as Markdown tables: Kafka's keys first, then ours, then the ignored ones.
+
+    @param isBrief: leave out headings, and tables without rows.
+    """
+    keys = list(keys)
+    parts = []
+    for title, chosen in (
+        ("Kafka's own", [key for key in keys if key.isKafkaKey and key.isEffective]),
+        ("pylogbroker's", [key for key in keys if not key.isKafkaKey and key.isEffective]),
+        ("Known, without effect in this release", [key for key in keys if not key.isEffective]),
+    ):
+        if isBrief and not chosen:
+            continue
+        lines = [
+            *(() if isBrief else (f"### {title}", "")),
+            "| key | type | default | meaning |",
+            "|---|---|---|---|",
+            *(
+                f"| `{key.key}` | {_type(key)} | {_default(key)} | {_escape(key.doc)} |"
+                for key in chosen
+            ),
+        ]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _type(key: ConfigKey[Any]) -> str:
+    return _escape(key.type.name + (f", {key.type.range}" if key.type.range else ""))
+
+
+def _default(key: ConfigKey[Any]) -> str:
+    if key.isRequired:
+        return "required"
+    return key.derived or (f"`{key.default}`" if key.default else "none")

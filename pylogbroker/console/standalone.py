@@ -86,7 +86,7 @@ class ClusterConsole(ConsoleService):
         @param access: how to get at ZooKeeper and the brokers.
         """
         self._make = zookeeper or (
-            lambda: ZookeeperClient(reactor, servers, digest=access.zookeeperDigest)
+            lambda: ZookeeperClient(reactor, servers, digest=access.zkDigest)
         )
         self._servers = servers
         self.zookeeper: IZookeeper | None = None

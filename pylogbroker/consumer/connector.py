@@ -104,7 +104,7 @@ class ConsumerConnector:
             )
         self._clock = reactor
         self._settings = settings
-        paths.GroupPaths(settings.group)
+        paths.GroupPaths(settings.groupId)
         if zookeeper is None and not settings.zkConnect:
             raise ConfigurationError("zk.connect is missing: a consumer group lives in ZooKeeper")
         self._ownsZookeeper = zookeeper is None
@@ -120,7 +120,7 @@ class ConsumerConnector:
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
         self._offsets = ConsumedOffsets(
-            offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.group)
+            offsetStore or ZookeeperOffsetStore(self._zookeeper, settings.groupId)
         )
         self._tracksIntraBatch = getattr(offsetStore, "tracksIntraBatch", False)
         # By topic and number; a filter's streams have the topic "".
@@ -151,7 +151,7 @@ class ConsumerConnector:
         return f"<ConsumerConnector {self.consumerId} {state}, {len(member.owned)} partitions>"
 
     def _makeId(self, hostName: str, random: Random) -> str:
-        group, fixed = self._settings.group, self._settings.consumerId
+        group, fixed = self._settings.groupId, self._settings.consumerId
         if fixed is not None:
             return f"{group}_{fixed}"
         nowMs = int(self._clock.seconds() * 1000)
@@ -171,7 +171,7 @@ class ConsumerConnector:
         return consumerFamilies(
             self.counters,
             len(self._member.owned),
-            {"group": self._settings.group, **(labels or {})},
+            {"group": self._settings.groupId, **(labels or {})},
         )
 
     @property
@@ -304,7 +304,7 @@ class ConsumerConnector:
             raise
         if self._member.isStopped:
             raise ClosedError(f"{self.consumerId} was shut down")
-        if self._settings.autoCommit:
+        if self._settings.autoCommitEnable:
             self._autoCommit.start(self._settings.autoCommitIntervalMs / 1000, now=False)
         await self._member.join()
 
@@ -317,10 +317,10 @@ class ConsumerConnector:
             self._clock,
             self._offsets.positions,
             decode=decode,
-            isShallow=settings.isShallow,
+            isShallow=settings.shallowIteratorEnable,
             tracksIntraBatch=self._tracksIntraBatch,
-            chunkCountMax=settings.queuedChunkCountMax,
-            queuedSizeMax=settings.queuedSizeMax,
+            chunkCountMax=settings.queuedChunksMax,
+            queuedSizeMax=settings.maxQueuedBytes,
             timeoutMs=settings.consumerTimeoutMs,
             counters=self.counters,
         )

@@ -280,7 +280,9 @@ class Fetcher:
                 state.stream.whenCapacity(self.wake)
                 continue
             size += state.sizeMax
-            if chosen and (size > self._settings.responseSizeMax or len(chosen) == FETCH_COUNT_MAX):
+            if chosen and (
+                size > self._settings.maxResponseBytes or len(chosen) == FETCH_COUNT_MAX
+            ):
                 break
             state.stream.reserve(state.sizeMax)
             chosen.append(state)
@@ -331,7 +333,7 @@ class Fetcher:
             for (state, sizeMax), messages in zip(reserved, sets, strict=True)
         ]
         if not any(isUseful):
-            idleUntilMs = self._nowMs() + self._settings.fetchBackoffMs
+            idleUntilMs = self._nowMs() + self._settings.fetcherBackoffMs
             for state, _sizeMax in reserved:
                 state.notBeforeMs = max(state.notBeforeMs, idleUntilMs)
 

@@ -152,9 +152,9 @@ class FetcherManager:
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
         settings = self._settings
         limits = ConnectionLimits(
-            responseSizeMax=max(settings.responseSizeMax, settings.fetchSizeMax)
+            responseSizeMax=max(settings.maxResponseBytes, settings.fetchSizeMax)
             + _MULTIFETCH_OVERHEAD,
-            receiveBufferSize=settings.receiveBufferSize,
+            receiveBufferSize=settings.socketBufferSize,
         )
         return SimpleConsumer(
             self._clock,

@@ -74,12 +74,12 @@ class Member:
         self._settings = settings
         self._zookeeper = zookeeper
         self._consumerId = consumerId
-        groupPaths = GroupPaths(settings.group)
+        groupPaths = GroupPaths(settings.groupId)
         self._path = groupPaths.consumer(consumerId)
         self._fetchers = fetchers
         self._offsets = offsets
         self._commit = commit
-        self._rebalance = Rebalance(consumerId, settings.rebalanceRetryCountMax)
+        self._rebalance = Rebalance(consumerId, settings.rebalanceRetriesMax)
         self._watches = GroupWatches(zookeeper, self._changed)
         self._reader = GroupStateReader(zookeeper, self._watches, groupPaths, consumerId)
         self._owners = PartitionOwners(zookeeper, self._watches, groupPaths, consumerId)
@@ -292,7 +292,7 @@ class Member:
 
     def _backOff(self, effect: BackOff, isFetching: bool) -> None:
         waitMs = effect.factor * self._settings.rebalanceBackoffMs
-        isLast = effect.attempt >= self._settings.rebalanceRetryCountMax
+        isLast = effect.attempt >= self._settings.rebalanceRetriesMax
         (self._log.error if isLast else self._log.info)(
             "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in {waitMs} ms",
             consumerId=self._consumerId,
@@ -327,7 +327,7 @@ class Member:
                 }
             )
             self._fetchers.remove(assignment)
-            if self._settings.autoCommit:
+            if self._settings.autoCommitEnable:
                 cancelCount = self._cancelCount
                 await self._commit(lambda: self._uncommittedOf(assignment))
                 if self._cancelCount != cancelCount:

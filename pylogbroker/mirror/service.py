@@ -73,7 +73,7 @@ class MirrorService(Service):
         pairs = zip(self._settings.consumers, self.sources, strict=True)
         return mirrorFamilies(
             self.counters,
-            ((settings.group, settings.zkConnect, source.isOwning) for settings, source in pairs),
+            ((settings.groupId, settings.zkConnect, source.isOwning) for settings, source in pairs),
         )
 
     def startService(self) -> None:

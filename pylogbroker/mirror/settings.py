@@ -7,11 +7,11 @@ Some keys of these files can mean only one thing to a mirror, which sees to it, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pylogbroker.cluster.subscription import WildcardSubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.config.producersettings import DEFAULT_ENCODER, ProducerSettings
+from pylogbroker.config.producersettings import DEFAULT_ENCODER, SYNC, ProducerSettings
 from pylogbroker.errors import ConfigurationError
 
 STREAM_COUNT_MAX = 1_000
@@ -84,27 +84,29 @@ class MirrorSettings:
                 f"{producerCount} producers: 1 to {PRODUCER_COUNT_MAX} are possible"
             )
         sources = tuple(_source(properties, warn) for properties in consumers)
-        if len({(each.zkConnect, each.group) for each in sources}) < len(sources):
+        if len({(each.zkConnect, each.groupId) for each in sources}) < len(sources):
             raise ConfigurationError(
                 "a source is given twice, with the same zk.connect and groupid; for more streams of one there is --num-streams"
             )
         _warnOf(producer, _PRODUCERS, warn)
         target = ProducerSettings.fromProperties(producer, warn)
-        if target.zookeeperServers and any(
-            each.zkConnect == target.zookeeperServers for each in sources
-        ):
+        if target.zkConnect and any(each.zkConnect == target.zkConnect for each in sources):
             raise ConfigurationError(
-                f"zk.connect={target.zookeeperServers} is a source and the target: it would mirror what it has mirrored, for ever"
+                f"zk.connect={target.zkConnect} is a source and the target: it would mirror what it has mirrored, for ever"
             )
-        if isKeeping and not target.zookeeperServers:
+        if isKeeping and not target.zkConnect:
             raise ConfigurationError(
                 "with broker.list the brokers pick partitions: to keep partitions, the target must be given by zk.connect"
             )
-        if target.encoder != DEFAULT_ENCODER or target.hooks or target.eventSender:
+        if (
+            target.serializerClass != DEFAULT_ENCODER
+            or target.callbackHandler
+            or target.eventHandler
+        ):
             raise ConfigurationError(
                 "serializer.class, callback.handler and event.handler do not go with a mirror, which passes bytes on as they are"
             )
-        target = replace(target, isAsync=False, isConfirming=True, enqueueTimeoutMs=-1)
+        target = target.replace(producerType=SYNC, confirm=True, queueEnqueueTimeoutMs=-1)
         return cls(sources, target, topics, streamCount, producerCount, isKeeping)
 
 
@@ -121,4 +123,6 @@ def _source(properties: Mapping[str, str], warn: Callable[[str], None]) -> Consu
     settings = ConsumerSettings.fromProperties(properties, warn)
     if not settings.zkConnect:
         raise ConfigurationError("zk.connect is missing: a source is found by its ZooKeeper")
-    return replace(settings, autoCommit=True, isShallow=False, consumerTimeoutMs=-1)
+    return settings.replace(
+        autoCommitEnable=True, shallowIteratorEnable=False, consumerTimeoutMs=-1
+    )

@@ -84,7 +84,7 @@ class SourceCluster:
         )
 
     def __repr__(self) -> str:
-        return f"the source at {self._settings.zkConnect} (group {self._settings.group})"
+        return f"the source at {self._settings.zkConnect} (group {self._settings.groupId})"
 
     @property
     def isOwning(self) -> bool:
@@ -117,11 +117,11 @@ class SourceCluster:
             await zookeeper.connect(settings.zkConnectionTimeoutMs)
             ledger = OffsetTracker()
             tables = OffsetSyncStore(
-                zookeeper, GroupPaths(settings.group), self._target, ledger, self._isKeeping
+                zookeeper, GroupPaths(settings.groupId), self._target, ledger, self._isKeeping
             )
             store = ConfirmedOffsetStore(
                 self._reactor,
-                ZookeeperOffsetStore(zookeeper, settings.group),
+                ZookeeperOffsetStore(zookeeper, settings.groupId),
                 ledger,
                 tables.take,
                 self._committed,
@@ -140,7 +140,7 @@ class SourceCluster:
             tables,
             streams[0].positions,
         )
-        origin = {"group": settings.group, "zookeeper": settings.zkConnect}
+        origin = {"group": settings.groupId, "zookeeper": settings.zkConnect}
         self._forwarders = [
             Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin, consumer.seek) for stream in streams
         ]  # fmt: skip

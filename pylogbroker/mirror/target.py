@@ -7,7 +7,6 @@ It may be away at any time, at the start as well: it is looked for until it is t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from random import SystemRandom
 from typing import Any
 
@@ -115,37 +114,37 @@ class Target:
         self._producers: list[Producer] = []
         self._turn = 0
         self._askers = ConsumerPool(
-            reactor, settings.timeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
+            reactor, settings.socketTimeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
         )
         self._known: dict[tuple[str, BrokerPartition], int] = {}
         self.room = InFlightLimiter(
             reactor,
-            producerCount * settings.queueCountMax,
-            producerCount * settings.queueSizeMax,
+            producerCount * settings.queueSize,
+            producerCount * settings.queueBytes,
             -1,
         )
-        self.batchCountMax = settings.batchCount
+        self.batchCountMax = settings.batchSize
         # A compressed set counts as one message; what is too large for one is compressed again, in several, which is better not needed.
         self.batchSizeMax = (
-            min(settings.batchSizeMax, settings.payloadSizeMax)
-            if settings.codec
-            else settings.batchSizeMax
+            min(settings.batchBytes, settings.maxMessageSize)
+            if settings.compressionCodec
+            else settings.batchBytes
         )
 
     def _client(self) -> IZookeeper:
         settings = self._settings
-        servers, timeoutMs = settings.zookeeperServers, settings.zookeeperSessionTimeoutMs
+        servers, timeoutMs = settings.zkConnect, settings.zkSessionTimeoutMs
         return ZookeeperClient(
             self._reactor,
             servers,
             timeoutMs,
-            digest=settings.zookeeperDigest,
-            acl=settings.zookeeperAcl,
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
         )
 
     def __repr__(self) -> str:
-        where = self._settings.zookeeperServers or ",".join(
-            f"{each.host}:{each.port}" for each in self._settings.brokers
+        where = self._settings.zkConnect or ",".join(
+            f"{each.host}:{each.port}" for each in self._settings.brokerList
         )
         return f"the target at {where}"
 
@@ -153,14 +152,13 @@ class Target:
 
     async def connect(self) -> None:
         """Find it, however long it takes."""
-        if self._settings.zookeeperServers:
+        if self._settings.zkConnect:
             outage = loggedOutage(SystemRandom().random, f"{self!r} is not there yet")
             await retryForever(self._reactor, self._find, outage)
         # The room is smaller than any one producer's queue; so that nothing is ever refused there.
-        own = replace(
-            self._settings,
-            queueCountMax=2 * self._producerCount * self._settings.queueCountMax,
-            queueSizeMax=2 * self._producerCount * self._settings.queueSizeMax,
+        own = self._settings.replace(
+            queueSize=2 * self._producerCount * self._settings.queueSize,
+            queueBytes=2 * self._producerCount * self._settings.queueBytes,
         )
         discovery = None if self._discovery is None else _Shared(self._discovery)
         partitioner = None if self._discovery is None else self._indexOf
@@ -178,7 +176,7 @@ class Target:
     async def _find(self) -> None:
         zookeeper = self._makeZookeeper()
         settings, random = self._settings, SystemRandom().random
-        timeoutMs, retryCount = settings.zookeeperConnectTimeoutMs, settings.zookeeperReadRetryCount
+        timeoutMs, retryCount = settings.zkConnectionTimeoutMs, settings.zkReadNumRetries
         self._discovery = await connectDiscovery(
             self._reactor, zookeeper, timeoutMs, readRetryCount=retryCount, random=random
         )
@@ -290,7 +288,7 @@ class Target:
             self._reactor,
             endpoint,
             connectTimeoutMs=self._settings.connectTimeoutMs,
-            timeoutMs=self._settings.timeoutMs,
+            timeoutMs=self._settings.socketTimeoutMs,
         )
         try:
             await producer.send(topic, 0, b"")

@@ -60,8 +60,8 @@ class DiscoveryStartup:
             C{zk.connect} says.
         @param discovery: by default as the settings say.
         """
-        if discovery is None and settings.brokers:
-            discovery = StaticDiscovery(settings.brokers)
+        if discovery is None and settings.brokerList:
+            discovery = StaticDiscovery(settings.brokerList)
         self.discovery = discovery
         self.isStarted = False
         self._reactor = reactor
@@ -101,7 +101,7 @@ class DiscoveryStartup:
             discovery = ZookeeperDiscovery(
                 self._reactor,
                 self._zookeeper or await self._connect(),
-                readRetryCount=self._settings.zookeeperReadRetryCount,
+                readRetryCount=self._settings.zkReadNumRetries,
                 random=self._random,
             )
         try:
@@ -121,12 +121,12 @@ class DiscoveryStartup:
         settings = self._settings
         client = ZookeeperClient(
             self._reactor,
-            settings.zookeeperServers,
-            settings.zookeeperSessionTimeoutMs,
-            digest=settings.zookeeperDigest,
-            acl=settings.zookeeperAcl,
+            settings.zkConnect,
+            settings.zkSessionTimeoutMs,
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
         )
-        await client.connect(settings.zookeeperConnectTimeoutMs)
+        await client.connect(settings.zkConnectionTimeoutMs)
         self._ownZookeeper = client
         return client
 

@@ -162,11 +162,11 @@ def _poolFor(
 ) -> ConnectionPool:
     """The limiter bounds what is in flight; the connections' limits only have to be wide enough."""
     limits = ConnectionLimits(
-        waitingCountMax=2 * settings.queueCountMax + 1,
+        waitingCountMax=2 * settings.queueSize + 1,
         waitingSizeMax=2**40,
-        stallMs=settings.timeoutMs,
+        stallMs=settings.socketTimeoutMs,
         closeMs=min(CLOSE_MS_MAX, settings.closeTimeoutMs),
-        sendBufferSize=settings.sendBufferSize,
+        sendBufferSize=settings.bufferSize,
     )
     return ConnectionPool(
         reactor,
@@ -178,13 +178,13 @@ def _poolFor(
 
 
 def _partitionerFor(settings: ProducerSettings, given: Partitioner | Any) -> Partitioner:
-    if settings.brokers and given is not None:
+    if settings.brokerList and given is not None:
         raise ConfigurationError(
             "a partitioner does not go with broker.list: "
             "there the broker picks the partition, and keys mean nothing"
         )
     if given is None:
-        name = settings.partitioner or DEFAULT_PARTITIONER
+        name = settings.partitionerClass or DEFAULT_PARTITIONER
         builtIn = {DEFAULT_PARTITIONER: defaultPartitioner}
         given = loadPlugin("partitioner.class", name, builtIn, "partition")
     return callableOf("partitioner", given, "partition")
@@ -241,12 +241,12 @@ class Producer:
             settings = ProducerSettings.fromProperties(settings, _logWarning)
         partitioner = _partitionerFor(settings, partitioner)
         if encoder is None:
-            encoder = loadPlugin("serializer.class", settings.encoder, ENCODERS, "encode")
+            encoder = loadPlugin("serializer.class", settings.serializerClass, ENCODERS, "encode")
         encoder = callableOf("encoder", encoder, "encode")
-        if callbackHandler is None and settings.hooks is not None:
-            callbackHandler = loadPlugin("callback.handler", settings.hooks, {})
-        if eventHandler is None and settings.eventSender is not None:
-            eventHandler = loadPlugin("event.handler", settings.eventSender, {})
+        if callbackHandler is None and settings.callbackHandler is not None:
+            callbackHandler = loadPlugin("callback.handler", settings.callbackHandler, {})
+        if eventHandler is None and settings.eventHandler is not None:
+            eventHandler = loadPlugin("event.handler", settings.eventHandler, {})
         if random is None:  # not the system's, which takes as long as all the rest of a message
             random = Random(SystemRandom().getrandbits(64)).random
         if connectionPool is None:
@@ -266,7 +266,7 @@ class Producer:
         self._discovery: IDiscovery | None = None
         self._newResult = sendResultClass()
         self._limiter = InFlightLimiter(
-            reactor, settings.queueCountMax, settings.queueSizeMax, settings.enqueueTimeoutMs
+            reactor, settings.queueSize, settings.queueBytes, settings.queueEnqueueTimeoutMs
         )
         self._completions = Completions(self._limiter, self._onCompleted, isLoggingFailures)
         self.counters = self._completions.counters
@@ -285,7 +285,12 @@ class Producer:
             settings,
             connectionPool,
             self._router,
-            Encoding(encoder, settings.codec, settings.compressedTopics, settings.payloadSizeMax),
+            Encoding(
+                encoder,
+                settings.compressionCodec,
+                settings.compressedTopics,
+                settings.maxMessageSize,
+            ),
             self._completions,
             random,
             self._handlers,
@@ -299,9 +304,9 @@ class Producer:
             self._describeLosses,
         )
         if callbackHandler is not None:
-            callbackHandler.init(settings.hookProperties)
+            callbackHandler.init(settings.callbackHandlerProps)
         if eventHandler is not None:
-            eventHandler.init(settings.eventSenderProperties)
+            eventHandler.init(settings.eventHandlerProps)
         self._startup = DiscoveryStartup(
             reactor, settings, self._onDiscovery, random, zookeeper, discovery
         )
@@ -690,7 +695,7 @@ class Producer:
         try:
             await self._connectionPool.close()
         except PylogbrokerError as error:
-            if not self.settings.isConfirming and not self._shutdown.isAborted:
+            if not self.settings.confirm and not self._shutdown.isAborted:
                 raise
             log.warn("A connection did not end well: {error}", error=error)
         finally:

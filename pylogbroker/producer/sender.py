@@ -111,19 +111,19 @@ class Sender:
             self._reactor,
             self._connectionPool.get(node.endpoint),
             ReconnectPolicy(
-                settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs, self._random
+                settings.reconnectInterval, settings.reconnectTimeIntervalMs, self._random
             ),
-            isConfirming=settings.isConfirming,
-            timeoutMs=settings.timeoutMs,
+            isConfirming=settings.confirm,
+            timeoutMs=settings.socketTimeoutMs,
         )
         sender = BrokerSender(
-            node, requests, self._encoding, self._completions, settings.retryCount, self._onFailed
+            node, requests, self._encoding, self._completions, settings.numRetries, self._onFailed
         )
         sender.accumulator = BatchAccumulator(
             self._reactor,
-            settings.batchCount,
-            settings.batchSizeMax,
-            settings.queueTimeMs,
+            settings.batchSize,
+            settings.batchBytes,
+            settings.queueTime,
             sender.dispatch if handlers is None else partial(self._dispatchHandled, sender),
             partial(handlers.poll, sender) if handlers is not None and handlers.isPolling else None,
         )
@@ -142,7 +142,7 @@ class Sender:
         if self._handlers is not None:
             batches = self._handlers.ungroup(batches)
         if batches:
-            self.run(self._requeue(batches, number, self._settings.retryCount, self._sendFresh))
+            self.run(self._requeue(batches, number, self._settings.numRetries, self._sendFresh))
 
     def _logNotClosed(self, failure: Failure, endpoint: str) -> None:
         log.warn(
@@ -174,7 +174,7 @@ class Sender:
     # -- async mode ---------------------------------------------------------------------------------
 
     def _dispatchHandled(self, sender: BrokerSender, batches: list[PartitionBatch]) -> None:
-        self.run(self._sendFresh(sender, batches, self._settings.retryCount))
+        self.run(self._sendFresh(sender, batches, self._settings.numRetries))
 
     async def _sendFresh(
         self, sender: BrokerSender, batches: list[PartitionBatch], retriesLeft: int

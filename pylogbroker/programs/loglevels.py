@@ -51,7 +51,7 @@ def readLevels(path: str, warn: Callable[[str], None]) -> Levels:
     names = {level.name: level for level in LogLevel.iterconstants()}
     levels: dict[str, Any] = {"": DEFAULT}
     for namespace, name in properties.items():
-        place = properties.place(namespace)
+        place = properties.location(namespace)
         if name.strip().lower() not in names:
             raise ConfigurationError(
                 f"{place}: {namespace}={name}: must be one of {', '.join(names)}"

@@ -71,7 +71,7 @@ class RegistryService(Service):
             self.registry,
             settings.hosts,
             settings.requestSizeMax,
-            settings.requestCountMax,
+            settings.requestsMax,
         )
         self.port: Any = None
         self._following: Deferred[None] | None = None

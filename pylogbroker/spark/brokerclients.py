@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import TypeVar
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError
 from pylogbroker.retry import RetryPolicy
 from pylogbroker.spark.options import ClusterOptions

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.javaregex import TopicPattern
-from pylogbroker.config.connectionsettings import ACCESS_ROWS, AccessSettings
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.net.endpoints import Endpoint, brokerEndpoint, endpoint
 from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
@@ -33,7 +33,11 @@ from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
 T = TypeVar("T")
 
-ACCESS_OPTIONS = {row.setting: row.key for row in ACCESS_ROWS}
+ACCESS_OPTIONS = {
+    "zookeeperDigest": "zk.digest",
+    "zookeeperAcl": "zk.acl",
+    "brokerEndpoint": "broker.endpoint",
+}
 """What stands in a property file under another name: C{zookeeperDigest}, C{zookeeperAcl}, C{brokerEndpoint}."""
 
 CLUSTER_OPTIONS = ("zookeeper", "brokers", "config", *ACCESS_OPTIONS, "timeoutMs", "retryCount")
@@ -123,7 +127,7 @@ class AccessOptions:
     """
     How to get at a secured cluster. Workers get this object, and what stands in the file stays there: each reads its own.
 
-    @ivar config: path of a property file, of which L{ACCESS_ROWS} are heeded; empty: none.
+    @ivar config: path of a property file, of which the keys of L{AccessSettings} are heeded; empty: none.
     @ivar changes: C{key=value} each, over the file's.
     """
 
@@ -181,8 +185,8 @@ class ClusterOptions:
             access = self.access.settings()
             return ZookeeperMetadata(
                 self.zookeeper,
-                digest=access.zookeeperDigest,
-                acl=access.zookeeperAcl,
+                digest=access.zkDigest,
+                acl=access.zkAcl,
                 timeoutMs=self.timeoutMs,
             )
         return StaticMetadata(self.brokers, consumer=self.consumer)

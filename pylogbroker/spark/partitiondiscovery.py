@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Iterable
 
 from pylogbroker.cluster.javaregex import TopicPattern
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperError
 from pylogbroker.retry import RetryPolicy
 from pylogbroker.spark.brokerclients import BrokerClients, retryPolicy

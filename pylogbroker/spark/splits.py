@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.types import BrokerPartition
 
 

@@ -22,7 +22,7 @@ from pylogbroker.cluster import metadata
 from pylogbroker.cluster.metadata import Children, Node, Query, Value, ZnodeWarnings
 from pylogbroker.cluster.paths import pathSegment
 from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, decodeNumber, encodeNumber
-from pylogbroker.config.producersettings import BrokerAddress, BrokerList
+from pylogbroker.config.propertytypes import BrokerAddress, BrokerList
 from pylogbroker.errors import (
     ConfigurationError,
     NoNodeException,

@@ -85,7 +85,7 @@ class AccessTests(SynchronousTestCase):
         self.assertEqual(options.otherAccess, options.access)
         options = self.options(*clusters, "--to-config", self.config("zk.digest=you:secret"))
         self.assertEqual(
-            (options.access.zookeeperDigest, options.otherAccess.zookeeperDigest),
+            (options.access.zkDigest, options.otherAccess.zkDigest),
             ("me:secret", "you:secret"),
         )
 

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli import CommandError, demo
 from pylogbroker.cli.demo import findLog, goOn, program, rates, readFile, shortest
+from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
-from pylogbroker.config.sample import samplePath
 from tests.cli.commands import CommandCase, Outcome
 
 # What makes the sample configuration show messages soon, so that no test waits for its second.

@@ -116,6 +116,6 @@ class PageTests(SynchronousTestCase):
             options.parseOptions(lines[-1][lines[-1].index("pylogbroker") + 1 :])
             settings = options.settings
             self.assertEqual(
-                (settings.brokerId, settings.zookeeperServers, settings.logDirectory),
+                (settings.brokerId, settings.zkConnect, settings.logDir),
                 (1, "127.0.0.1:2181", "/tmp/a b/log1"),
             )

@@ -22,7 +22,7 @@ class GroupMemberTests(ClusterCase):
         options = argparse.Namespace(
             group=group,
             zookeeper=more.get("servers", self.servers),
-            access=AccessSettings(more.get("digest", "")),
+            access=AccessSettings.fromProperties({"zk.digest": more.get("digest", "")}),
             timeoutMs=2_000,
             fetchSize=1 << 20,
         )

@@ -12,7 +12,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.discovery import BrokerNode, StaticDiscovery, ZookeeperDiscovery
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import (
     ConnectionLossException,
     NoBrokersError,

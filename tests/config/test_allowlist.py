@@ -38,7 +38,10 @@ class AllowListTests(SynchronousTestCase):
         return [topic for topic in topics if self.rules.allows(name, right, topic)]
 
     def test_rules(self) -> None:
-        """A topic is a name or a beginning; a rule gives one right or both; rules for one client add up; everybody has what C{*} has."""
+        """
+        A topic is a name or a beginning; a rule gives one right or both; rules for one client add
+        up; everybody has what C{*} has.
+        """
         self.assertEqual(self.may("loader", PRODUCE), ["clicks", "views-", "views-a"])
         self.assertEqual(self.may("loader", FETCH), ["public-1", "own"])
         self.assertEqual(
@@ -90,7 +93,10 @@ class FileTests(SynchronousTestCase):
         self.assertTrue(readAllowList(path).allows("ü", FETCH, "üü"))
 
     def test_wrong(self) -> None:
-        """A file that is not there, is not text, is too large, or has a line that is no rule: the error names it."""
+        """
+        A file that is not there, is not text, is too large, or has a line that is no rule: the
+        error names it.
+        """
         path = self.mktemp()
         for content in (None, b"\xff", b"a", b" " * (FILE_SIZE_MAX + 1)):
             if content is not None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.auditsettings import (
-    AUDITED_ROWS,
-    AUDITOR_ROWS,
     AuditedSettings,
     AuditorSettings,
     TierAddress,
@@ -24,9 +20,10 @@ class AuditedSettingsTests(SynchronousTestCase):
         """Nobody has to say anything."""
         settings = AuditedSettings.fromProperties({}, self.fail)
         self.assertEqual(
-            dataclasses.astuple(settings), ("pylogbroker-audit", 60_000, 10_000, "live", None, True)
+            tuple(getattr(settings, key.name) for key in settings.keys),
+            ("pylogbroker-audit", 60_000, 10_000, "live", None, True),
         )
-        self.assertIs(AuditedSettings.fromProperties({"audit.host": ""}, self.fail).hostName, None)
+        self.assertIs(AuditedSettings.fromProperties({"audit.host": ""}, self.fail).auditHost, None)
 
     def test_wrong(self) -> None:
         """Every wrong value is named."""
@@ -36,14 +33,10 @@ class AuditedSettingsTests(SynchronousTestCase):
             )
         self.assertEqual(len(str(caught.exception).splitlines()), 3)
 
-    def test_rows(self) -> None:
-        """Every setting has one row, whose key shows whose it is."""
-        self.assertEqual(
-            [row.setting for row in AUDITED_ROWS],
-            [field.name for field in dataclasses.fields(AuditedSettings)],
-        )
+    def test_keys(self) -> None:
+        """The prefix of every key shows whose it is."""
         self.assertTrue(
-            all(row.key.startswith("audit.") and not row.isKafkaKey for row in AUDITED_ROWS)
+            all(key.key.startswith("audit.") and not key.isKafkaKey for key in AuditedSettings.keys)
         )
 
 
@@ -60,7 +53,7 @@ class AuditorSettingsTests(SynchronousTestCase):
         self.assertEqual(settings.tiers, (TierAddress("live", "zk1:2181/kafka", ()),))
         self.assertEqual(
             (
-                settings.windowMs,
+                settings.auditWindowMs,
                 settings.graceMs,
                 settings.horizonMs,
                 settings.timeOf,
@@ -82,7 +75,10 @@ class AuditorSettingsTests(SynchronousTestCase):
         )
 
     def test_expected(self) -> None:
-        """A tier may say which brokers there must be; what only looks a little like it belongs to the servers."""
+        """
+        A tier may say which brokers there must be; what only looks a little like it belongs to the
+        servers.
+        """
         self.assertEqual(
             parseTier("live=zk1,zk2:2181/kafka@0,12"),
             TierAddress("live", "zk1,zk2:2181/kafka", (), expected=frozenset((0, 12))),
@@ -107,7 +103,10 @@ class AuditorSettingsTests(SynchronousTestCase):
         self.assertRaises(ConfigurationError, parseTier, "live=zk1 zk2")
 
     def test_noAddresses(self) -> None:
-        """A tier's address that is none is refused, and shown; what may be an endpoint string is left to who connects."""
+        """
+        A tier's address that is none is refused, and shown; what may be an endpoint string is left
+        to who connects.
+        """
         for tier in (
             "a=broker:ev[il:9092",
             "a=broker:log1",
@@ -128,9 +127,8 @@ class AuditorSettingsTests(SynchronousTestCase):
             self.settings(fetch_size="67108864", fetch_size_max="5").fetchSizeMax, 67_108_864
         )
 
-    def test_rows(self) -> None:
-        """Every setting has one row."""
+    def test_keys(self) -> None:
+        """Every key has a setting."""
         self.assertEqual(
-            sorted(row.setting for row in AUDITOR_ROWS),
-            sorted(field.name for field in dataclasses.fields(AuditorSettings)),
+            sorted(vars(self.settings())), sorted(key.name for key in AuditorSettings.keys)
         )

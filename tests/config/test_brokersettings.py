@@ -1,15 +1,17 @@
-"""Tests for L{pylogbroker.config.brokersettings} and for the sample file that is made of its table."""
+"""
+Tests for L{pylogbroker.config.brokersettings} and for the sample file that is made of its table.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.brokersettings import BROKER_ROWS, BrokerSettings, brokerPage
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.properties import parseProperties, readProperties
+from pylogbroker.config.referencepage import settingsPage
 from pylogbroker.errors import ConfigurationError
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -60,41 +62,48 @@ class DefaultTests(SettingsCase):
     """What a broker is told when the file says nothing."""
 
     def test_kafkasDefaults(self) -> None:
-        """Kafka's keys have the defaults of 0.7.2's code, in milliseconds and bytes, but for the buffers of sockets, which the system sizes."""
+        """
+        Kafka's keys have the defaults of 0.7.2's code, in the units of the keys, but for the
+        buffers of sockets, which the system sizes.
+        """
         settings = self.read("")
         self.assertEqual(
-            (settings.brokerId, settings.logDirectory, settings.enableZookeeper),
+            (settings.brokerId, settings.logDir, settings.enableZookeeper),
             (3, "/data", False),
         )
         self.assertEqual((settings.port, settings.hostName), (6667, None))
-        self.assertEqual((settings.socketSendBufferSize, settings.socketReceiveBufferSize), (0, 0))
+        self.assertEqual((settings.socketSendBuffer, settings.socketReceiveBuffer), (0, 0))
         self.assertEqual(
-            (settings.requestSizeMax, settings.payloadSizeMax, settings.topicNameSizeMax),
+            (settings.maxSocketRequestBytes, settings.maxMessageSize, settings.maxTopicNameLength),
             (104857600, 1000000, 255),
         )
         self.assertEqual(
-            (settings.partitionCount, settings.segmentSizeMax, settings.rollMs),
-            (1, 1 << 30, 604_800_000),
-        )
-        self.assertEqual(
-            (settings.retentionMs, settings.retentionSize, settings.retentionIntervalMs),
-            (604_800_000, -1, 600_000),
+            (settings.numPartitions, settings.logFileSize, settings.logRollHours),
+            (1, 1 << 30, 168),
         )
         self.assertEqual(
             (
-                settings.flushMessageCount,
-                settings.flushSchedulerIntervalMs,
-                settings.flushIntervalMs,
+                settings.logRetentionHours,
+                settings.logRetentionSize,
+                settings.logCleanupIntervalMins,
+            ),
+            (168, -1, 10),
+        )
+        self.assertEqual(
+            (
+                settings.logFlushInterval,
+                settings.logDefaultFlushSchedulerIntervalMs,
+                settings.logDefaultFlushIntervalMs,
             ),
             (500, 3000, 3000),
         )
         for overrides in (
-            settings.partitionCountByTopic,
-            settings.segmentSizeMaxByTopic,
-            settings.rollMsByTopic,
-            settings.retentionMsByTopic,
-            settings.retentionSizeByTopic,
-            settings.flushIntervalMsByTopic,
+            settings.topicPartitionCountMap,
+            settings.topicLogFileSize,
+            settings.topicLogRollHours,
+            settings.topicLogRetentionHours,
+            settings.topicLogRetentionSize,
+            settings.topicFlushIntervalsMs,
         ):
             self.assertEqual(overrides, {})
 
@@ -103,30 +112,31 @@ class DefaultTests(SettingsCase):
         settings = self.read("")
         self.assertEqual(
             (
-                settings.requestMemorySizeMax,
-                settings.decompressedSizeMax,
-                settings.compressionDepthMax,
+                settings.maxRequestMemoryBytes,
+                settings.maxDecompressedBytes,
+                settings.maxCompressionDepth,
             ),
             (256 << 20, 64 << 20, 8),
         )
         self.assertEqual(
-            (settings.partitionUnflushedSizeMax, settings.unflushedSizeMax), (64 << 20, 256 << 20)
+            (settings.maxUnflushedBytesPerPartition, settings.maxUnflushedBytes),
+            (64 << 20, 256 << 20),
         )
 
     def test_everyRowIsASetting(self) -> None:
-        """The table and the settings object name the same settings, once each, and only rows without effect have none."""
-        names = [row.setting for row in BROKER_ROWS if row.used]
-        self.assertEqual(
-            sorted(names), sorted(field.name for field in dataclasses.fields(BrokerSettings))
-        )
-        self.assertEqual({row.setting for row in BROKER_ROWS if not row.used}, {""})
-        self.assertEqual(len({row.key for row in BROKER_ROWS}), len(BROKER_ROWS))
+        """
+        The table and the settings object name the same settings, once each, and only rows without
+        effect have none.
+        """
+        effective = [key.name for key in BrokerSettings.keys if key.isEffective]
+        self.assertEqual(sorted(vars(self.read(""))), sorted(effective))
+        self.assertEqual(len({row.key for row in BrokerSettings.keys}), len(BrokerSettings.keys))
 
     def test_defaultsAreValid(self) -> None:
         """Every default passes its own row."""
-        for row in BROKER_ROWS:
+        for row in BrokerSettings.keys:
             if row.default is not None:
-                row.kind.parse(row.default, self.fail)
+                row.type.parse(row.default, self.fail)
 
 
 class KafkaFileTests(SettingsCase):
@@ -136,21 +146,23 @@ class KafkaFileTests(SettingsCase):
         """The file that 0.7.2 shipped works unchanged and without a warning."""
         settings = self.read(SHIPPED, "")
         self.assertEqual(
-            (settings.port, settings.segmentSizeMax, settings.flushMessageCount),
+            (settings.port, settings.logFileSize, settings.logFlushInterval),
             (9092, 536870912, 10000),
         )
-        self.assertEqual((settings.flushIntervalMs, settings.retentionIntervalMs), (1000, 60_000))
         self.assertEqual(
-            (settings.enableZookeeper, settings.zookeeperServers), (True, "localhost:2181")
+            (settings.logDefaultFlushIntervalMs, settings.logCleanupIntervalMins), (1000, 1)
         )
+        self.assertEqual((settings.enableZookeeper, settings.zkConnect), (True, "localhost:2181"))
         self.assertEqual(
-            (settings.zookeeperSessionTimeoutMs, settings.zookeeperConnectionTimeoutMs),
+            (settings.zkSessionTimeoutMs, settings.zkConnectionTimeoutMs),
             (6_000, 1_000_000),
         )
         self.assertEqual(self.warnings, [])
 
     def test_zookeeperIsTheDefault(self) -> None:
-        """A file that does not mention ZooKeeper asks for it, as in 0.7, and is told what to set."""
+        """
+        A file that does not mention ZooKeeper asks for it, as in 0.7, and is told what to set.
+        """
         self.assertEqual(
             self.refused("", "brokerid=0\nlog.dir=x"),
             "zk.connect is missing: enable.zookeeper=true (the default, as in Kafka 0.7) needs ZooKeeper's servers, such as zk.connect=localhost:2181; "
@@ -162,10 +174,10 @@ class KafkaFileTests(SettingsCase):
         """The start waits for ZooKeeper as long as a session lasts, if nothing else is said."""
         settings = self.read("zk.sessiontimeout.ms=1234")
         self.assertEqual(
-            (settings.zookeeperSessionTimeoutMs, settings.zookeeperConnectionTimeoutMs),
+            (settings.zkSessionTimeoutMs, settings.zkConnectionTimeoutMs),
             (1234, 1234),
         )
-        self.assertEqual(settings.zookeeperServers, "")
+        self.assertEqual(settings.zkConnect, "")
         self.assertIn("zk.sessiontimeout.ms=0", self.refused("zk.sessiontimeout.ms=0"))
 
     def test_required(self) -> None:
@@ -198,32 +210,35 @@ class KafkaFileTests(SettingsCase):
             self.assertIn(f"{key}={least - 1}", self.refused(f"{key}={least - 1}"))
 
     def test_perTopic(self) -> None:
-        """The maps by topic are read in the units of their keys, sizes for retention with 64 bits (gotcha 5)."""
+        """
+        The maps by topic are read in the units of their keys, sizes for retention with 64 bits
+        (gotcha 5).
+        """
         settings = self.read(
             "topic.partition.count.map=a:2\ntopic.log.file.size=a:100\ntopic.log.roll.hours=a:1\ntopic.log.retention.hours=a:2\n"
             "topic.flush.intervals.ms=a:50\ntopic.log.retention.size=a:5000000000"
         )
         self.assertEqual(
-            (settings.partitionCountByTopic, settings.segmentSizeMaxByTopic), ({"a": 2}, {"a": 100})
+            (settings.topicPartitionCountMap, settings.topicLogFileSize), ({"a": 2}, {"a": 100})
         )
         self.assertEqual(
-            (settings.rollMsByTopic, settings.retentionMsByTopic),
-            ({"a": 3_600_000}, {"a": 7_200_000}),
+            (settings.topicLogRollHours, settings.topicLogRetentionHours),
+            ({"a": 1}, {"a": 2}),
         )
         self.assertEqual(
-            (settings.flushIntervalMsByTopic, settings.retentionSizeByTopic),
+            (settings.topicFlushIntervalsMs, settings.topicLogRetentionSize),
             ({"a": 50}, {"a": 5_000_000_000}),
         )
 
     def test_flushInterval(self) -> None:
         """The longest wait for a flush is the look-around interval unless it is given."""
         self.assertEqual(
-            self.read("log.default.flush.scheduler.interval.ms=70").flushIntervalMs, 70
+            self.read("log.default.flush.scheduler.interval.ms=70").logDefaultFlushIntervalMs, 70
         )
         self.assertEqual(
             self.read(
                 "log.default.flush.scheduler.interval.ms=70\nlog.default.flush.interval.ms=0"
-            ).flushIntervalMs,
+            ).logDefaultFlushIntervalMs,
             0,
         )
 
@@ -257,7 +272,10 @@ class ListenerTests(SettingsCase):
         self.assertEqual(self.read("").listeners, ("tcp:6667",))
 
     def test_interface(self) -> None:
-        """One address can be chosen (gotcha 23); an IPv6 address is quoted as endpoint strings want it."""
+        """
+        One address can be chosen (gotcha 23); an IPv6 address is quoted as endpoint strings want
+        it.
+        """
         self.assertEqual(
             self.read("port=1\nlisten.interface=127.0.0.1").listeners,
             ("tcp:1:interface=127.0.0.1",),
@@ -280,10 +298,11 @@ class BudgetTests(SettingsCase):
     def test_grows(self) -> None:
         """A file that only allows larger requests, or larger sets, gets the memory for one."""
         self.assertEqual(
-            self.read("max.socket.request.bytes=1000000000").requestMemorySizeMax, 1_000_000_000
+            self.read("max.socket.request.bytes=1000000000").maxRequestMemoryBytes, 1_000_000_000
         )
         self.assertEqual(
-            self.read("max.decompressed.bytes=1000000000").decompressionMemorySizeMax, 1_000_000_000
+            self.read("max.decompressed.bytes=1000000000").maxDecompressionMemoryBytes,
+            1_000_000_000,
         )
 
     def test_tooSmall(self) -> None:
@@ -299,7 +318,7 @@ class BudgetTests(SettingsCase):
         self.assertEqual(
             self.read(
                 "max.socket.request.bytes=1000\nmax.request.memory.bytes=1000"
-            ).requestMemorySizeMax,
+            ).maxRequestMemoryBytes,
             1000,
         )
 
@@ -309,8 +328,10 @@ class PageTests(SynchronousTestCase):
 
     def test_everyKey(self) -> None:
         """Every key is on it, once."""
-        for row in BROKER_ROWS:
-            self.assertEqual(brokerPage().count(f"\n| `{row.key}` |"), 1, row.key)
+        for row in BrokerSettings.keys:
+            self.assertEqual(
+                settingsPage().split("\n## ")[1].count(f"\n| `{row.key}` |"), 1, row.key
+            )
 
 
 class SampleTests(SettingsCase):
@@ -332,25 +353,29 @@ class SampleTests(SettingsCase):
         ]
 
     def test_complete(self) -> None:
-        """It has every key that has an effect, commented out or not, in the order of the table, and no other."""
+        """
+        It has every key that has an effect, commented out or not, in the order of the table, and no
+        other.
+        """
         self.assertEqual(
-            [key for _, _, key, _ in self.pairs()], [row.key for row in BROKER_ROWS if row.used]
+            [key for _, _, key, _ in self.pairs()],
+            [row.key for row in BrokerSettings.keys if row.isEffective],
         )
 
     def test_sentences(self) -> None:
         """Each key is explained by the sentence of its row, and those that are ours are marked."""
-        rows = {row.key: row for row in BROKER_ROWS}
+        rows = {row.key: row for row in BrokerSettings.keys}
         for comment, _, key, _ in self.pairs():
-            self.assertEqual(
-                comment, rows[key].sentence + ("" if rows[key].isKafkaKey else " (ours)")
-            )
+            self.assertEqual(comment, rows[key].doc + ("" if rows[key].isKafkaKey else " (ours)"))
 
     def test_commentedDefaults(self) -> None:
-        """What is commented out shows the default, or, where there is none, an example that is valid."""
-        rows = {row.key: row for row in BROKER_ROWS}
+        """
+        What is commented out shows the default, or, where there is none, an example that is valid.
+        """
+        rows = {row.key: row for row in BrokerSettings.keys}
         for _, mark, key, value in self.pairs():
             if mark and rows[key].default:
                 self.assertEqual(value, rows[key].default)
             elif mark:
-                rows[key].kind.parse(value, self.fail)
+                rows[key].type.parse(value, self.fail)
                 self.assertNotEqual(value, "")

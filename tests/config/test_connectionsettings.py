@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.config.connectionsettings import ACCESS_ROWS, PLAIN, AccessSettings
-from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
-from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
+from pylogbroker.config.connectionsettings import PLAIN, AccessSettings
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import ConfigurationError
 
 TEMPLATE = "tls:{host}:{port}:trustRoots=/ca.d"
+
+
+def access(digest: str, acl: str) -> AccessSettings:
+    """Settings as a file with these values gives them."""
+    return AccessSettings.fromProperties(
+        {"zk.digest": digest, "zk.acl": acl, "broker.endpoint": TEMPLATE}
+    )
 
 
 class AccessSettingsTests(SynchronousTestCase):
@@ -29,25 +35,27 @@ class AccessSettingsTests(SynchronousTestCase):
     def test_defaults(self) -> None:
         """Without anything, no credentials and no TLS."""
         self.assertEqual(AccessSettings.read(None, []), PLAIN)
-        self.assertEqual(
-            (PLAIN.zookeeperDigest, PLAIN.zookeeperAcl, PLAIN.brokerEndpoint), ("", "readable", "")
-        )
+        self.assertEqual((PLAIN.zkDigest, PLAIN.zkAcl, PLAIN.brokerEndpoint), ("", "readable", ""))
 
     def test_file(self) -> None:
-        """Of a consumer's own file what is ours counts, and the rest means nothing; changes stand over it."""
+        """
+        Of a consumer's own file what is ours counts, and the rest means nothing; changes stand over
+        it.
+        """
         path = self.file(
             f"groupid=g\nzk.digest=me:secret\nzk.acl=private\nbroker.endpoint={TEMPLATE}\nno.such=key\n"
         )
-        self.assertEqual(
-            AccessSettings.read(path, []), AccessSettings("me:secret", "private", TEMPLATE)
-        )
+        self.assertEqual(AccessSettings.read(path, []), access("me:secret", "private"))
         self.assertEqual(
             AccessSettings.read(path, ["zk.acl=open", "zk.digest=you:other"]),
-            AccessSettings("you:other", "open", TEMPLATE),
+            access("you:other", "open"),
         )
 
     def test_wrong(self) -> None:
-        """An unknown key in a change, a wrong value and a missing file are errors; a password is in none of them."""
+        """
+        An unknown key in a change, a wrong value and a missing file are errors; a password is in
+        none of them.
+        """
         for path, changes, part in (
             (None, ["zk.digset=me:secret"], "zk.digest"),
             (None, ["zk.acl=all"], "zk.acl=all"),
@@ -72,37 +80,39 @@ class AccessSettingsTests(SynchronousTestCase):
             ProducerSettings,
         ):
             values: dict[str, Any] = {
-                each.name: "me:secret"
-                if each.name in ("zkDigest", "zookeeperDigest")
-                else each.name
-                for each in fields(settings)
+                each.name: "me:secret" if each.name == "zkDigest" else each.name
+                for each in settings.keys
+                if each.isEffective
             }
             self.assertIn("me:secret", values.values())
-            shown = repr(settings(**values))
+            shown = repr(settings(values))
             self.assertNotIn("secret", shown)
             self.assertIn("Acl='" if settings is not AuditorSettings else "listen", shown)
 
     def test_properties(self) -> None:
-        """Producers and consumers read them back as they were, and describe them in the same words."""
-        access = AccessSettings("me:secret", "private", TEMPLATE)
+        """
+        Producers and consumers read them back as they were, and describe them in the same words.
+        """
+        given = access("me:secret", "private")
         complaints: list[str] = []
         consumer = ConsumerSettings.fromProperties(
-            {**access.asProperties(), "groupid": "g"}, complaints.append
+            {**given.asProperties(), "groupid": "g"}, complaints.append
         )
         producer = ProducerSettings.fromProperties(
-            {**access.asProperties(), "zk.connect": "zk:1"}, complaints.append
+            {**given.asProperties(), "zk.connect": "zk:1"}, complaints.append
         )
         self.assertEqual(
             (consumer.zkDigest, consumer.zkAcl, consumer.brokerEndpoint),
             ("me:secret", "private", TEMPLATE),
         )
         self.assertEqual(
-            (producer.zookeeperDigest, producer.zookeeperAcl, producer.brokerEndpoint),
+            (producer.zkDigest, producer.zkAcl, producer.brokerEndpoint),
             ("me:secret", "private", TEMPLATE),
         )
         self.assertEqual(complaints, [])
-        for rows in (CONSUMER_ROWS, PRODUCER_ROWS):
-            sentences = {row.key: row.sentence for row in rows}
+        for role in (ConsumerSettings, ProducerSettings):
+            docs = {key.key: key.doc for key in role.keys}
             self.assertEqual(
-                [sentences[row.key] for row in ACCESS_ROWS], [row.sentence for row in ACCESS_ROWS]
+                [docs[key.key] for key in AccessSettings.keys],
+                [key.doc for key in AccessSettings.keys],
             )

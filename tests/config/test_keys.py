@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.keys import ConfigKey, asMarkdown, readSettings
+from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.config.propertytypes import Integer, SecretText, Text, TextList, TopicMap
+from pylogbroker.config.referencepage import asMarkdown
 from pylogbroker.errors import ConfigurationError
 
-ROWS = (
-    ConfigKey("paper.size", "paperSize", Integer(1, 9), None, "How large.", required=True),
-    ConfigKey("ink", "inkName", Text(), "black", "Which ink."),
-    ConfigKey(
-        "copies.by.reader", "copyCountByReader", TopicMap(), "", "How many.", isKafkaKey=False
-    ),
-    ConfigKey(
-        "trays",
-        "trays",
-        TextList(),
-        None,
-        "Which trays, with `|` between.",
-        isKafkaKey=False,
-        derived="all",
-    ),
-    ConfigKey("smell", "", Integer(), None, "Nothing smells here.", used=False),
-)
+
+class PrinterSettings(Settings):
+    """The settings of a printer."""
+
+    paperSize = ConfigKey("paper.size", Integer(1, 9), None, "How large.", isRequired=True)
+    ink = ConfigKey("ink", Text(), "black", "Which ink.")
+    copiesByReader = ownKey("copies.by.reader", TopicMap(), "", "How many.")
+    trays = ownKey("trays", TextList(), None, "Which trays, with `|` between.", derived="all")
+    smell = ignoredKey("smell", Integer(), None, "Nothing smells here.")
+
+
+class SafeSettings(Settings):
+    """The settings of a safe."""
+
+    key = ConfigKey("key", SecretText(), "", "A key.")
 
 
 class ReadTests(SynchronousTestCase):
@@ -35,28 +34,37 @@ class ReadTests(SynchronousTestCase):
         self.warnings: list[str] = []
 
     def read(self, text: str) -> dict[str, object]:
-        return readSettings(ROWS, parseProperties(text, "f"), self.warnings.append)
+        settings = PrinterSettings.fromProperties(parseProperties(text, "f"), self.warnings.append)
+        return vars(settings)
 
     def test_values(self) -> None:
-        """What is given is read by its kind; what is not has its default, or L{None}; keys without effect give nothing."""
+        """
+        What is given is read by its kind; what is not has its default, or L{None}; keys without
+        effect give nothing.
+        """
         self.assertEqual(
             self.read("paper.size=4\ntrays=a|b\nsmell=3"),
-            {"paperSize": 4, "inkName": "black", "copyCountByReader": {}, "trays": ("a", "b")},
+            {"paperSize": 4, "ink": "black", "copiesByReader": {}, "trays": ("a", "b")},
         )
-        self.assertEqual(self.read("paper.size=4\nink=\n")["inkName"], "")
+        self.assertEqual(self.read("paper.size=4\nink=\n")["ink"], "")
         self.assertIs(self.read("paper.size=4")["trays"], None)
         self.assertEqual(self.warnings, [])
 
     def test_secretsAreNotShown(self) -> None:
         """What is wrong with a secret is said without it."""
-        rows = (ConfigKey("key", "key", SecretText(), "", "A key."),)
         error = self.assertRaises(
-            ConfigurationError, readSettings, rows, parseProperties("key=hidden", "f"), self.fail
+            ConfigurationError,
+            SafeSettings.fromProperties,
+            parseProperties("key=hidden", "f"),
+            self.fail,
         )
         self.assertEqual(str(error), "f:1: key=…: must be user:password")
 
     def test_allProblems(self) -> None:
-        """All mistakes are named at once, a line each, with place, key, value and reason, in the order of the table."""
+        """
+        All mistakes are named at once, a line each, with place, key, value and reason, in the order
+        of the table.
+        """
         error = self.assertRaises(ConfigurationError, self.read, "smell=x\ncopies.by.reader=a:0")
         self.assertEqual(
             str(error).split("\n"),
@@ -68,7 +76,10 @@ class ReadTests(SynchronousTestCase):
         )
 
     def test_unknownKey(self) -> None:
-        """A key that nobody knows is reported together with the one that it resembles; nothing else happens."""
+        """
+        A key that nobody knows is reported together with the one that it resembles; nothing else
+        happens.
+        """
         self.read("paper.size=4\npapersize=5\nzzz=1")
         self.assertEqual(
             self.warnings,
@@ -88,7 +99,10 @@ class ReadTests(SynchronousTestCase):
     def test_plainMapping(self) -> None:
         """Pairs that do not know their place are read the same way."""
         error = self.assertRaises(
-            ConfigurationError, readSettings, ROWS, {"paper.size": "10"}, self.warnings.append
+            ConfigurationError,
+            PrinterSettings.fromProperties,
+            {"paper.size": "10"},
+            self.warnings.append,
         )
         self.assertEqual(str(error), "paper.size=10: must be from 1 to 9")
 
@@ -97,10 +111,13 @@ class MarkdownTests(SynchronousTestCase):
     """The reference page is made of the rows."""
 
     def test_markdown(self) -> None:
-        """Each row stands in the table of its origin with type, range, default and sentence; bars do not break the table."""
+        """
+        Each row stands in the table of its origin with type, range, default and sentence; bars do
+        not break the table.
+        """
         head = "| key | type | default | meaning |\n|---|---|---|---|\n"
         self.assertEqual(
-            asMarkdown(ROWS),
+            asMarkdown(PrinterSettings.keys),
             f"### Kafka's own\n\n{head}"
             "| `paper.size` | int, 1 … 9 | required | How large. |\n"
             "| `ink` | string | `black` | Which ink. |\n"
@@ -113,6 +130,41 @@ class MarkdownTests(SynchronousTestCase):
 
     def test_brief(self) -> None:
         """Briefly: without headings, and without tables that have no rows."""
-        text = asMarkdown(ROWS[2:3], isBrief=True)
+        text = asMarkdown(PrinterSettings.keys[2:3], isBrief=True)
         self.assertEqual(len(text.splitlines()), 3)
         self.assertNotIn("#", text)
+
+
+class SettingsTests(SynchronousTestCase):
+    """A settings object."""
+
+    def setUp(self) -> None:
+        self.settings = PrinterSettings.fromProperties({"paper.size": "4"})
+
+    def test_names(self) -> None:
+        """
+        The Python name must be the key in camelCase; another one is refused where the class is
+        made.
+        """
+        with self.assertRaises(TypeError):
+            type("Wrong", (Settings,), {"sizeOfPaper": ConfigKey("paper.size", Text(), "", "")})
+
+    def test_immutable(self) -> None:
+        """Values cannot be changed; a copy may have others."""
+        with self.assertRaises(AttributeError):
+            self.settings.ink = "red"
+        changed = self.settings.replace(ink="red")
+        self.assertEqual((changed.ink, changed.paperSize, self.settings.ink), ("red", 4, "black"))
+        self.assertRaises(TypeError, self.settings.replace, glue="much")
+
+    def test_equal(self) -> None:
+        """Settings with the same values are equal, and have the same hash."""
+        again = PrinterSettings.fromProperties({"paper.size": "4"})
+        self.assertEqual(self.settings, again)
+        self.assertEqual(hash(self.settings), hash(again))
+        self.assertNotEqual(self.settings, again.replace(ink="red"))
+
+    def test_shown(self) -> None:
+        """Its repr shows names and values, but no secret."""
+        self.assertIn("PrinterSettings(paperSize=4, ink='black'", repr(self.settings))
+        self.assertEqual(repr(SafeSettings({"key": "me:secret"})), "SafeSettings(key=…)")

@@ -4,16 +4,10 @@ Tests for L{pylogbroker.config.producersettings}.
 
 from __future__ import annotations
 
-import dataclasses
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.producersettings import (
-    PRODUCER_ROWS,
-    BrokerAddress,
-    MappedEnum,
-    ProducerSettings,
-)
+from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.config.propertytypes import BrokerAddress, Enum
 from pylogbroker.errors import ConfigurationError
 
 
@@ -33,47 +27,51 @@ class ProducerSettingsTests(SynchronousTestCase):
     def test_defaults(self) -> None:
         """The defaults are those of 0.7.2's code, but for the full queue, where a message waits."""
         settings = self.read()
-        self.assertEqual(settings.brokers, (BrokerAddress(0, "a", 1),))
+        self.assertEqual(settings.brokerList, (BrokerAddress(0, "a", 1),))
         self.assertEqual(
             (
                 settings.isAsync,
-                settings.codec,
+                settings.compressionCodec,
                 settings.compressedTopics,
-                settings.payloadSizeMax,
-                settings.zookeeperReadRetryCount,
+                settings.maxMessageSize,
+                settings.zkReadNumRetries,
             ),
             (False, 0, frozenset(), 1_000_000, 3),
         )
         self.assertEqual(
             (
-                settings.queueTimeMs,
-                settings.queueCountMax,
-                settings.batchCount,
-                settings.retryCount,
+                settings.queueTime,
+                settings.queueSize,
+                settings.batchSize,
+                settings.numRetries,
             ),
             (5000, 10_000, 200, 0),
         )
-        self.assertEqual((settings.connectTimeoutMs, settings.timeoutMs), (5000, 30_000))
+        self.assertEqual((settings.connectTimeoutMs, settings.socketTimeoutMs), (5000, 30_000))
         self.assertEqual(
-            (settings.reconnectIntervalCount, settings.reconnectTimeIntervalMs),
+            (settings.reconnectInterval, settings.reconnectTimeIntervalMs),
             (30_000, 10_000_000),
         )
-        self.assertEqual(settings.enqueueTimeoutMs, -1)
-        self.assertFalse(settings.isConfirming)
+        self.assertEqual(settings.queueEnqueueTimeoutMs, -1)
+        self.assertFalse(settings.confirm)
         self.assertEqual(
-            (settings.partitioner, settings.eventSender, settings.hooks, settings.topic),
+            (
+                settings.partitionerClass,
+                settings.eventHandler,
+                settings.callbackHandler,
+                settings.topic,
+            ),
             (None, None, None, None),
         )
-        self.assertEqual(settings.zookeeperConnectTimeoutMs, settings.zookeeperSessionTimeoutMs)
+        self.assertEqual(settings.zkConnectionTimeoutMs, settings.zkSessionTimeoutMs)
         self.assertEqual(self.warnings, [])
 
     def test_everyRowHasItsSetting(self) -> None:
-        """The table and the settings object name the same settings; keys without effect name none."""
-        names = [row.setting for row in PRODUCER_ROWS if row.setting]
-        self.assertEqual(
-            sorted(names), sorted(field.name for field in dataclasses.fields(ProducerSettings))
-        )
-        self.assertEqual([row.key for row in PRODUCER_ROWS if row.used != bool(row.setting)], [])
+        """
+        The table and the settings object name the same settings; keys without effect name none.
+        """
+        effective = [key.name for key in ProducerSettings.keys if key.isEffective]
+        self.assertEqual(sorted(vars(self.read(broker_list="0:a:1"))), sorted(effective))
 
     def test_everyPropertyOfKafka(self) -> None:
         """Every property of 0.7.2's producer is known (spec-0.7 config §3)."""
@@ -82,22 +80,30 @@ class ProducerSettingsTests(SynchronousTestCase):
             reconnect.time.interval.ms max.message.size queue.time queue.size queue.enqueueTimeout.ms batch.size event.handler event.handler.props
             callback.handler callback.handler.props host port"""
         self.assertEqual(
-            {row.key for row in PRODUCER_ROWS if row.isKafkaKey}, set(isKafkaKey.split())
+            {row.key for row in ProducerSettings.keys if row.isKafkaKey}, set(isKafkaKey.split())
         )
 
     def test_oneOfTheTwo(self) -> None:
-        """Neither of zk.connect and broker.list, or both, is an error; an empty one counts as not given (spec-0.7 producer §1)."""
+        """
+        Neither of zk.connect and broker.list, or both, is an error; an empty one counts as not
+        given (spec-0.7 producer §1).
+        """
         self.assertIn("neither", self.refused(producer_type="sync"))
         self.assertIn("neither", self.refused(broker_list="", zk_connect=""))
         self.assertIn("both", self.refused(broker_list="0:a:1", zk_connect="z:2181"))
-        self.assertEqual(self.read(zk_connect="z:2181/c").zookeeperServers, "z:2181/c")
+        self.assertEqual(self.read(zk_connect="z:2181/c").zkConnect, "z:2181/c")
 
     def test_partitionerNeedsZookeeper(self) -> None:
-        """ProducerTest.testConfigBrokerPartitionInfoWithPartitioner: a partitioner and a broker.list do not go together."""
+        """
+        ProducerTest.testConfigBrokerPartitionInfoWithPartitioner: a partitioner and a broker.list
+        do not go together.
+        """
         self.assertIn(
             "partitioner.class=a.B", self.refused(broker_list="0:a:1", partitioner_class="a.B")
         )
-        self.assertEqual(self.read(zk_connect="z:1", partitioner_class="a.B").partitioner, "a.B")
+        self.assertEqual(
+            self.read(zk_connect="z:1", partitioner_class="a.B").partitionerClass, "a.B"
+        )
 
     def test_producerType(self) -> None:
         """producer.type is sync or async, and nothing else."""
@@ -110,21 +116,29 @@ class ProducerSettingsTests(SynchronousTestCase):
     def test_codec(self) -> None:
         """compression.codec is 0.7's number, or a name; another is refused."""
         for text, number in (("0", 0), ("1", 1), ("2", 2), ("gzip", 1), ("snappy", 2), ("none", 0)):
-            self.assertEqual(self.read(broker_list="0:a:1", compression_codec=text).codec, number)
+            self.assertEqual(
+                self.read(broker_list="0:a:1", compression_codec=text).compressionCodec, number
+            )
         self.assertIn(
             "compression.codec=3", self.refused(broker_list="0:a:1", compression_codec="3")
         )
 
     def test_brokerList(self) -> None:
-        """Entries are id:host:port; what is behind a third colon is ignored; a number twice is told, and the last counts."""
+        """
+        Entries are id:host:port; what is behind a third colon is ignored; a number twice is told,
+        and the last counts.
+        """
         settings = self.read(broker_list="1:a:9092,0:b:9093:creator,1:c:9094,")
         self.assertEqual(
-            settings.brokers, (BrokerAddress(1, "c", 9094), BrokerAddress(0, "b", 9093))
+            settings.brokerList, (BrokerAddress(1, "c", 9094), BrokerAddress(0, "b", 9093))
         )
         self.assertIn("broker 1 twice", self.warnings[0])
 
     def test_brokerListRefused(self) -> None:
-        """An entry with fewer than three parts, white space, or a number that is none is an error that shows the entry."""
+        """
+        An entry with fewer than three parts, white space, or a number that is none is an error that
+        shows the entry.
+        """
         for text, why in (
             ("0:a", "'0:a' is not id:host:port"),
             ("x:a:1", "'x' is not a broker's number"),
@@ -148,7 +162,7 @@ class ProducerSettingsTests(SynchronousTestCase):
     def test_strayAddress(self) -> None:
         """A stray host or port redirects nobody (gotcha 41), and is told."""
         settings = self.read(broker_list="0:a:1", host="elsewhere", port="2")
-        self.assertEqual(settings.brokers, (BrokerAddress(0, "a", 1),))
+        self.assertEqual(settings.brokerList, (BrokerAddress(0, "a", 1),))
         self.assertEqual(len(self.warnings), 2)
 
     def test_unknownKey(self) -> None:
@@ -159,7 +173,7 @@ class ProducerSettingsTests(SynchronousTestCase):
     def test_withoutWarnings(self) -> None:
         """Nobody has to listen."""
         self.assertEqual(
-            ProducerSettings.fromProperties({"broker.list": "0:a:1", "x": "y"}).batchCount, 200
+            ProducerSettings.fromProperties({"broker.list": "0:a:1", "x": "y"}).batchSize, 200
         )
 
     def test_given(self) -> None:
@@ -172,9 +186,9 @@ class ProducerSettingsTests(SynchronousTestCase):
                 "callback.handler.props": "a=1,b=2",
             }
         )
-        self.assertEqual((settings.zookeeperConnectTimeoutMs, settings.eventSender), (7, None))
-        self.assertEqual(settings.hookProperties, {"a": "1", "b": "2"})
+        self.assertEqual((settings.zkConnectionTimeoutMs, settings.eventHandler), (7, None))
+        self.assertEqual(settings.callbackHandlerProps, {"a": "1", "b": "2"})
 
     def test_ranges(self) -> None:
         """The reference page can say what is allowed."""
-        self.assertEqual(MappedEnum({"a": 1, "b": 2}).range, "`a`, `b`")
+        self.assertEqual(Enum({"a": 1, "b": 2}).range, "`a`, `b`")

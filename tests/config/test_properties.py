@@ -17,7 +17,10 @@ class ParseTests(SynchronousTestCase):
         self.assertEqual(dict(parseProperties(text)), pairs)
 
     def test_separators(self) -> None:
-        """A key ends at the first equals sign, colon or white space; white space around one separator is dropped."""
+        """
+        A key ends at the first equals sign, colon or white space; white space around one separator
+        is dropped.
+        """
         self.check(
             "a=1\nb:2\nc 3\nd\t=\t4\ne : 5\nf\f6\ng", a="1", b="2", c="3", d="4", e="5", f="6", g=""
         )
@@ -31,7 +34,10 @@ class ParseTests(SynchronousTestCase):
         self.check("  \t\fa = 1 \t", a="1 \t")
 
     def test_comments(self) -> None:
-        """Lines whose first visible character is # or ! are comments; such a character elsewhere is itself."""
+        """
+        Lines whose first visible character is # or ! are comments; such a character elsewhere is
+        itself.
+        """
         self.check("#a=1\n ! b=2\n\n   \nc=3#4\nd=5\n", c="3#4", d="5")
 
     def test_commentsDoNotContinue(self) -> None:
@@ -39,11 +45,17 @@ class ParseTests(SynchronousTestCase):
         self.check("# a \\\nb=1", b="1")
 
     def test_continuation(self) -> None:
-        """A line that ends in a backslash goes on in the next, without the white space at its beginning; no comment can stand inside."""
+        """
+        A line that ends in a backslash goes on in the next, without the white space at its
+        beginning; no comment can stand inside.
+        """
         self.check("a=1,\\\n  \t2,\\\n# 3\nb=4", a="1,2,# 3", b="4")
 
     def test_evenBackslashes(self) -> None:
-        """Two backslashes at the end are one backslash and no continuation; three are one and a continuation."""
+        """
+        Two backslashes at the end are one backslash and no continuation; three are one and a
+        continuation.
+        """
         self.check("a=1\\\\\nb=2\\\\\\\n3", a="1\\", b="2\\3")
 
     def test_continuationEndsAtABlankLine(self) -> None:
@@ -71,7 +83,9 @@ class ParseTests(SynchronousTestCase):
         self.assertEqual(parseProperties("a\\=b\\:c\\ d = e"), {"a=b:c d": "e"})
 
     def test_unicode(self) -> None:
-        """A u escape is the character of that number; two halves are one character; a lone half stays."""
+        """
+        A u escape is the character of that number; two halves are one character; a lone half stays.
+        """
         self.check("a=\\u00e9\\u20AC\\ud83d\\ude00x\\ud83d", a="é€😀x\ud83d")
 
     def test_brokenUnicode(self) -> None:
@@ -102,21 +116,23 @@ class ParseTests(SynchronousTestCase):
     def test_places(self) -> None:
         """Each key knows the line on which it begins."""
         properties = parseProperties("# x\na=1\\\n2\nb=3", "f")
-        self.assertEqual([properties.place(key) for key in ("a", "b", "c")], ["f:2", "f:4", ""])
-        self.assertEqual(parseProperties("a=1").place("a"), "line 1")
+        self.assertEqual([properties.location(key) for key in ("a", "b", "c")], ["f:2", "f:4", ""])
+        self.assertEqual(parseProperties("a=1").location("a"), "line 1")
 
 
 class OverlayTests(SynchronousTestCase):
     """What C{--set} says stands above the file."""
 
     def test_overlay(self) -> None:
-        """Assignments replace and add; the original stays as it was; the rest of the places is kept."""
+        """
+        Assignments replace and add; the original stays as it was; the rest of the places is kept.
+        """
         original = parseProperties("a=1\nb=2", "f")
         withOverrides = original.withOverrides(["a=3=4 ", " c ="])
         self.assertEqual(withOverrides, {"a": "3=4 ", "b": "2", "c": ""})
-        self.assertEqual([withOverrides.place(key) for key in "abc"], ["--set", "f:2", "--set"])
+        self.assertEqual([withOverrides.location(key) for key in "abc"], ["--set", "f:2", "--set"])
         self.assertEqual(original, {"a": "1", "b": "2"})
-        self.assertEqual(original.place("a"), "f:1")
+        self.assertEqual(original.location("a"), "f:1")
 
     def test_noAssignment(self) -> None:
         """Without an equals sign or without a key it is an error that repeats the words."""
@@ -127,7 +143,7 @@ class OverlayTests(SynchronousTestCase):
     def test_fromMapping(self) -> None:
         """Pairs can come from anywhere; then nobody knows a place."""
         properties = Properties({"a": "1"})
-        self.assertEqual((properties["a"], properties.place("a")), ("1", ""))
+        self.assertEqual((properties["a"], properties.location("a")), ("1", ""))
 
 
 class ReadTests(SynchronousTestCase):
@@ -151,7 +167,7 @@ class ReadTests(SynchronousTestCase):
         """Places and warnings name the file."""
         path = self.write(b"a=1\na=2")
         warnings: list[str] = []
-        self.assertEqual(readProperties(path, warnings.append).place("a"), f"{path}:2")
+        self.assertEqual(readProperties(path, warnings.append).location("a"), f"{path}:2")
         self.assertEqual(warnings, [f"{path}:2: a was set before ({path}:1); this line counts"])
 
     def test_missing(self) -> None:

@@ -11,6 +11,7 @@ from pylogbroker.config.propertytypes import (
     Enum,
     Host,
     Integer,
+    Nullable,
     PropertyList,
     PropertyType,
     Secret,
@@ -57,7 +58,9 @@ class IntegerTests(KindCase):
             self.assertEqual(self.refused(Integer(), text), "is not a whole number")
 
     def test_whiteSpace(self) -> None:
-        """White space around a number is an error that says so, since nobody sees it in the file."""
+        """
+        White space around a number is an error that says so, since nobody sees it in the file.
+        """
         for text in (" 1", "1 ", "1\t"):
             self.assertIn("white space", self.refused(Integer(), text))
 
@@ -72,10 +75,6 @@ class IntegerTests(KindCase):
         """Unless it says otherwise, a number has 32 bits, as in Kafka."""
         self.assertIn("2147483647", self.refused(Integer(), "2147483648"))
         self.assertEqual(self.parse(Integer(0, LONG_MAX), "2147483648"), 2147483648)
-
-    def test_factor(self) -> None:
-        """The factor comes after the range."""
-        self.assertEqual(self.parse(Integer(1, 10, factor=60_000), "10"), 600_000)
 
     def test_described(self) -> None:
         """Type and range are given for people."""
@@ -96,7 +95,10 @@ class HostTests(KindCase):
     """Where something is."""
 
     def test_hosts(self) -> None:
-        """Names and addresses are hosts, and so is nothing, where that is allowed; what nobody could connect to is refused, before others are told of it."""
+        """
+        Names and addresses are hosts, and so is nothing, where that is allowed; what nobody could
+        connect to is refused, before others are told of it.
+        """
         for text in (
             "",
             "log1",
@@ -109,10 +111,20 @@ class HostTests(KindCase):
             self.assertEqual(self.parse(Host(), text), text)
         for text in ("ev[il", "[::1]", "a b", "a ", "a:1", "::g", "a/b", "h\u00f6st"):
             self.assertIn("must be a host's name or address", self.refused(Host(), text))
-        self.refused(Host(empty=False), "")
+        self.assertEqual(self.parse(Host(), ""), "")
+
+    def test_nullable(self) -> None:
+        """An empty text is no value; another one is judged by the type inside."""
+        self.assertIs(self.parse(Nullable(Host()), ""), None)
+        self.assertEqual(self.parse(Nullable(Host()), "log1"), "log1")
+        self.refused(Nullable(Host()), "a b")
+        self.assertEqual(Nullable(Host()).range, Host().range)
 
     def test_servers(self) -> None:
-        """ZooKeeper's servers have ports or not, and a path behind them all; one that is none is shown."""
+        """
+        ZooKeeper's servers have ports or not, and a path behind them all; one that is none is
+        shown.
+        """
         for text in (
             "",
             "zk1:2181",
@@ -212,9 +224,8 @@ class TopicMapTests(KindCase):
         self.assertEqual(self.parse(TopicMap(LONG_MAX), "a:9223372036854775807"), {"a": LONG_MAX})
         self.assertEqual(self.parse(TopicMap(LONG_MAX), "a:9223372036854775808"), {})
 
-    def test_factor(self) -> None:
-        """The factor is applied to each value."""
-        self.assertEqual(self.parse(TopicMap(factor=3_600_000), "a:24"), {"a": 86_400_000})
+    def test_range(self) -> None:
+        """The reference page shows that 0 is not valid."""
         self.assertEqual(TopicMap().range, "values > 0")
 
 
@@ -251,9 +262,9 @@ class WordTests(KindCase):
 
     def test_words(self) -> None:
         """Only these."""
-        self.assertEqual(self.parse(Enum("a", "b"), "b"), "b")
-        self.assertIn("a, b", self.refused(Enum("a", "b"), "c"))
-        self.assertEqual(Enum("a", "b").range, "`a`, `b`")
+        self.assertEqual(self.parse(Enum({"a": 1, "b": 2}), "b"), 2)
+        self.assertIn("a, b", self.refused(Enum({"a": 1, "b": 2}), "c"))
+        self.assertEqual(Enum({"a": 1, "b": 2}).range, "`a`, `b`")
 
     def test_template(self) -> None:
         """Host and port must be in it, or nothing."""

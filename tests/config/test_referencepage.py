@@ -8,12 +8,12 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.auditsettings import AUDITED_ROWS, AUDITOR_ROWS
-from pylogbroker.config.brokersettings import BROKER_ROWS
-from pylogbroker.config.consumersettings import CONSUMER_ROWS
-from pylogbroker.config.producersettings import PRODUCER_ROWS
+from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
+from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.referencepage import settingsPage
-from pylogbroker.config.registrysettings import REGISTRY_ROWS
+from pylogbroker.config.registrysettings import RegistrySettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -22,7 +22,10 @@ class PageTests(SynchronousTestCase):
     """The reference page C{docs/settings.md}."""
 
     def test_page(self) -> None:
-        """It is what the tables say. (C{python -m pylogbroker.config > docs/settings.md} makes it anew.)"""
+        """
+        It is what the tables say. (C{python -m pylogbroker.config > docs/settings.md} makes it
+        anew.)
+        """
         self.assertEqual(
             (ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), settingsPage()
         )
@@ -40,7 +43,14 @@ class PageTests(SynchronousTestCase):
         parts = settingsPage().split("\n## ")[1:]
         for part, rows in zip(
             parts,
-            (BROKER_ROWS, PRODUCER_ROWS, CONSUMER_ROWS, AUDITED_ROWS, AUDITOR_ROWS, REGISTRY_ROWS),
+            (
+                BrokerSettings.keys,
+                ProducerSettings.keys,
+                ConsumerSettings.keys,
+                AuditedSettings.keys,
+                AuditorSettings.keys,
+                RegistrySettings.keys,
+            ),
             strict=True,
         ):
             for row in rows:

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.config.sample}.
+Tests for L{pylogbroker.config.brokersettings}.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.brokersettings import SAMPLE_NAME as NAME
+from pylogbroker.config.brokersettings import samplePath, sampleText
 from pylogbroker.config.properties import parseProperties
-from pylogbroker.config.sample import NAME, samplePath, sampleText
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

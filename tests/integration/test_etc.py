@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
@@ -23,17 +24,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.main import buildParser
 from pylogbroker.config.allowlist import PRODUCE, readAllowList
 from pylogbroker.config.auditsettings import (
-    AUDITED_ROWS,
-    AUDITOR_ROWS,
     PREFIX,
     AuditedSettings,
     AuditorSettings,
 )
-from pylogbroker.config.consumersettings import CONSUMER_ROWS, ConsumerSettings
+from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.keys import ConfigKey
-from pylogbroker.config.producersettings import PRODUCER_ROWS, ProducerSettings
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import readProperties
-from pylogbroker.config.registrysettings import REGISTRY_ROWS, RegistrySettings
+from pylogbroker.config.registrysettings import RegistrySettings
 from pylogbroker.programs.loglevels import readLevels
 from tests.integration.brokerprocess import twistd
 
@@ -45,32 +44,34 @@ UNITS = ETC / "systemd"
 class PropertyTests(SynchronousTestCase):
     """C{etc/*.properties}, beside C{broker.properties}, which L{tests.config.test_brokersettings} has."""
 
-    def check(self, name: str, rows: Sequence[ConfigKey]) -> dict[str, str]:
+    def check(self, name: str, rows: Sequence[ConfigKey[Any]]) -> dict[str, str]:
         """
         It has every key that has an effect, commented out or not, in the order of the table and no other; each with the sentence of its row; and what is
         commented out shows the default, or an example that is valid. Returns what is not commented out.
         """
         text = (ETC / name).read_text(encoding="utf-8")
-        used = [row for row in rows if row.used]
+        used = [row for row in rows if row.isEffective]
         found = re.findall(r"\n((?:# .*\n)+)(#?)([a-zA-Z.]+)=(.*)", text)
         self.assertEqual([key for _, _, key, _ in found], [row.key for row in used])
         for row, (comment, mark, _key, value) in zip(used, found, strict=True):
             self.assertEqual(
                 " ".join(line[2:] for line in comment.splitlines()),
-                row.sentence + ("" if row.isKafkaKey else " (ours)"),
+                row.doc + ("" if row.isKafkaKey else " (ours)"),
             )
             if mark and row.default:
                 self.assertEqual(value, row.default)
             elif mark:
-                row.kind.parse(value, self.fail)
+                row.type.parse(value, self.fail)
                 self.assertNotEqual(value, "")
         return dict(readProperties(str(ETC / name), self.fail))
 
     def test_producer(self) -> None:
         """C{producer.properties}, with the audit's keys, is valid as it is."""
-        properties = self.check("producer.properties", (*PRODUCER_ROWS, *AUDITED_ROWS))
+        properties = self.check(
+            "producer.properties", (*ProducerSettings.keys, *AuditedSettings.keys)
+        )
         settings = ProducerSettings.fromProperties(properties, self.fail)
-        self.assertTrue(settings.isAsync and settings.isConfirming)
+        self.assertTrue(settings.isAsync and settings.confirm)
         AuditedSettings.fromProperties(
             {key: value for key, value in properties.items() if key.startswith(PREFIX)}, self.fail
         )
@@ -79,8 +80,8 @@ class PropertyTests(SynchronousTestCase):
         """C{consumer.properties} is valid as it is."""
         self.assertEqual(
             ConsumerSettings.fromProperties(
-                self.check("consumer.properties", CONSUMER_ROWS), self.fail
-            ).group,
+                self.check("consumer.properties", ConsumerSettings.keys), self.fail
+            ).groupId,
             "example",
         )
 
@@ -88,7 +89,7 @@ class PropertyTests(SynchronousTestCase):
         """C{auditor.properties} is valid as it is."""
         self.assertEqual(
             AuditorSettings.fromProperties(
-                self.check("auditor.properties", AUDITOR_ROWS), self.fail
+                self.check("auditor.properties", AuditorSettings.keys), self.fail
             )
             .tiers[0]
             .name,
@@ -99,7 +100,7 @@ class PropertyTests(SynchronousTestCase):
         """C{registry.properties} is valid as it is."""
         self.assertEqual(
             RegistrySettings.fromProperties(
-                self.check("registry.properties", REGISTRY_ROWS), self.fail
+                self.check("registry.properties", RegistrySettings.keys), self.fail
             ).topic,
             "_schemas",
         )

@@ -44,8 +44,8 @@ def memoryLimit(connectionCount: int, properties: dict[str, str] | None = None) 
     received = (
         HELD_SIZE_TOTAL
         + ORDINARY_SIZE_TOTAL
-        + settings.requestMemorySizeMax
-        + settings.requestSizeMax
+        + settings.maxRequestMemoryBytes
+        + settings.maxSocketRequestBytes
     )
     return received + connectionCount * IDLE_SIZE_MAX + OWN_SIZE_MAX
 

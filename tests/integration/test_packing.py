@@ -87,7 +87,7 @@ class WheelTests(SynchronousTestCase):
     def test_sample(self) -> None:
         """The sample configuration is found beside its module, and is the one of the tree."""
         found = self.runWheel(
-            "from pylogbroker.config.sample import samplePath; print(samplePath())"
+            "from pylogbroker.config.brokersettings import samplePath; print(samplePath())"
         ).strip()
         self.assertEqual(found, str(self.unpacked / "pylogbroker" / "config" / "broker.properties"))
         self.assertEqual(

@@ -10,8 +10,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.subscription import whitelist
-from pylogbroker.config.consumersettings import CONSUMER_ROWS
-from pylogbroker.config.producersettings import PRODUCER_ROWS
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.mirror.settings import MirrorSettings
@@ -55,13 +55,14 @@ class MirrorSettingsTests(SynchronousTestCase):
         )
         (source,) = settings.consumers
         self.assertEqual(
-            (source.autoCommit, source.isShallow, source.consumerTimeoutMs), (True, False, -1)
+            (source.autoCommitEnable, source.shallowIteratorEnable, source.consumerTimeoutMs),
+            (True, False, -1),
         )
         self.assertEqual(
             (
-                settings.producer.isConfirming,
+                settings.producer.confirm,
                 settings.producer.isAsync,
-                settings.producer.enqueueTimeoutMs,
+                settings.producer.queueEnqueueTimeoutMs,
             ),
             (True, False, -1),
         )
@@ -82,9 +83,9 @@ class MirrorSettingsTests(SynchronousTestCase):
         self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
         self.assertEqual(
             (
-                settings.consumers[0].autoCommit,
-                settings.consumers[0].isShallow,
-                settings.producer.isConfirming,
+                settings.consumers[0].autoCommitEnable,
+                settings.consumers[0].shallowIteratorEnable,
+                settings.producer.confirm,
             ),
             (True, False, True),
         )
@@ -142,8 +143,11 @@ class SampleTests(SynchronousTestCase):
 
     def test_againstTheTable(self) -> None:
         """Every key that stands in them, commented out or not, is one that has an effect; what is commented out shows the default."""
-        for role, rows in (("consumer", CONSUMER_ROWS), ("producer", PRODUCER_ROWS)):
-            known = {row.key: row for row in rows if row.used}
+        for role, rows in (
+            ("consumer", ConsumerSettings.keys),
+            ("producer", ProducerSettings.keys),
+        ):
+            known = {key.key: key for key in rows if key.isEffective}
             for line in (
                 (ETC / f"mirror-{role}.properties").read_text(encoding="utf-8").splitlines()
             ):
@@ -155,4 +159,4 @@ class SampleTests(SynchronousTestCase):
                 if line.startswith("#") and row.default:
                     self.assertEqual(value, row.default, line)
                 else:
-                    row.kind.parse(value, self.fail)
+                    row.type.parse(value, self.fail)

@@ -80,14 +80,14 @@ class OptionsTests(FolderTestCase):
     def test_file(self) -> None:
         """The property file is read (row 48)."""
         settings = self.parse().settings
-        self.assertEqual((settings.brokerId, settings.logDirectory), (3, str(self.folder / "logs")))
+        self.assertEqual((settings.brokerId, settings.logDir), (3, str(self.folder / "logs")))
 
     def test_set(self) -> None:
         """C{--set} overrides it, as often as one likes; the last counts."""
         settings = self.parse(
             "--set", "brokerid=4", "-s", "num.partitions=7", "--set", "brokerid=5"
         ).settings
-        self.assertEqual((settings.brokerId, settings.partitionCount), (5, 7))
+        self.assertEqual((settings.brokerId, settings.numPartitions), (5, 7))
 
     def test_wrong(self) -> None:
         """A missing or unreadable file, a wrong value, a C{--set} without C{=} are errors of usage that say what and where."""
@@ -109,7 +109,7 @@ class OptionsTests(FolderTestCase):
         """A property that nobody knows is a warning on standard error, which names its nearest neighbour (gotcha 24)."""
         lines = self.warnings()
         self.write(brokerid="3", num_partitons="5")
-        self.assertEqual(self.parse().settings.partitionCount, 1)
+        self.assertEqual(self.parse().settings.numPartitions, 1)
         self.assertEqual(len(lines), 1)
         self.assertTrue(lines[0].startswith("pylogbroker: "), lines)
         self.assertIn("num.partitons", lines[0])

@@ -74,7 +74,10 @@ class OptionsTests(SynchronousTestCase):
             ["--zookeeper", "zk:1", "--config", path, "--set", "broker.endpoint=tls:{host}:{port}"]
         )
         self.assertEqual(
-            options.access, AccessSettings("me:secret", "readable", "tls:{host}:{port}")
+            options.access,
+            AccessSettings.fromProperties(
+                {"zk.digest": "me:secret", "broker.endpoint": "tls:{host}:{port}"}
+            ),
         )
         error = self.assertRaises(
             usage.UsageError,

@@ -54,7 +54,7 @@ class OptionsTests(SynchronousTestCase):
         ).settings
         self.assertEqual([each.zkConnect for each in settings.consumers], ["a:2181", "b:2181"])
         self.assertEqual(
-            (settings.producer.zookeeperServers, settings.topics.pattern, settings.topics.isWhite),
+            (settings.producer.zkConnect, settings.topics.pattern, settings.topics.isWhite),
             ("c:2181", "a|b", True),
         )
         self.assertEqual(

@@ -68,8 +68,8 @@ class _Eager(ConsumerConnector):
             self._clock,
             self._offsets.positions,
             decode=decode,
-            chunkCountMax=settings.queuedChunkCountMax,
-            queuedSizeMax=settings.queuedSizeMax,
+            chunkCountMax=settings.queuedChunksMax,
+            queuedSizeMax=settings.maxQueuedBytes,
         )
 
 
@@ -106,7 +106,7 @@ class _Unsorted(ConsumerConnector):
         super().__init__(reactor, settings, *arguments, random=random, **more)
         if random.random() < 0.5:  # if all did, nobody would notice
             self._member._rebalance = UnsortedRebalance(
-                self.consumerId, self._settings.rebalanceRetryCountMax
+                self.consumerId, self._settings.rebalanceRetriesMax
             )
 
 

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.protocol.kafka07.requests import (
     Fetch,
     MultiProduce,

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.connectionsettings import AccessSettings
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.endpoints import Endpoint
 from pylogbroker.records.compression import SNAPPY
@@ -68,7 +68,7 @@ class SourceOptionsTests(SynchronousTestCase):
         cluster = sourceOptions(
             {"zookeeper": "h:2181", "subscribe": "t", "zookeeperDigest": "me:secret"}
         ).cluster
-        self.assertEqual(cluster.access.settings().zookeeperDigest, "me:secret")
+        self.assertEqual(cluster.access.settings().zkDigest, "me:secret")
         self.assertNotIn("secret", repr(cluster))
         self.assertNotIn("secret", self.refusal(**LEAST, zookeeperDigest="secret"))
 
@@ -91,7 +91,14 @@ class SourceOptionsTests(SynchronousTestCase):
             }
         ).cluster
         self.assertEqual(
-            cluster.access.settings(), AccessSettings("me:secret", "open", "tcp:{host}:1{port}")
+            cluster.access.settings(),
+            AccessSettings.fromProperties(
+                {
+                    "zk.digest": "me:secret",
+                    "zk.acl": "open",
+                    "broker.endpoint": "tcp:{host}:1{port}",
+                }
+            ),
         )
         self.assertNotIn(b"secret", pickle.dumps(cluster))
         self.assertEqual(pickle.loads(pickle.dumps(cluster)), cluster)

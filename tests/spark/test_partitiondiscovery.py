@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperTimeoutException
 from pylogbroker.spark.options import Selection
 from pylogbroker.spark.partitiondiscovery import Cluster, findPlaces, isSelected

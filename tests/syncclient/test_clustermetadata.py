@@ -11,7 +11,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.metadata import Node, Value
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import (
     ConfigurationError,
     InvalidNameError,

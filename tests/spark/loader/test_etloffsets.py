@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import LoadError
 from pylogbroker.spark.loader.etloffsets import beginningsOf, linesOf
 from pylogbroker.types import BrokerPartition, PartitionId
