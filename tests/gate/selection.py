@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     extent.add_argument(
         "--checks",
         action="store_true",
-        help="also ruff, mypy, the import contracts, coverage, and the packages: what .ci/run does",
+        help="also ruff, mypy, the import contracts and coverage: what .ci/run does",
     )
     made.add_argument(
         "--jobs",

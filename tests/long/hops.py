@@ -1,0 +1,255 @@
+"""
+Through which modules does one message pass? C{python -m tests.long.hops} prints them.
+
+Two ways are traced in one process, with a real broker on a real port:
+
+  - from C{producer.send} to the C{send} on the client's socket, with a L{Producer} in both of its modes;
+  - from the C{recv} on the broker's socket to the C{fsync} of the segment file.
+
+What is needed only once has been done before: earlier messages have gone the same way, so connections, topic, files and threads are there. A
+profile function (C{sys.setprofile}) sees each call in each thread. It notes every module of the package in which a function is entered while the
+message is on its way. Modules of floor 0 (errors, types, limits, interfaces, retry) do not count. A timer that happens to fire in
+between would add its modules, so each way is traced several times, and the shortest trace is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import struct
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import deferLater, react
+
+import pylogbroker
+from pylogbroker.producer.producer import Producer
+from pylogbroker.testing.localbroker import LocalBroker
+from tests.long.telling import tell
+
+PACKAGE = Path(pylogbroker.__file__).resolve().parent
+FLOOR_0 = {"errors", "types", "limits", "interfaces", "retry"}
+BROKER_COUNT_MAX = 10
+CLIENT_COUNT_MAX = 8
+TRACE_COUNT = 5
+TRACE_SECONDS_MAX = 30.0
+TOPIC = "hops"
+MODES = ("async", "sync")
+
+Boundary = Callable[[Any], bool]
+"""Says of a built-in function that is called whether a way begins or ends with the call."""
+
+
+class Tracer:
+    """
+    Notes modules in the order in which they are first entered.
+
+    @ivar entered: the function through which each module was first entered, by the module's name.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._begins: Boundary | None = None
+        self._ends: Boundary | None = None
+        self._isOnItsWay = self._isClient = False
+        self._ended: Deferred[None] | None = None
+        self._names: dict[str, str | None] = {}
+        self.entered: dict[str, str] = {}
+        threading.setprofile(self._see)
+        sys.setprofile(self._see)
+
+    def trace(
+        self, begins: Boundary | None, ends: Boundary, isClient: bool = False
+    ) -> Deferred[None]:
+        """
+        Trace one way.
+
+        @param begins: the call with which the way begins; L{None}: now.
+        @param ends: the call with which it ends.
+        @param isClient: leave out what the broker does meanwhile, which is in the same process.
+        @return: fires when it has ended.
+        """
+        self.entered = {}
+        self._begins, self._ends, self._isClient = begins, ends, isClient
+        self._ended = Deferred()
+        self._ended.addTimeout(TRACE_SECONDS_MAX, self._reactor)
+        self._isOnItsWay = begins is None
+        return self._ended
+
+    def _see(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self._ends is None:
+            return
+        if event == "c_call":
+            if self._isOnItsWay and self._ends(argument):
+                self._ends = None
+                self._isOnItsWay = False
+                self._reactor.callFromThread(self._finish)
+            elif self._begins is not None and self._begins(argument):
+                self._begins = None
+                self._isOnItsWay = True
+                self._enter(frame)
+        elif event == "call" and self._isOnItsWay:
+            self._enter(frame)
+
+    def _enter(self, frame: FrameType) -> None:
+        name = self._moduleOf(frame)
+        if name is not None and name not in self.entered and not self._isBrokers(frame):
+            self.entered[name] = frame.f_code.co_qualname
+
+    def _moduleOf(self, frame: FrameType) -> str | None:
+        file = frame.f_code.co_filename
+        if file not in self._names:
+            self._names[file] = moduleName(file)
+        return self._names[file]
+
+    def _isBrokers(self, frame: FrameType | None) -> bool:
+        """Whether the broker calls this while the client's way is traced."""
+        while frame is not None and self._isClient:
+            if (self._moduleOf(frame) or "").startswith("broker."):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _finish(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended.callback(None)
+
+
+def moduleName(file: str) -> str | None:
+    """C{".../pylogbroker/storage/segment.py"} → C{"storage.segment"}; L{None} for what does not count."""
+    path = Path(file)
+    if not path.is_relative_to(PACKAGE):
+        return None
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return None if parts[0] in FLOOR_0 else ".".join(parts)
+
+
+def isSocketCall(function: Any, name: str, port: int, isClient: bool) -> bool:
+    """Whether a built-in is this method of a socket of the broker's port, at the client's or at the broker's end."""
+    owner = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") != name or not isinstance(owner, socket.socket):
+        return False
+    end = owner.getpeername() if isClient else owner.getsockname()
+    return bool(end[1] == port)
+
+
+def isSync(function: Any) -> bool:
+    """Whether a built-in puts a file on the disk."""
+    return getattr(function, "__name__", "") in ("fsync", "fdatasync")
+
+
+def produceRequest(payload: bytes) -> bytes:
+    """A framed request of 0.7 with one message for partition 0."""
+    message = struct.pack(">BBI", 1, 0, zlib.crc32(payload)) + payload
+    messageSet = struct.pack(">I", len(message)) + message
+    topic = TOPIC.encode()
+    body = struct.pack(">HH", 0, len(topic)) + topic + struct.pack(">II", 0, len(messageSet))
+    return struct.pack(">I", len(body) + len(messageSet)) + body + messageSet
+
+
+async def shortest(trace: Callable[[], Any], tracer: Tracer) -> dict[str, str]:
+    """The trace with the fewest modules, of some after the first, which warms up."""
+    found = []
+    for _ in range(TRACE_COUNT):
+        await trace()
+        found.append(tracer.entered)
+    return min(found[1:], key=len)
+
+
+async def clientWay(
+    reactor: Any, tracer: Tracer, port: int, mode: str, confirm: bool
+) -> dict[str, str]:
+    """From C{producer.send} to the client's socket."""
+    settings = {
+        "broker.list": f"0:127.0.0.1:{port}",
+        "producer.type": mode,
+        "queue.time": "1",
+        "confirm": str(confirm).lower(),
+    }
+    producer = Producer(reactor, settings)
+    await producer.start()
+
+    async def trace() -> None:
+        ended = tracer.trace(None, lambda function: isSocketCall(function, "send", port, True))
+        sent = producer.send(TOPIC, b"on its way")
+        await ended
+        await sent
+
+    await producer.send(TOPIC, b"first")
+    try:
+        return await shortest(trace, tracer)
+    finally:
+        await producer.close()
+
+
+async def brokerWay(reactor: Any, tracer: Tracer, port: int) -> dict[str, str]:
+    """From the broker's socket to the disk. The client is a bare socket, so none of our client code runs."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        # The broker accepts it before the first trace begins.
+        await deferLater(reactor, 0.1, lambda: None)
+
+        async def trace() -> None:
+            ended = tracer.trace(
+                lambda function: isSocketCall(function, "recv", port, False), isSync
+            )
+            client.sendall(produceRequest(b"on its way"))
+            await ended
+
+        return await shortest(trace, tracer)
+
+
+def report(title: str, entered: dict[str, str], countMax: int) -> bool:
+    """Print one way; returns whether it is short enough."""
+    isShort = len(entered) <= countMax
+    verdict = "" if isShort else "  TOO MANY"
+    tell(f"{title}: {len(entered)} modules of at most {countMax}{verdict}")
+    for number, (name, function) in enumerate(entered.items(), 1):
+        tell(f"  {number:2} {name:34} {function}")
+    return isShort
+
+
+async def measure(reactor: Any, confirm: bool) -> None:
+    """
+    Trace all ways, and end with 1 if one is too long.
+
+    @param confirm: the producer asks the broker to confirm its messages.
+    """
+    tracer = Tracer(reactor)
+    broker = LocalBroker(reactor)
+    await broker.start()
+    try:
+        port = broker.broker.port
+        ways = [
+            (
+                f"from send to the client's socket, {mode}",
+                await clientWay(reactor, tracer, port, mode, confirm),
+                CLIENT_COUNT_MAX,
+            )
+            for mode in MODES
+        ]
+        way = await brokerWay(reactor, tracer, port)
+        ways.append(("from the broker's socket to the disk", way, BROKER_COUNT_MAX))
+    finally:
+        await broker.stop()
+    areShort = [report(*way) for way in ways]
+    if not all(areShort):
+        raise SystemExit(1)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.long.hops", description=__doc__)
+    parser.add_argument("--confirm", action="store_true", help="with confirm=true at the producer")
+    options = parser.parse_args()
+    react(lambda reactor: ensureDeferred(measure(reactor, options.confirm)))
+
+
+if __name__ == "__main__":
+    main()
