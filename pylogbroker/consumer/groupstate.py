@@ -23,27 +23,20 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogbroker.client.clusterreader import ClusterReader
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.subscription import ISubscription, WildcardSubscription, decodeSubscription
-from pylogbroker.cluster.znodes import (
-    BrokerRegistration,
-    decodeBroker,
-    decodeBrokerNumber,
-    decodeCount,
-)
+from pylogbroker.cluster.subscription import ISubscription, WildcardSubscription
 from pylogbroker.consumer.rebalance import Assignment, GroupState
 from pylogbroker.errors import (
     BadVersionException,
     InvalidNameError,
     InvalidPatternError,
     NoNodeException,
-    ZnodeError,
 )
 from pylogbroker.interfaces import IZookeeper, Stat
 from pylogbroker.net.deferreds import (
     BATCH_COUNT_MAX,
     batched,
-    gatherAll,
     gatherInBatches,
     gatherSettled,
 )
@@ -54,8 +47,6 @@ T = TypeVar("T")
 
 TOPIC_SIZE_MAX = 32_767
 """Bytes of a topic's name in a request."""
-
-_WARNING_COUNT_MAX = 1_000
 
 
 class GroupWatches:
@@ -158,10 +149,12 @@ class GroupStateReader:
         @param watches: armed on everything that is read and may change.
         """
         self._zookeeper = zookeeper
-        self._watches = watches
         self._paths = groupPaths
         self._consumerId = consumerId
-        self._warnings: set[str] = set()
+        self._reader = ClusterReader(zookeeper, self._warn, watches.children)
+
+    def _warn(self, text: str) -> None:
+        self._log.error("{consumerId}: {text}", consumerId=self._consumerId, text=text)
 
     async def read(self, subscription: ISubscription) -> GroupState:
         """
@@ -170,35 +163,37 @@ class GroupStateReader:
         @param subscription: this member's own, which is registered again if its node is gone.
         @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be read.
         """
-        names = (
-            await self._watches.children(paths.BROKER_TOPICS)
-            if isinstance(subscription, WildcardSubscription)
-            else ()
-        )
-        wanted = [name for name in subscription.streamCounts(names) if self._isUsable(name)]
-        members = await self._members(subscription)
-        brokerNames = await self._watches.children(paths.BROKER_IDS)
-        partitions = await gatherAll([self._partitions(name) for name in wanted])
-        topics = dict(zip(wanted, partitions, strict=True))
-        needed = {str(partition.broker) for found in partitions for partition in found}
-        brokers = await gatherAll([self._broker(name) for name in brokerNames if name in needed])
-        usable = {
-            member: each for member, each in members.items() if self._canMatch(member, each, topics)
+        isFilter = isinstance(subscription, WildcardSubscription)
+        names = await self._reader.topics() if isFilter else ()
+        wanted = [topic for topic in subscription.streamCounts(names) if self._isValid(topic)]
+        found = await self._reader.members(self._paths)
+        members = {name: member.subscription for name, member in found.items()}
+        if self._consumerId not in members:
+            path = self._paths.consumer(self._consumerId)
+            await claim(self._zookeeper, path, subscription.encode())
+        members[self._consumerId] = subscription
+        brokers = await self._reader.brokers()
+        counts = await self._reader.partitionCounts(wanted)
+        topics = {
+            topic: [
+                BrokerPartition(broker, index)
+                for broker, count in byBroker.items()
+                for index in range(count)
+            ]
+            for topic, byBroker in counts.items()
         }
-        return GroupState(
-            usable, topics, {number: broker for number, broker in brokers if broker is not None}
-        )
+        usable = {
+            name: each for name, each in members.items() if self._canMatch(name, each, topics)
+        }
+        return GroupState(usable, topics, brokers)
 
-    def _isUsable(self, topic: str) -> bool:
-        try:
-            paths.topic(topic)
-        except InvalidNameError as error:
-            self._warnOnce(f"{error}: it is left out")
-            return False
-        if len(topic.encode()) > TOPIC_SIZE_MAX:
-            self._warnOnce(f"the name of topic {topic[:100]}… fits in no request: it is left out")
-            return False
-        return True
+    def _isValid(self, topic: str) -> bool:
+        if len(topic.encode()) <= TOPIC_SIZE_MAX:
+            return True
+        path = f"{paths.BROKER_TOPICS}/{topic}"
+        text = f"{path[:100]}…: the name of the topic fits in no request"
+        self._reader.warnings.warnOnce(path, InvalidNameError(text))
+        return False
 
     def _canMatch(
         self, member: str, subscription: ISubscription, topics: Mapping[str, Any]
@@ -206,74 +201,14 @@ class GroupStateReader:
         try:
             subscription.streamCounts(topics)
         except InvalidPatternError as error:
-            self._warnOnce(
-                f"{self._paths.ids}/{member}: {error}. This member is ignored, and its partitions "
-                "cannot be agreed upon"
+            path = f"{self._paths.ids}/{member}"
+            text = (
+                f"{path}: {error}. This member is ignored, and its partitions cannot be agreed upon"
             )
+            # Not the path itself: the reader clears that, since the registration is readable.
+            self._reader.warnings.warnOnce(f"{path}/pattern", InvalidPatternError(text))
             return False
         return True
-
-    async def _members(self, own: ISubscription) -> dict[str, ISubscription]:
-        names = await self._watches.children(self._paths.ids)
-        if self._consumerId not in names:
-            await claim(self._zookeeper, self._paths.consumer(self._consumerId), own.encode())
-            names = await self._zookeeper.get_children(self._paths.ids)
-        found = await gatherAll([self._member(name, own) for name in names])
-        return {
-            name: subscription
-            for name, subscription in zip(names, found, strict=True)
-            if subscription is not None
-        }
-
-    async def _member(self, name: str, own: ISubscription) -> ISubscription | None:
-        path = f"{self._paths.ids}/{name}"
-        if name == self._consumerId:
-            return own
-        try:
-            data, _stat = await self._zookeeper.get(path)
-            return decodeSubscription(path, data)
-        except NoNodeException:
-            return None
-        except ZnodeError as error:
-            self._warnOnce(f"{error}. This member is ignored")
-            return None
-
-    async def _partitions(self, topic: str) -> list[BrokerPartition]:
-        brokers = await self._watches.children(paths.topic(topic))
-        return [
-            partition
-            for found in await gatherAll([self._brokerPartitions(topic, name) for name in brokers])
-            for partition in found
-        ]
-
-    async def _brokerPartitions(self, topic: str, broker: str) -> list[BrokerPartition]:
-        path = f"{paths.topic(topic)}/{broker}"
-        try:
-            number = decodeBrokerNumber(path, broker)
-            data, _stat = await self._zookeeper.get(path)
-            count = decodeCount(path, data)
-        except NoNodeException:
-            return []
-        except ZnodeError as error:
-            self._warnOnce(f"{error}. It is left out")
-            return []
-        return [BrokerPartition(number, index) for index in range(count)]
-
-    async def _broker(self, name: str) -> tuple[int, BrokerRegistration | None]:
-        path = f"{paths.BROKER_IDS}/{name}"
-        try:
-            data, _stat = await self._zookeeper.get(path)
-            return int(name), decodeBroker(path, data)
-        except NoNodeException:
-            return int(name), None
-        except ZnodeError as error:
-            self._warnOnce(f"{error}. Its partitions are not read")
-            return int(name), None
-
-    def _warnOnce(self, text: str) -> None:
-        if text not in self._warnings and len(self._warnings) < _WARNING_COUNT_MAX:
-            self._warnings.add(text)
-            self._log.error("{consumerId}: {text}", consumerId=self._consumerId, text=text)
 
 
 class PartitionOwners:
