@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.task import deferLater, react
+from twisted.internet.task import react
 
 import pylogbroker
 from pylogbroker.producer.producer import Producer
@@ -35,6 +35,9 @@ from tests.long.telling import tell
 
 PACKAGE = Path(pylogbroker.__file__).resolve().parent
 FLOOR_0 = {"errors", "types", "limits", "interfaces", "retry"}
+BROKERS_OWN = ("broker.", "storage.", "net.sendfile", "net.workers")
+"""What only the broker calls."""
+
 BROKER_COUNT_MAX = 10
 CLIENT_COUNT_MAX = 8
 TRACE_COUNT = 5
@@ -109,9 +112,11 @@ class Tracer:
         return self._names[file]
 
     def _isBrokers(self, frame: FrameType | None) -> bool:
-        """Whether the broker calls this while the client's way is traced."""
+        """Whether the broker calls this, in a thread of its own or in ours, while the client's way is traced."""
+        if self._isClient and threading.current_thread() is not threading.main_thread():
+            return True
         while frame is not None and self._isClient:
-            if (self._moduleOf(frame) or "").startswith("broker."):
+            if (self._moduleOf(frame) or "").startswith(BROKERS_OWN):
                 return True
             frame = frame.f_back
         return False
@@ -182,18 +187,15 @@ async def clientWay(
         await ended
         await sent
 
-    await producer.send(TOPIC, b"first")
     try:
         return await shortest(trace, tracer)
     finally:
         await producer.close()
 
 
-async def brokerWay(reactor: Any, tracer: Tracer, port: int) -> dict[str, str]:
+async def brokerWay(tracer: Tracer, port: int) -> dict[str, str]:
     """From the broker's socket to the disk. The client is a bare socket, so none of our client code runs."""
     with socket.create_connection(("127.0.0.1", port)) as client:
-        # The broker accepts it before the first trace begins.
-        await deferLater(reactor, 0.1, lambda: None)
 
         async def trace() -> None:
             ended = tracer.trace(
@@ -234,7 +236,7 @@ async def measure(reactor: Any, confirm: bool) -> None:
             )
             for mode in MODES
         ]
-        way = await brokerWay(reactor, tracer, port)
+        way = await brokerWay(tracer, port)
         ways.append(("from the broker's socket to the disk", way, BROKER_COUNT_MAX))
     finally:
         await broker.stop()
