@@ -12,7 +12,7 @@ from pylogbroker.cli.tables import asJson, table
 from pylogbroker.errors import StorageError
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.storage.verification import SegmentReport, verify
+from pylogbroker.storage.recovery import SegmentReport, verify
 
 _EXAMPLES = """\
 examples:

@@ -1,20 +1,23 @@
 """
 Descriptors: the files of all segments share a limited number of them.
 
-What must be true. A slice that is queued for a socket keeps its file's descriptor open, whatever happens to the segment; a file with bytes that were
-not synced keeps I{its} descriptor, since the kernel reports a failed write-back only to descriptors that were open at the time; every other file may
-be closed at any moment, so that ten thousand partitions do not need ten thousand descriptors.
+What must be true. A slice that is queued for a socket keeps its file's descriptor open, whatever
+happens to the segment. A file with unsynced bytes keeps I{its} descriptor, since the kernel reports
+a failed write-back only to descriptors that were open at the time. Every other file may be closed
+at any moment, so that ten thousand partitions do not need ten thousand descriptors.
 
-The rule: a L{SegmentFile} counts I{pins}. Slices pin, unsynced bytes pin, jobs pin. A file with pins is never closed. Files that are open without
-pins are I{idle}; the L{DescriptorCache} keeps them in the order in which they became so and closes the oldest when more than C{descriptorCountMax}
-files are open. Pinned files alone may exceed that number: they are limited by what the broker allows to be queued and to be unflushed; when the
-system itself has no more, all idle ones are closed and the opening is tried once more.
+The rule: a L{SegmentFile} counts I{pins}. Slices pin, unsynced bytes pin, jobs pin. A file with
+pins is never closed. The L{DescriptorCache} keeps the open files without pins, the I{idle} ones, in
+the order in which they became idle, and closes the oldest when more than C{descriptorCountMax}
+files are open. Pinned files alone may exceed that number: the broker limits what is queued and
+unflushed. When the system has no more descriptors, the cache closes all idle files and tries once
+more.
 
-Rejected: a C{dup} for each slice (spends a descriptor on each), and reference counting by the garbage collector (closing must happen at a known
-moment).
+Rejected: a C{dup} for each slice, which spends a descriptor on each; reference counting by the
+garbage collector, since closing must happen at a known moment.
 
-Pins are taken and given on the owner's thread, files are opened and synced on workers, too; hence the locks. The one of the cache is held for a few
-dictionary operations only, never over a system call.
+Pins change on the owner's thread, workers open and sync files, too: hence the locks. The cache's is
+held for a few dictionary operations, never over a system call.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ class DescriptorCache:
     """
     The open files of one log directory.
 
-    @ivar descriptorCountMax: how many files may stay open while nobody needs them to.
-    @ivar openCount: files that are open now.
+    @ivar descriptorCountMax: files that may stay open without need.
+    @ivar openCount: open files.
     """
 
     def __init__(self, fileSystem: IFileSystem, descriptorCountMax: int) -> None:
@@ -46,7 +49,7 @@ class DescriptorCache:
 
     @property
     def idleCount(self) -> int:
-        """Files that are open without need."""
+        """Open files without pins."""
         return len(self._idle)
 
     def file(self, path: str, *, writable: bool) -> SegmentFile:
@@ -54,7 +57,7 @@ class DescriptorCache:
         return SegmentFile(self, path, writable)
 
     def adopt(self, file: IFile) -> SegmentFile:
-        """A segment's file that was just created: open, writable, idle."""
+        """A new segment's file: open, writable, idle."""
         found = SegmentFile(self, file.path, True)
         with self._lock:
             found._file = file
@@ -65,7 +68,7 @@ class DescriptorCache:
         return found
 
     def closeIdle(self) -> None:
-        """Close all files that nobody needs."""
+        """Close all files without pins."""
         with self._lock:
             files = [self._take(found) for found in list(self._idle)]
         _closeAll(files)
@@ -77,7 +80,7 @@ class DescriptorCache:
         return surplus
 
     def _take(self, found: SegmentFile) -> IFile:
-        """Under the lock: make an open file without pins a closed one; the caller closes what is returned."""
+        """Under the lock, take an open file without pins; the caller closes the result."""
         self._idle.pop(found, None)
         self.openCount -= 1
         file, found._file = found._file, None
@@ -94,16 +97,16 @@ def _closeQuietly(file: IFile) -> None:
     try:
         file.close()
     except StorageError:
-        # Everything in it was synced, or given up with the partition; the descriptor is gone either way.
-        pass
+        pass  # its bytes were synced, or failed with the partition; the descriptor is gone
 
 
 class SegmentFile:
     """
     The file of a segment, provider of L{pylogbroker.interfaces.ISegmentFile}.
 
-    @ivar path: where it was made; it keeps this name here when it is renamed to be deleted.
+    @ivar path: its first name; the renaming before a deletion does not change it.
     @ivar writable: whether it is opened for writing, too.
+    @ivar pinCount: holders of the descriptor.
     """
 
     __slots__ = (
@@ -111,10 +114,10 @@ class SegmentFile:
         "_file",
         "_gone",
         "_openLock",
-        "_pinCount",
         "_syncFailure",
         "_syncLock",
         "path",
+        "pinCount",
         "writable",
     )
 
@@ -123,44 +126,39 @@ class SegmentFile:
         self._file: IFile | None = None
         self._gone = False
         self._openLock = threading.Lock()
-        self._pinCount = 0
+        self.pinCount = 0
         self._syncFailure: StorageError | None = None
         self._syncLock = threading.Lock()
         self.path = path
         self.writable = writable
 
     @property
-    def pinCount(self) -> int:
-        """How many hold the descriptor."""
-        return self._pinCount
-
-    @property
     def isOpen(self) -> bool:
-        """Whether it has a descriptor now."""
+        """Whether the file has a descriptor."""
         return self._file is not None
 
     def pin(self) -> bool:
         """
         Hold the descriptor.
 
-        @return: L{False} when the file is not open now: then nothing is held.
+        @return: L{False}: the file is not open, and nothing is held.
         """
         cache = self._cache
         with cache._lock:
             if self._file is None:
                 return False
-            if self._pinCount == 0:
+            if self.pinCount == 0:
                 del cache._idle[self]
-            self._pinCount += 1
+            self.pinCount += 1
         return True
 
     def unpin(self) -> None:
-        """Let the descriptor go. One for each pin."""
+        """Release the descriptor: once for each pin."""
         cache = self._cache
         surplus: list[IFile] = []
         with cache._lock:
-            self._pinCount -= 1
-            if self._pinCount == 0:
+            self.pinCount -= 1
+            if self.pinCount == 0:
                 if self._gone:
                     surplus = [cache._take(self)]
                 else:
@@ -174,7 +172,7 @@ class SegmentFile:
         """
         Open the file if need be, and pin it. Blocks.
 
-        @raise StorageError: it cannot be opened, or was taken out.
+        @raise StorageError: it cannot be opened, or was retired.
         """
         cache = self._cache
         with self._openLock:
@@ -186,7 +184,7 @@ class SegmentFile:
             with cache._lock:
                 if not self._gone:
                     self._file = file
-                    self._pinCount = 1
+                    self.pinCount = 1
                     cache.openCount += 1
                     surplus = cache._takeSurplus()
         _closeAll(surplus)
@@ -220,10 +218,10 @@ class SegmentFile:
 
     def sync(self) -> None:
         """
-        C{fsync} it, while pinned. Blocks; one at a time.
+        C{fsync}, while pinned. Blocks; one at a time.
 
-        @raise StorageError: it failed, or an earlier one did. The kernel reports a lost write once, to whoever syncs first: so that nobody
-            takes the silence afterwards for success, a file that failed stays failed.
+        @raise StorageError: this sync failed, or an earlier one did. The kernel reports a lost
+            write to the first sync only, so a file that failed stays failed.
         """
         with self._syncLock:
             if self._syncFailure is None:
@@ -236,19 +234,20 @@ class SegmentFile:
 
     def retire(self) -> bool:
         """
-        The segment is no more: the file is not opened from now on, and its descriptor is closed, by the last C{unpin} if somebody holds it.
+        Take the file out of use with its segment: it is not opened from now on, and its descriptor
+        is closed, at the latest by the last C{unpin}.
 
-        @return: whether nobody does.
+        @return: whether no pin is left.
         """
         cache = self._cache
         with cache._lock:
             self._gone = True
-            if self._file is None or self._pinCount:
-                return self._pinCount == 0
+            if self._file is None or self.pinCount:
+                return self.pinCount == 0
             file = cache._take(self)
         _closeQuietly(file)
         return True
 
     def __repr__(self) -> str:
-        state = "closed" if self._file is None else f"open, {self._pinCount} pins"
+        state = "closed" if self._file is None else f"open, {self.pinCount} pins"
         return f"<SegmentFile {self.path} {state}>"

@@ -1,8 +1,9 @@
 """
-What the log has to say to its operator, as values: L{pylogbroker.storage.logdirectory.LogDirectory.open} and the jobs hand them to whoever asked,
-who logs them.
+Events of the log for its operator, as values: L{pylogbroker.storage.logdirectory.LogDirectory.open}
+and the jobs hand them to the caller, who logs them.
 
-Each has a C{format} for its own fields, so that C{log.info(report.format, **vars(report))} makes an event with fields, and C{str} for people.
+Each has a C{format} for its own fields: C{log.info(event.format, **vars(event))} makes a log event
+with fields, C{str(event)} a text.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Reporter = Callable[[LogEvent], None]
 
 @dataclass(frozen=True)
 class RecoveryNeeded(LogEvent):
-    """The directory was not closed in order: the last segment of every partition is checked."""
+    """The directory was not closed in order: the last segment of each partition is checked."""
 
     format: ClassVar[str] = (
         "{path} has no clean-shutdown mark: the last segment of each partition is checked"
@@ -44,14 +45,15 @@ class RecoveryNeeded(LogEvent):
 
 @dataclass(frozen=True)
 class PartitionLoaded(LogEvent):
-    """One more is there; C{done} of C{total} directories have been looked at."""
+    """A partition was loaded; C{done} of C{total} directories were looked at."""
 
     format: ClassVar[str] = (
-        "Loaded {topicPartition}: {segmentCount} segments, offsets {startOffset} to {logEndOffset} ({done} of {total})"
+        "Loaded {topicPartition}: {segmentCount} segments,"
+        " offsets {logStartOffset} to {logEndOffset} ({done} of {total})"
     )
     topicPartition: TopicPartition
     segmentCount: int
-    startOffset: int
+    logStartOffset: int
     logEndOffset: int
     done: int
     total: int
@@ -62,7 +64,7 @@ class SegmentTruncated(LogEvent):
     """Recovery cut bytes off the end of a segment: they were not whole, valid entries."""
 
     isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "Cut {path} back from {oldSize} to {size} bytes: {reason}"
+    format: ClassVar[str] = "Truncated {path} from {oldSize} to {size} bytes: {reason}"
     path: str
     oldSize: int
     size: int
@@ -90,7 +92,7 @@ class UnexpectedDirectory(LogEvent):
 
 @dataclass(frozen=True)
 class UnexpectedFile(LogEvent):
-    """A plain file where partitions are expected."""
+    """A plain file beside the partitions."""
 
     isWarning: ClassVar[bool] = True
     format: ClassVar[str] = "Ignored {path}: not a directory"
@@ -99,7 +101,7 @@ class UnexpectedFile(LogEvent):
 
 @dataclass(frozen=True)
 class DeletedSegmentPurged(LogEvent):
-    """A segment that retention had taken out before the broker stopped, now gone."""
+    """A segment that retention deleted before the broker stopped was removed."""
 
     format: ClassVar[str] = "Removed {path}, which was deleted before the last stop"
     path: str
@@ -107,7 +109,7 @@ class DeletedSegmentPurged(LogEvent):
 
 @dataclass(frozen=True)
 class PurgeFailed(LogEvent):
-    """The same, but it cannot be removed; it is not loaded in any case."""
+    """A segment that retention deleted before cannot be removed. It is not loaded."""
 
     isWarning: ClassVar[bool] = True
     format: ClassVar[str] = "Could not remove a deleted segment: {error}"
@@ -116,7 +118,7 @@ class PurgeFailed(LogEvent):
 
 @dataclass(frozen=True)
 class ConflictingFileRemoved(LogEvent):
-    """A file had the name of the segment that a roll was about to make (spec-0.7 log-storage §4)."""
+    """A file had the name of the segment that a roll was to create (spec-0.7 log-storage §4)."""
 
     isWarning: ClassVar[bool] = True
     format: ClassVar[str] = (

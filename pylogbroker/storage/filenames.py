@@ -1,10 +1,11 @@
 """
-Names: of topics, of the directories that hold their partitions, of segment files.
+Names: of topics, of the directories of their partitions, of segment files.
 
-The rules are 0.7.2's (spec-0.7 log-storage §1 and §12). Two notes. The forbidden characters are ranges of code points, so emoji pass although a JVM
-holds them as two surrogates; the length counts UTF-16 units as the JVM does. The limit of file systems, 255 bytes for C{<topic>-<partition>}, is not
-part of the name rules, because a fetch of such a topic is answered as one of any unknown topic; it is checked when a directory is about to be made
-(gotcha 21). All digits are ASCII (gotcha 20).
+The rules are 0.7.2's (spec-0.7 log-storage §1, §12). The forbidden characters are ranges of code
+points, so emoji pass although a JVM holds them as two surrogates; the length counts UTF-16 units,
+as the JVM does. The limit of file systems, 255 bytes for C{<topic>-<partition>}, is not a rule for
+names, because a fetch of such a topic is answered as one of any unknown topic. It is checked before
+a directory is created (gotcha 21). All digits are ASCII (gotcha 20).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import re
 from pylogbroker.errors import InvalidTopicError
 from pylogbroker.types import TopicPartition
 
-RETIRED_SUFFIX = ".deleted"
-"""Behind the whole name of a segment file that retention has taken out; 0.7.2 does not load such names, nor do we."""
+DELETED_SUFFIX = ".deleted"
+"""Behind the whole name of a deleted segment file; 0.7.2 does not load such names, nor do we."""
 
 TOPIC_LENGTH_MAX = 255
 DIRECTORY_NAME_SIZE_MAX = 255
@@ -31,7 +32,7 @@ def validateTopic(name: str, lengthMax: int = TOPIC_LENGTH_MAX) -> None:
     Apply 0.7.2's rules for topic names.
 
     @param lengthMax: UTF-16 code units (C{max.topic.name.length}).
-    @raise InvalidTopicError: the name breaks one; the text says which.
+    @raise InvalidTopicError: the name breaks a rule; the text says which.
     """
     if not name:
         raise InvalidTopicError("the topic name is empty")
@@ -53,23 +54,24 @@ def directoryName(topicPartition: TopicPartition) -> str:
     """
     C{<topic>-<partition>}.
 
-    @raise InvalidTopicError: no file system could hold it.
+    @raise InvalidTopicError: the name is too long for a file system.
     """
-    name = f"{topicPartition.topic}-{topicPartition.partition}"
+    name = str(topicPartition)
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > DIRECTORY_NAME_SIZE_MAX:
-        beginning = topicPartition.topic[:40]
         raise InvalidTopicError(
-            f"the directory of topic {beginning!r}… would have a name of {size} bytes, at most {DIRECTORY_NAME_SIZE_MAX} can be"
+            f"the directory of topic {name[:40]!r}… would have a name of {size} bytes,"
+            f" at most {DIRECTORY_NAME_SIZE_MAX} can be"
         )
     return name
 
 
 def parseDirectoryName(name: str) -> TopicPartition | None:
     """
-    What partition a directory holds, split at the last C{-}.
+    The partition of a directory, split at the last C{-}.
 
-    @return: L{None} for a directory that is none of ours. A second spelling of a partition (C{t-05} beside C{t-5}) is none, too: both cannot be it.
+    @return: L{None}: not a partition's directory. A second spelling of a partition (C{t-05} beside
+        C{t-5}) is none, too: both cannot be it.
     """
     found = _DIRECTORY.fullmatch(name)
     if found is None:

@@ -1,18 +1,23 @@
 """
-A log directory: all partitions of a broker, one lock, one clean-shutdown mark (spec-0.7 log-storage §1, §8, §9).
+A log directory: all partitions of a broker, one lock, one clean-shutdown marker (spec-0.7
+log-storage §1, §8, §9).
 
-B{The mark} C{.kafka_cleanshutdown} says that every byte in the directory is synced and whole. It is read once, and removed, and the removal is
-synced, before anything else happens: from then on a crash finds no mark. It is written again only by an orderly close, after a successful open, and
-only if all partitions were closed well; 0.7.2 wrote it even when it had failed to start, and skipped recovery the next time (gotcha 2). Its
-counterpart is the file C{.lock}, which keeps a second broker out for as long as this one lives.
+B{The marker} C{.kafka_cleanshutdown} says that every byte in the directory is synced and whole.
+C{open} removes it, and syncs the removal, before anything else, so that a crash leaves no marker.
+It is written again only by an orderly close, after a successful open, and only if all partitions
+were closed well. 0.7.2 wrote it even when it had failed to start, and skipped recovery the next
+time (gotcha 2). Its counterpart is the file C{.lock}, which keeps a second broker out.
 
-B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is left out, kept in C{failures} with the reason, and reported; the
-others serve (gotcha 30). Since nobody knows what state its files are in, no mark is written then, unless there was one before and the partition
-failed to load, so that nobody has touched it since.
+B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is left out, kept in
+C{failures} with the reason, and reported; the others serve (gotcha 30). No marker is written then,
+since the state of its files is unknown, unless there was one before and the partition failed to
+load: then its files are as they were.
 
-B{Creating a partition} while serving is a job like any other: C{beginCreate}, C{run} on a worker, C{finishCreate}. One per partition at a time
-(gotcha 14). It syncs the file's directory and the log directory, so that no message is ever flushed into a directory that a power cut could take
-away.
+B{Creating a partition} while serving is a job: C{beginCreate}, C{run} on a worker, C{finishCreate}.
+One a partition at a time (gotcha 14). It syncs the partition's directory and the log directory, so
+that no message is ever flushed into a directory that a power cut could remove.
+
+B{A partition keeps one format for life}: the suffix of its segment files tells which.
 """
 
 from __future__ import annotations
@@ -24,7 +29,6 @@ from pylogbroker.errors import PartitionOfflineError, StorageError
 from pylogbroker.interfaces import IFileSystem, IRecordFormat
 from pylogbroker.storage.descriptors import DescriptorCache
 from pylogbroker.storage.events import (
-    LogEvent,
     PartitionLoaded,
     PartitionOffline,
     RecoveryNeeded,
@@ -38,20 +42,22 @@ from pylogbroker.storage.filenames import (
     parseDirectoryName,
     validateTopic,
 )
+from pylogbroker.storage.jobs import Job
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition
 from pylogbroker.storage.retention import RetentionPolicy, both, byAge, bySize
-from pylogbroker.storage.segment import Segment
+from pylogbroker.storage.segments import Segment
 from pylogbroker.types import TopicPartition
 
-MARK_NAME = ".kafka_cleanshutdown"
+MARKER_NAME = ".kafka_cleanshutdown"
 LOCK_NAME = ".lock"
 
 
 @dataclass(frozen=True)
 class LogSettings:
     """
-    How the partitions of a broker are kept; C{…ByTopic} override the value without, for the topics named (spec-0.7 config §1).
+    Settings of a broker's partitions; C{…ByTopic} overrides the value for topics (spec-0.7 config
+    §1).
 
     @ivar partitionCount: partitions of a topic (C{num.partitions}).
     @ivar segmentSizeMax: bytes (C{log.file.size}).
@@ -62,7 +68,7 @@ class LogSettings:
     @ivar retentionSize: bytes of a partition; negative: no limit (C{log.retention.size}).
     @ivar retention: a policy in place of the two rules.
     @ivar topicLengthMax: UTF-16 code units (C{max.topic.name.length}).
-    @ivar descriptorCountMax: segment files that may be open while nothing needs them to be.
+    @ivar descriptorCountMax: segment files that may be open without need.
     """
 
     partitionCount: int = 1
@@ -83,32 +89,33 @@ class LogSettings:
     descriptorCountMax: int = 512
 
     def forTopic(self, topic: str) -> PartitionSettings:
-        """What holds for the partitions of a topic."""
-        retention = self.retention
-        if retention is None:
-            age = self.retentionAgeMsByTopic.get(topic, self.retentionAgeMs)
-            retention = both(
-                byAge(age), bySize(self.retentionSizeByTopic.get(topic, self.retentionSize))
-            )
+        """The settings of a topic's partitions."""
+
+        def pick(name: str) -> int:
+            value: int = getattr(self, f"{name}ByTopic").get(topic, getattr(self, name))
+            return value
+
         return PartitionSettings(
-            segmentSizeMax=self.segmentSizeMaxByTopic.get(topic, self.segmentSizeMax),
-            rollAgeMs=self.rollAgeMsByTopic.get(topic, self.rollAgeMs),
-            flushCountMax=self.flushCountMax,
-            flushIntervalMs=self.flushIntervalMsByTopic.get(topic, self.flushIntervalMs),
-            retention=retention,
+            pick("segmentSizeMax"),
+            pick("rollAgeMs"),
+            self.flushCountMax,
+            pick("flushIntervalMs"),
+            self.retention or both(byAge(pick("retentionAgeMs")), bySize(pick("retentionSize"))),
         )
 
 
 def firstAppendMs(loaded: LoadedPartition) -> int | None:
     """
-    When the last segment was first appended to, estimated from the times of files, so that its age survives a restart (gotcha 19).
+    An estimate of the last segment's first append from file times, so that the segment's age
+    survives a restart (gotcha 19).
 
-    A file's own time is that of its I{last} append, and birth times are not to be had everywhere and do not survive a copy. But the segment was
-    made when the one before it was appended to for the last time, or, when retention has taken that one already, not later than the last change of
-    the directory. The estimate may be early by the time that nothing was appended (the segment is rolled early, once) or late by at most one
-    retention period; it does not move when the broker is restarted.
+    A file's own time is that of its I{last} append; birth times do not exist everywhere and do not
+    survive a copy. But a segment is created at the last append to the one before it, or, when
+    retention has deleted that one, not later than the last change of the directory. The estimate
+    may be early by the time without appends (then the segment rolls early, once) or late by at most
+    one retention period. Restarts do not move it.
 
-    @return: milliseconds since the epoch; L{None}: it is empty, and an empty segment has no age.
+    @return: milliseconds since the epoch; L{None}: the segment is empty, and has no age.
     """
     last = loaded.segments[-1]
     if last.size == 0:
@@ -119,12 +126,12 @@ def firstAppendMs(loaded: LoadedPartition) -> int | None:
     )
 
 
-class CreateJob:
+class CreateJob(Job):
     """
-    Make a partition's directory and first segment, durable both.
+    Create a partition's directory and first segment, durably.
 
-    @ivar topicPartition: which one.
-    @ivar loaded: what is there, after a successful run.
+    @ivar topicPartition: which partition.
+    @ivar loaded: the partition, after a successful run.
     """
 
     def __init__(
@@ -134,7 +141,7 @@ class CreateJob:
         formats: Sequence[IRecordFormat],
         fileSystem: IFileSystem,
     ) -> None:
-        self.events: list[LogEvent] = []
+        super().__init__()
         self.topicPartition = topicPartition
         self.path = f"{directory}/{directoryName(topicPartition)}"
         self.loaded: LoadedPartition | None = None
@@ -144,9 +151,9 @@ class CreateJob:
 
     def run(self) -> None:
         """
-        What is there already, from an attempt that was cut short or from somebody's hand, is loaded as after a crash.
+        Files that exist already, from an interrupted attempt, are loaded as after a crash.
 
-        @raise StorageError: it cannot be made; the next request for it may try again.
+        @raise StorageError: the partition cannot be created; the next request may try again.
         """
         self._fileSystem.makeDirectories(self.path)
         self.loaded = loadPartition(
@@ -160,10 +167,10 @@ class LogDirectory:
     See the module.
 
     @ivar path: of the directory (C{log.dir}).
-    @ivar settings: how partitions are kept.
+    @ivar settings: of the partitions.
     @ivar logs: every partition that serves, or served until it failed.
     @ivar failures: partitions that could not be loaded, and why.
-    @ivar topics: of these partitions, those that could not be loaded included.
+    @ivar topics: of C{logs} and C{failures}.
     @ivar cache: the descriptors.
     """
 
@@ -192,29 +199,29 @@ class LogDirectory:
         self._formats = formats
         self._settingsByTopic: dict[str, PartitionSettings] = {}
         self._unlock: Callable[[], None] | None = None
-        self._wasMarked = False
+        self._hadMarker = False
 
     @property
     def isOpen(self) -> bool:
-        """Whether it was opened, and not closed since."""
+        """Whether the directory is open."""
         return self._unlock is not None
 
     def open(self, report: Reporter) -> None:
         """
-        Lock the directory, take the mark away, load every partition. Blocks, for as long as reading the last segment of each partition
-        takes if there was no mark.
+        Lock the directory, remove the marker, load every partition. Blocks, without a marker for as
+        long as reading the last segment of each partition takes.
 
-        @param report: called with what happens.
-        @raise pylogbroker.errors.DirectoryLockedError: another broker has it.
-        @raise StorageError: the directory itself cannot be made, read or synced. (A partition that cannot is in C{failures}.)
+        @param report: called with each event.
+        @raise pylogbroker.errors.DirectoryLockedError: another broker has the directory.
+        @raise StorageError: the directory itself cannot be created, read or synced.
         """
         _makeDurably(self._fileSystem, self.path)
         unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
         try:
-            self._wasMarked = self._takeMark()
+            self._hadMarker = self._removeMarker()
             self._load(report)
-            if not self._wasMarked:
-                # A directory that was made just before a crash may be in the cache only.
+            if not self._hadMarker:
+                # A partition's directory that was created before a crash may not be synced.
                 self._fileSystem.syncDirectory(self.path)
         except BaseException:
             self.logs.clear()
@@ -223,22 +230,22 @@ class LogDirectory:
             raise
         self._unlock = unlock
 
-    def _takeMark(self) -> bool:
-        mark = f"{self.path}/{MARK_NAME}"
-        if self._fileSystem.status(mark) is None:
+    def _removeMarker(self) -> bool:
+        marker = f"{self.path}/{MARKER_NAME}"
+        if self._fileSystem.status(marker) is None:
             return False
-        self._fileSystem.remove(mark)
+        self._fileSystem.remove(marker)
         self._fileSystem.syncDirectory(self.path)
         return True
 
     def _load(self, report: Reporter) -> None:
         names = sorted(self._fileSystem.list(self.path))
-        if not self._wasMarked and any(map(parseDirectoryName, names)):
+        if not self._hadMarker and any(map(parseDirectoryName, names)):
             report(RecoveryNeeded(self.path))
         for i, name in enumerate(names):
             path = f"{self.path}/{name}"
             status = self._fileSystem.status(path)
-            if status is None or name in (LOCK_NAME, MARK_NAME):
+            if status is None or name in (LOCK_NAME, MARKER_NAME):
                 continue
             if not status.isDirectory:
                 report(UnexpectedFile(path))
@@ -249,7 +256,7 @@ class LogDirectory:
                 continue
             try:
                 loaded = loadPartition(
-                    self._fileSystem, path, self._formats, not self._wasMarked, report
+                    self._fileSystem, path, self._formats, not self._hadMarker, report
                 )
             except StorageError as error:
                 self.failures[topicPartition] = error
@@ -299,7 +306,7 @@ class LogDirectory:
         return log
 
     def settingsFor(self, topic: str) -> PartitionSettings:
-        """How the partitions of a topic are kept."""
+        """The settings of a topic's partitions."""
         found = self._settingsByTopic.get(topic)
         if found is None:
             found = self._settingsByTopic[topic] = self.settings.forTopic(topic)
@@ -309,20 +316,20 @@ class LogDirectory:
         """
         Apply the rules for topic names.
 
-        @raise pylogbroker.errors.InvalidTopicError: it breaks one.
+        @raise pylogbroker.errors.InvalidTopicError: the name breaks a rule.
         """
         validateTopic(name, self.settings.topicLengthMax)
 
     def partitionCount(self, topic: str) -> int:
-        """How many partitions the topic has here, whether they exist yet or not."""
+        """The partitions of a topic here, whether they exist yet or not."""
         return self.settings.partitionCountByTopic.get(topic, self.settings.partitionCount)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """
         A partition's log. Creates nothing.
 
-        @return: L{None}: there is none.
-        @raise PartitionOfflineError: it could not be loaded.
+        @return: L{None}: the partition does not exist.
+        @raise PartitionOfflineError: the partition could not be loaded.
         """
         topicPartition = TopicPartition(topic, partition)
         log = self.logs.get(topicPartition)
@@ -343,13 +350,14 @@ class LogDirectory:
         Create a partition. The caller checks name and number (C{validateTopic}, C{partitionCount}).
 
         @param format: one of the directory's; L{None}: the first.
-        @raise pylogbroker.errors.InvalidTopicError: the directory's name would be too long for any file system (gotcha 21).
-        @raise PartitionOfflineError: it is there, and could not be loaded.
-        @raise ValueError: it is there, or being made.
+        @raise pylogbroker.errors.InvalidTopicError: no file system takes so long a name (gotcha
+            21).
+        @raise PartitionOfflineError: the partition exists, and could not be loaded.
+        @raise ValueError: the partition exists, or is being created.
         """
         topicPartition = TopicPartition(topic, partition)
         if self.get(topic, partition) is not None or topicPartition in self._creating:
-            raise ValueError(f"{topicPartition} exists already, or is being made")
+            raise ValueError(f"{topicPartition} exists already, or is being created")
         formats = sorted(self._formats, key=lambda each: each is not format)
         job = CreateJob(self.path, topicPartition, formats, self._fileSystem)
         self._creating.add(topicPartition)
@@ -359,7 +367,7 @@ class LogDirectory:
         """
         Take the new partition in.
 
-        @raise StorageError: C{error}, if there is one; a later C{beginCreate} may try again.
+        @raise StorageError: C{error}; a later C{beginCreate} may try again.
         """
         self._creating.discard(job.topicPartition)
         if error is not None:
@@ -369,21 +377,21 @@ class LogDirectory:
 
     def writeCleanShutdownMarker(self) -> bool:
         """
-        Write the clean-shutdown mark, durably, after all logs have been closed. Blocks.
+        Write the clean-shutdown marker, durably, after all logs have been closed. Blocks.
 
-        @return: whether it was written: not if a partition failed, since recovery must look at it the next time.
+        @return: whether it was written: not if a partition failed, since recovery must check it.
         @raise ValueError: the directory is not open, or a log is not closed.
-        @raise StorageError: it cannot be written; the next start recovers, no more.
+        @raise StorageError: it cannot be written; the next start recovers.
         """
         if not self.isOpen:
             raise ValueError(f"{self.path} is not open")
         if any(not log.closed for log in self.logs.values()):
             raise ValueError(f"not all partitions in {self.path} are closed")
         if any(log.failure is not None for log in self.logs.values()) or (
-            self.failures and not self._wasMarked
+            self.failures and not self._hadMarker
         ):
             return False
-        file = self._fileSystem.open(f"{self.path}/{MARK_NAME}", create=True)
+        file = self._fileSystem.open(f"{self.path}/{MARKER_NAME}", create=True)
         try:
             file.sync()
         finally:
@@ -392,7 +400,10 @@ class LogDirectory:
         return True
 
     def close(self) -> None:
-        """Let descriptors and the lock go. Writes nothing: without C{writeCleanShutdownMarker} before it, this is a crash. Twice does nothing."""
+        """
+        Release descriptors and the lock. Without C{writeCleanShutdownMarker} before it, this is a
+        crash. A second call does nothing.
+        """
         self.cache.closeIdle()
         unlock, self._unlock = self._unlock, None
         if unlock is not None:
@@ -400,7 +411,7 @@ class LogDirectory:
 
 
 def _makeDurably(fileSystem: IFileSystem, path: str) -> None:
-    """Make a directory, and those above it, so that a power cut does not take it away with what is in it."""
+    """Create a directory and its parents, and sync the parents."""
     parent, _, name = path.rstrip("/").rpartition("/")
     status = fileSystem.status(path)
     if status is None:

@@ -1,8 +1,10 @@
 """
-One-shot notices: tell me when a mark has come this far.
+The purgatory of a partition: one-shot callbacks that wait for a mark to reach an offset. A module
+of its own, since acknowledgements and long polls wait here, too.
 
-Those who wait are few (a connection each, at the most), and when a mark moves mostly all of them are due, so a walk over all is the right search.
-What is due is taken out before any callback runs: a callback may ask again, or cancel another, without being told twice.
+Few wait at a time (at most one a connection), and a moving mark mostly reaches all of them, so that
+C{advance} looks at all. It takes out a due callback before calling it: a callback may wait again,
+or cancel another, and is not called twice.
 """
 
 from __future__ import annotations
@@ -11,31 +13,35 @@ from collections.abc import Callable
 
 from pylogbroker.errors import StorageError
 
-NoticeCallback = Callable[[StorageError | None], None]
-"""Called once: with L{None} when the mark is reached, with the failure when it never will be. It must not raise."""
+OffsetCallback = Callable[[StorageError | None], None]
+"""
+Called once: with L{None} when the mark is reached, with the failure when it never will be. It must
+not raise.
+"""
 
 
 class OffsetWaiters:
     """
-    Who waits for one mark of one partition.
+    The callbacks that wait for one mark of one partition.
 
-    @ivar waiting: empty when nobody does; the same dictionary for life, so that a hot path can look at it without a call.
+    @ivar waiting: empty when none waits; the same dictionary for life, so that a hot path can test
+        it without a call.
     """
 
     __slots__ = ("_nextKey", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: dict[int, tuple[int, NoticeCallback]] = {}
+        self.waiting: dict[int, tuple[int, OffsetCallback]] = {}
         self._nextKey = 0
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def add(self, offset: int, callback: NoticeCallback) -> Callable[[], None]:
+    def wait(self, offset: int, callback: OffsetCallback) -> Callable[[], None]:
         """
         Wait for an offset.
 
-        @return: what stops the waiting; does nothing once the callback was called.
+        @return: what cancels the call; does nothing once C{callback} was called.
         """
         key = self._nextKey
         self._nextKey += 1
@@ -46,8 +52,8 @@ class OffsetWaiters:
 
         return cancel
 
-    def moved(self, mark: int) -> None:
-        """The mark is here now."""
+    def advance(self, mark: int) -> None:
+        """The mark has moved to an offset."""
         if not self.waiting:
             return
         for key in [key for key, (offset, _) in self.waiting.items() if offset <= mark]:

@@ -16,19 +16,20 @@ is a job (L{pylogbroker.storage.jobs}): C{begin…} fixes what the job covers, C
 marks.
 
 B{Pending bytes.} An append makes no system call. The owner calls C{write} at the end of a reactor
-turn, and sooner when C{pendingSize} grows. Transient failures (L{PASSING}: the disk is full, no
-descriptor is left) lose nothing: the file is cut back to the last whole batch, the rest stays
-pending, C{blocked} says why, and the next C{write} tries again. The owner admits nothing meanwhile.
+turn, and sooner when C{pendingSize} grows. Transient failures (L{TRANSIENT_ERRNOS}: the disk is
+full, no descriptor is left) lose nothing: the file is cut back to the last whole batch, the rest
+stays pending, C{blocked} says why, and the next C{write} tries again. The owner admits nothing
+meanwhile.
 
 B{A failed partition} stays failed. Every other error fails it: the log drops its pending bytes,
-fails those who wait, and raises L{PartitionOfflineError} from every call. A failed C{fsync} is never
-retried: the kernel has marked the pages clean, so a second one would report success for lost bytes.
-A restart of the broker recovers what the disk really has.
+fails those who wait, and raises L{PartitionOfflineError} from every call. A failed C{fsync} is
+never retried: the kernel has marked the pages clean, so a second one would report success for lost
+bytes. A restart of the broker recovers what the disk really has.
 
-B{Rolling.} The owner asks C{rollDue} before each append. While a roll is due or under way, the owner
-appends nothing. The size rule is 0.7.2's (spec-0.7 log-storage §4): a segment I{larger} than the
-limit is rolled before the next append. The age of a segment counts from its first append; after a
-restart L{pylogbroker.storage.logdirectory.firstAppendMs} estimates that time (gotcha 19).
+B{Rolling.} The owner asks C{rollDue} before each append. While a roll is due or under way, the
+owner appends nothing. The size rule is 0.7.2's (spec-0.7 log-storage §4): a segment I{larger} than
+the limit is rolled before the next append. The age of a segment counts from its first append; after
+a restart L{pylogbroker.storage.logdirectory.firstAppendMs} estimates that time (gotcha 19).
 
 B{Deleting.} C{expired} decides, C{beginDelete} takes the segments out of the list at once, and the
 job deletes the files. Slices that were handed out stay readable.
@@ -40,7 +41,6 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageError
 from pylogbroker.interfaces import (
@@ -51,6 +51,7 @@ from pylogbroker.interfaces import (
     ValidatedBatches,
 )
 from pylogbroker.storage.descriptors import OUT_OF_DESCRIPTORS, DescriptorCache
+from pylogbroker.storage.files import writeAll
 from pylogbroker.storage.jobs import (
     CloseJob,
     DeleteJob,
@@ -59,15 +60,13 @@ from pylogbroker.storage.jobs import (
     SearchJob,
     StatJob,
 )
-from pylogbroker.storage.offsetwaiters import NoticeCallback, OffsetWaiters
+from pylogbroker.storage.offsetwaiters import OffsetCallback, OffsetWaiters
 from pylogbroker.storage.retention import RetentionPolicy, keepAll
-from pylogbroker.storage.segment import Segment
-from pylogbroker.storage.segmentlist import SegmentList
-from pylogbroker.storage.vectoredwrite import writeAll
+from pylogbroker.storage.segments import Segment, SegmentList
 from pylogbroker.types import EARLIEST, LATEST, LogPosition, TopicPartition
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-PASSING = DISK_FULL | OUT_OF_DESCRIPTORS
+TRANSIENT_ERRNOS = DISK_FULL | OUT_OF_DESCRIPTORS
 """Failures that may pass: nothing that was accepted is lost by them."""
 
 HOUR_MS = 3_600_000
@@ -106,15 +105,6 @@ class Mark(Enum):
     LOG_END = "log end"
 
 
-class LogMarks(NamedTuple):
-    """The marks of a log at one moment, as positions."""
-
-    logStart: LogPosition
-    highWatermark: LogPosition
-    flushed: LogPosition
-    logEnd: LogPosition
-
-
 def flushedWatermark(log: PartitionLog) -> LogPosition:
     """The policy of 2011: readers see what is flushed."""
     return log.flushed
@@ -138,6 +128,7 @@ class PartitionLog:
     @ivar highWatermark: the offset where reading ends.
     @ivar logEndOffset: the base offset of the next append.
     @ivar writtenOffset: everything below is in the page cache.
+    @ivar watermark: the same, and its byte.
     @ivar flushed: the flushed offset and its byte: everything below is synced.
     @ivar flushDueOffset: the high watermark once flushes that are due by count are done; never
         below C{highWatermark}.
@@ -186,19 +177,19 @@ class PartitionLog:
         self._pinned = False
         self._pending: list[bytes] = []
         self._flushing: FlushJob | None = None
-        self._retiring = False
+        self._deleting = False
         self._closing = False
-        self._leftovers: tuple[Segment, ...] = ()
-        self._doomed: tuple[Segment, ...] = ()
-        self._notices = {mark: OffsetWaiters() for mark in Mark}
-        self._endNotices = self._notices[Mark.LOG_END]
-        self._endWaiting = self._endNotices.waiting
+        self._toRename: tuple[Segment, ...] = ()
+        self._toUnlink: tuple[Segment, ...] = ()
+        self._waiters = {mark: OffsetWaiters() for mark in Mark}
+        self._endWaiters = self._waiters[Mark.LOG_END]
+        self._endWaiting = self._endWaiters.waiting
         self._flushCountLeft = settings.flushCountMax
         self._rollAtMs = _NEVER if firstAppendMs is None else firstAppendMs + settings.rollAgeMs
         self.logStartOffset = segments[0].baseOffset
         self.logEndOffset = self.writtenOffset = logEndOffset
         self.flushed = LogPosition(logEndOffset, active.baseOffset, active.size)
-        self._watermark = self.flushed
+        self.watermark = self.flushed
         self.highWatermark = self.flushDueOffset = logEndOffset
         self._flushDueByte = active.size  # in the active segment
         self._watermarkPolicy: WatermarkPolicy = flushedWatermark
@@ -212,7 +203,8 @@ class PartitionLog:
         self.failure: StorageError | None = None
         self.closed = False
 
-    # -- what it looks like -------------------------------------------------------------------------------------------
+    # -- state
+    # -------------------------------------------------------------------------------------------
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -247,15 +239,9 @@ class PartitionLog:
         return LogPosition(self.logEndOffset, active.baseOffset, byte)
 
     @property
-    def marks(self) -> LogMarks:
-        """A snapshot."""
-        start = LogPosition(self.logStartOffset, self.logStartOffset, 0)
-        return LogMarks(start, self._watermark, self.flushed, self.logEnd)
-
-    @property
     def busy(self) -> bool:
         """Whether a job is under way that must be finished before C{beginClose}."""
-        return self._flushing is not None or self.rolling or self._retiring or self._closing
+        return self._flushing is not None or self.rolling or self._deleting or self._closing
 
     def __repr__(self) -> str:
         state = (
@@ -280,7 +266,8 @@ class PartitionLog:
             self.path, action, "the log is closed" if self.closed else "a roll is under way"
         )
 
-    # -- append -------------------------------------------------------------------------------------------------------
+    # -- append
+    # -------------------------------------------------------------------------------------------------------
 
     def rollDue(self, nowMs: int) -> bool:
         """
@@ -315,7 +302,7 @@ class PartitionLog:
         if self._rollAtMs == _NEVER and size:
             self._rollAtMs = nowMs + self.settings.rollAgeMs
         if self._endWaiting:
-            self._endNotices.moved(end)
+            self._endWaiters.advance(end)
         return AppendResult(base, end - 1, nowMs)
 
     def write(self) -> None:
@@ -357,23 +344,24 @@ class PartitionLog:
         self.updateHighWatermark()
 
     def _stop(self, problem: StorageError) -> None:
-        if problem.errno in PASSING:
+        if problem.errno in TRANSIENT_ERRNOS:
             self.blocked = problem
             self._unpinIfClean()
         else:
             self._fail(problem)
 
-    # -- read ---------------------------------------------------------------------------------------------------------
+    # -- read
+    # ---------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, sizeMax: int, search: SearchJob | None = None) -> Slice | SearchJob:
         """
-        The range from an offset, up to the high watermark, never over the end of a segment (spec-0.7
-        wire-protocol §7.1, 5 to 7). An offset in a gap reads from behind the gap.
+        The range from an offset, up to the high watermark, never over the end of a segment
+        (spec-0.7 wire-protocol §7.1, 5 to 7). An offset in a gap reads from behind the gap.
 
         @param sizeMax: bytes; negative is as 0.
         @param search: the job that an earlier call returned for this offset, after its run.
-        @return: empty at the high watermark; a job: only the file tells the offset's byte. Run it on
-            a worker and call again.
+        @return: empty at the high watermark; a job: only the file tells the offset's byte. Run it
+            on a worker and call again.
         @raise OffsetOutOfRangeError: below the start, or above the high watermark.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
@@ -395,11 +383,11 @@ class PartitionLog:
             if search is None or search.segment is not segment:
                 return SearchJob(segment, offset)
             position = search.position
-        end = _endByte(segment, self._watermark)
+        end = _endByte(segment, self.watermark)
         while position >= end and index + 1 < len(view.bases) and view.bases[index + 1] < watermark:
             index += 1  # the offset is in a gap
             segment = view.segments[index]
-            position, end = 0, _endByte(segment, self._watermark)
+            position, end = 0, _endByte(segment, self.watermark)
         size = end - position
         if size > sizeMax:
             size = sizeMax
@@ -421,17 +409,17 @@ class PartitionLog:
             return sizeMax > 0 and offset < due
         view = self._list.view
         segment = view.segments[view.indexOf(offset)]
-        end = _endByte(segment, self._watermark)
+        end = _endByte(segment, self.watermark)
         dueEnd = self._flushDueByte if segment is self._active else segment.writtenSize
         position = segment.index.positionOf(offset)
         return dueEnd > end and (position is None or sizeMax > end - position)
 
     def offsetsBefore(self, time: int, countMax: int, nowMs: int) -> list[int]:
         """
-        Segment starts, and the visible end, that were there at a time, newest first (spec-0.7 wire-protocol §10).
+        The base offsets of segments, and the high watermark, as of a time, newest first (spec-0.7
+        wire-protocol §10).
 
         @param time: milliseconds since the epoch, or L{LATEST}, or L{EARLIEST}.
-        @param countMax: how many offsets to answer.
         @raise ValueError: C{countMax} is negative.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
@@ -450,7 +438,8 @@ class PartitionLog:
             last = next((i for i in range(len(known) - 1, -1, -1) if known[i][1] <= time), -1)
         return [offset for offset, _ in reversed(known[: last + 1])][:countMax]
 
-    # -- flush --------------------------------------------------------------------------------------------------------
+    # -- flush
+    # --------------------------------------------------------------------------------------------------------
 
     def flushDue(self, nowMs: int) -> bool:
         """
@@ -465,9 +454,10 @@ class PartitionLog:
 
     def beginFlush(self) -> FlushJob | None:
         """
-        Flush what has been appended so far. Writes what is pending first.
+        Flush what was appended so far. Writes pending bytes first.
 
-        @return: L{None}: there is nothing to do, or a flush or roll is under way, or the partition has failed, or the write did.
+        @return: L{None}: nothing to sync, or a flush or roll is under way, or the partition or the
+            write has failed.
         """
         if self._flushing is not None or self._refusing:
             return None
@@ -503,7 +493,7 @@ class PartitionLog:
         self.unflushedSize = active.writtenSize - active.size + self.pendingSize
         if position > self.flushed:
             self.flushed = position
-            self._notices[Mark.FLUSHED].moved(position.offset)
+            self._waiters[Mark.FLUSHED].advance(position.offset)
         self.updateHighWatermark()
 
     def _unpinIfClean(self) -> None:
@@ -519,28 +509,30 @@ class PartitionLog:
         @param policy: called after each write and flush, and by C{updateHighWatermark}.
         """
         self._watermarkPolicy = policy
-        self._watermark = self.marks.logStart
+        self.watermark = LogPosition(self.logStartOffset, self.logStartOffset, 0)
         self.highWatermark = self.logStartOffset
         self.updateHighWatermark()
 
     def updateHighWatermark(self) -> None:
         """Ask the policy for the high watermark, and move it forward."""
         position = self._watermarkPolicy(self)
-        if position > self._watermark and self.failure is None:
-            self._watermark = position = min(position, self.written)
+        if position > self.watermark and self.failure is None:
+            self.watermark = position = min(position, self.written)
             self.highWatermark = position.offset
             if position.offset > self.flushDueOffset:
                 self.flushDueOffset, _, self._flushDueByte = position
-            self._notices[Mark.HIGH_WATERMARK].moved(position.offset)
+            self._waiters[Mark.HIGH_WATERMARK].advance(position.offset)
 
-    # -- roll ---------------------------------------------------------------------------------------------------------
+    # -- roll
+    # ---------------------------------------------------------------------------------------------------------
 
     def beginRoll(self) -> RollJob | None:
         """
-        Close the last segment, open a new one behind it. Writes what is pending first. Until C{finishRoll}, nothing may be appended.
+        Begin the next segment. Writes pending bytes first. Until C{finishRoll}, nothing may be
+        appended.
 
-        @return: L{None}: the last segment is empty, or a roll is under way, or the partition has failed, or what is pending cannot be written
-            now (C{blocked}; try again later).
+        @return: L{None}: the last segment is empty, or a roll is under way, or the partition has
+            failed, or pending bytes cannot be written now (C{blocked}; try again later).
         """
         if self._refusing:
             return None
@@ -555,17 +547,19 @@ class PartitionLog:
 
     def finishRoll(self, job: RollJob, error: StorageError | None, nowMs: int) -> None:
         """
-        Take the new segment in, or fail the partition. If only the new file could not be made, for a reason that may pass, the roll stays due,
-        and C{blocked} says why.
+        Take the new segment in, or fail the partition. After a transient failure to create the new
+        file the roll stays due, and C{blocked} says why.
         """
         self.rolling = False
-        if job.pinned:
+        if job.isPinned:
             job.segment.file.unpin()
         if self.failure is not None:
             if job.file is not None:
                 job.file.retire()
             return
-        if error is not None and (not job.flushed or job.created or error.errno not in PASSING):
+        if error is not None and (
+            not job.isFlushed or job.isCreated or error.errno not in TRANSIENT_ERRNOS
+        ):
             self._fail(error)
             return
         self._refusing = False
@@ -590,18 +584,20 @@ class PartitionLog:
         self._rollAtMs = _NEVER
         self.blocked = None
 
-    # -- retention ----------------------------------------------------------------------------------------------------
+    # -- retention
+    # ----------------------------------------------------------------------------------------------------
 
     def beginStat(self) -> StatJob | None:
-        """Look at the files' times before deciding by them. L{None}: the partition has failed or is closed."""
+        """Read the files' times. L{None}: the partition has failed or is closed."""
         if self.failure is not None or self.closed:
             return None
         return StatJob(self._cache, self._list.view.segments)
 
     def finishStat(self, job: StatJob, error: StorageError | None) -> None:
         """
-        Take the times in. An error means that those not seen stay as they were. So does the last segment's if it was written to meanwhile: the file may
-        have been looked at before, and retention would then delete what has just come.
+        Take the times in; those that could not be read stay. So does the last segment's if it was
+        written to meanwhile: the job may have read its file before, and retention would then delete
+        what has just come.
         """
         for segment, modifiedMs in job.times:
             if segment is not job.last or segment.writtenSize == job.lastWrittenSize:
@@ -609,8 +605,8 @@ class PartitionLog:
 
     def expired(self, nowMs: int) -> tuple[Segment, ...]:
         """
-        What retention would delete now: some of the oldest segments, perhaps all. Not the last while something is pending: its time is that of the last
-        write, and what has just come would go with it.
+        The segments that retention would delete: some of the oldest, perhaps all. Not the last
+        while bytes are pending: its time is that of the last write.
         """
         if self.failure is not None or self.closed:
             return ()
@@ -620,8 +616,8 @@ class PartitionLog:
 
     def needsRoll(self, segments: Sequence[Segment]) -> bool:
         """
-        Whether to roll before these are retired: the last is among them, and not empty. Then a new empty segment at the end offset keeps the
-        offsets going (spec-0.7 log-storage §10).
+        Whether to roll before deleting these: the last is among them, and not empty. Then a new
+        empty segment keeps the log end (spec-0.7 log-storage §10).
         """
         return bool(segments) and segments[-1] is self._active and not self._isActiveEmpty
 
@@ -631,16 +627,16 @@ class PartitionLog:
 
     def beginDelete(self, segments: Sequence[Segment], nowMs: int) -> DeleteJob | None:
         """
-        Take the oldest segments out of the list and delete their files. The last segment is never among them: if it is empty it stays and its
-        time is set to now; if it is not, roll first (C{needsRoll}), or it stays, too.
+        Take the oldest segments out of the list and delete their files. The last segment stays: if
+        it is empty, its time is set to now; if not, roll first (C{needsRoll}).
 
-        Files that earlier calls had to leave, since readers held them or a renaming failed, are done with this one: call it now and then, with
-        nothing to delete, too.
+        The job also retries files of earlier calls that readers held or that could not be renamed:
+        call this with nothing to delete, too.
 
-        @param segments: what C{expired} said.
-        @return: L{None}: nothing to do, or one is under way, or the partition has failed.
+        @param segments: the result of C{expired}.
+        @return: L{None}: nothing to do, or a deletion is under way, or the partition has failed.
         """
-        if self._retiring or self.failure is not None or self.closed:
+        if self._deleting or self.failure is not None or self.closed:
             return None
         view = self._list.view
         wanted = set(segments)
@@ -648,31 +644,32 @@ class PartitionLog:
         while count < len(view.segments) - 1 and view.segments[count] in wanted:
             count += 1
         touch = self._active if self._active in wanted and self._isActiveEmpty else None
-        if not (count or touch or self._leftovers or self._doomed):
+        if not (count or touch or self._toRename or self._toUnlink):
             return None
-        removed = self._leftovers + self._list.replace(0, count)
-        self._leftovers = ()
+        removed = self._toRename + self._list.replace(0, count)
+        self._toRename = ()
         self.logStartOffset = self._list.view.bases[0]
-        self._retiring = True
-        return DeleteJob(self._cache, self.path, removed, self._doomed, touch, nowMs)
+        self._deleting = True
+        return DeleteJob(self._cache, self.path, removed, self._toUnlink, touch, nowMs)
 
     def finishDelete(self, job: DeleteJob, error: StorageError | None) -> None:
         """
-        Note what could not be deleted, for the next time. A failed sync of the directory fails the partition; other errors do not, the owner
-        logs them.
+        Note what could not be deleted, for the next time. A failed sync of the directory fails the
+        partition; the owner logs other errors.
         """
-        self._retiring = False
+        self._deleting = False
         done = set(job.renamed) | set(job.vanished)
-        self._leftovers = tuple(segment for segment in job.segments if segment not in done)
-        self._doomed = tuple(segment for segment in job.renamed if segment not in job.unlinked)
+        self._toRename = tuple(segment for segment in job.segments if segment not in done)
+        self._toUnlink = tuple(segment for segment in job.renamed if segment not in job.unlinked)
         if job.touched is not None:
             job.touched.modifiedMs = max(job.touched.modifiedMs, job.nowMs)
         if error is not None and error.action == "fsync":
             self._fail(error)
 
-    # -- notices ------------------------------------------------------------------------------------------------------
+    # -- waiters
+    # ------------------------------------------------------------------------------------------------------
 
-    def whenReached(self, mark: Mark, offset: int, callback: NoticeCallback) -> Callable[[], None]:
+    def whenReached(self, mark: Mark, offset: int, callback: OffsetCallback) -> Callable[[], None]:
         """
         Call back once when a mark reaches an offset; before this returns, if it already has.
 
@@ -691,17 +688,18 @@ class PartitionLog:
         if now >= offset:
             callback(None)
             return _nothing
-        return self._notices[mark].add(offset, callback)
+        return self._waiters[mark].wait(offset, callback)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- close
+    # ------------------------------------------------------------------------------------------------------
 
     def _fail(self, failure: StorageError) -> None:
         if self.failure is None:
             self.failure = failure
-            self._letGo()
+            self._release()
 
-    def _letGo(self) -> None:
-        """Release bytes, descriptors and those who wait."""
+    def _release(self) -> None:
+        """Release bytes and descriptors, fail the waiters."""
         self._refusing = True
         self.blocked = None
         self._pending = []
@@ -714,15 +712,17 @@ class PartitionLog:
         for segment in self._list.view.segments:
             segment.file.retire()
         refusal = self.unavailableError("wait for")
-        for notices in self._notices.values():
+        for notices in self._waiters.values():
             notices.fail(refusal)
 
     def beginClose(self) -> CloseJob | None:
         """
-        Write and sync what is left, then close. No other job may be under way (C{busy}). From now on nothing may be appended.
+        Write and sync the rest, then close. No other job may be under way (C{busy}). From now on
+        nothing may be appended.
 
-        @return: L{None}: it is closed now; it had failed before, or what was pending could not be written, which fails it: then C{failure} says
-            so and the directory must not be marked as closed in order.
+        @return: L{None}: the log is closed. It had failed before, or fails now because pending
+            bytes could not be written: then C{failure} says so, and the directory must get no
+            marker.
         """
         if self.busy:
             raise ValueError(f"{self!r} is busy")
@@ -738,7 +738,7 @@ class PartitionLog:
         return CloseJob(self._active, self.written)
 
     def finishClose(self, job: CloseJob, error: StorageError | None, nowMs: int) -> None:
-        """Move the marks a last time and let everything go; if the sync failed, so has the partition."""
+        """Move the marks a last time and release everything; a failed sync fails the partition."""
         self._closing = False
         if error is not None:
             self._fail(error)
@@ -746,11 +746,11 @@ class PartitionLog:
         else:
             self._onSynced(job.segment, job.position)
             self.closed = True
-            self._letGo()
+            self._release()
 
 
 def _nothing() -> None:
-    """What cancels a notice that was given already."""
+    """Cancel a callback that was called."""
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:

@@ -1,36 +1,56 @@
 """
-Loading a partition's directory, and making its last segment whole again (spec-0.7 log-storage §8).
+Loading a partition's directory, recovering its last segment (spec-0.7 log-storage §8), and
+verifying segments without changing them.
 
-What must be true after a crash at any moment: the directory loads; every byte that a consumer could see is there; what follows it is whole, valid
-entries or nothing. Only the last segment can be torn, because a roll syncs the old file before the new one's name exists, and only its end, because
-flushed bytes are synced bytes. So the last segment alone is walked, and cut at the first entry that is not whole and valid: an unknown magic byte is
-such an end, not an error that keeps the broker from starting (gotcha 3).
+What must be true after a crash at any moment: the directory loads; every byte that a consumer could
+see is there; whole, valid entries follow it, or nothing. Only the last segment can be torn, because
+a roll syncs the old file before the new one's name exists, and only its end, because flushed bytes
+are synced bytes. So recovery walks the last segment alone and cuts it at the first entry that is
+not whole and valid. An unknown magic byte is such an end (gotcha 3).
 
-Recovery syncs what it keeps, even where it cuts nothing: after a C{kill -9} the last entries are in the page cache only, and they are shown to
-consumers from now on. For the same reason it syncs the directory.
+Recovery syncs what it keeps, even where it cuts nothing: after a C{kill -9} the last entries are in
+the page cache only, and consumers see them from now on. For the same reason it syncs the directory.
 
-Files that do not fit together are not touched at all: a gap between segments means that something else has been at work here, and a person should
-look. Such a partition is left out, alone (gotcha 30).
+Files that do not fit together are left as they are: another program has been at work here, and a
+person should look. Such a partition is offline, alone (gotcha 30).
+
+Verification does for all segments what recovery does for the last, and opens compressed entries, as
+a broker does. While a broker writes, the last entry of the last segment may be seen half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pylogbroker.errors import CorruptLogError, StorageError
-from pylogbroker.interfaces import IFileSystem, IRecordFormat, ISegmentIndex
-from pylogbroker.storage.events import DeletedSegmentPurged, PurgeFailed, Reporter, SegmentTruncated
-from pylogbroker.storage.filenames import RETIRED_SUFFIX, parseSegmentName, segmentName
+from pylogbroker.errors import CorruptLogError, FormatError, StorageError
+from pylogbroker.interfaces import CheckLimits, IFileSystem, IRecordFormat, ISegmentIndex
+from pylogbroker.storage.events import (
+    DeletedSegmentPurged,
+    PurgeFailed,
+    Reporter,
+    SegmentTruncated,
+)
+from pylogbroker.storage.filenames import (
+    DELETED_SUFFIX,
+    parseDirectoryName,
+    parseSegmentName,
+    segmentName,
+)
+
+RUN_COUNT_MAX = 1_000
+RUN_SIZE_MAX = 1 << 20
+"""Entries, and bytes of them, that are verified together."""
+
+_VERIFY_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
 
 
 class LoadedSegment(NamedTuple):
     """
     A segment as it lies on disk.
 
-    @ivar baseOffset: from its name.
-    @ivar path: of the file.
+    @ivar baseOffset: from the file's name.
     @ivar size: bytes.
     @ivar modifiedMs: time of the last change, milliseconds since the epoch.
     """
@@ -75,7 +95,7 @@ def loadPartition(
     @raise StorageError: a file cannot be read, cut or synced.
     """
     names = fileSystem.list(path)
-    directory = fileSystem.status(path)  # before a leftover's removal makes its time say nothing
+    directory = fileSystem.status(path)  # before a purge changes its time
     if directory is None:
         raise CorruptLogError(path, "load", "the directory has vanished")
     chosen = formatOf(path, names, formats) or formats[0]
@@ -84,8 +104,8 @@ def loadPartition(
     )
     _requireContiguous(path, found, chosen)
     for name in names:
-        if name.endswith(chosen.suffix + RETIRED_SUFFIX):
-            _removeLeftover(fileSystem, f"{path}/{name}", report)
+        if name.endswith(chosen.suffix + DELETED_SUFFIX):
+            _purge(fileSystem, f"{path}/{name}", report)
     if not found:
         found = [_createFirst(fileSystem, path, chosen)]
         fileSystem.syncDirectory(path)
@@ -180,10 +200,177 @@ def _createFirst(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> L
     return LoadedSegment(0, full, 0, 0 if status is None else status.modifiedMs)
 
 
-def _removeLeftover(fileSystem: IFileSystem, path: str, report: Reporter) -> None:
+def _purge(fileSystem: IFileSystem, path: str, report: Reporter) -> None:
     try:
         fileSystem.remove(path)
     except StorageError as error:
         report(PurgeFailed(error))
     else:
         report(DeletedSegmentPurged(path))
+
+
+class SegmentReport(NamedTuple):
+    """
+    The result of verifying a segment file.
+
+    @ivar baseOffset: from the file's name.
+    @ivar size: bytes.
+    @ivar validSize: bytes that recovery would keep, up to the first invalid entry.
+    @ivar entryCount: valid entries.
+    @ivar messageCount: messages in them, those inside compressed entries counted one by one.
+    @ivar nextOffset: the offset behind them.
+    @ivar fault: the first fault, for people; L{None}: the segment is good.
+    """
+
+    path: str
+    baseOffset: int
+    size: int
+    validSize: int
+    entryCount: int
+    messageCount: int
+    nextOffset: int
+    fault: str | None
+
+
+def verifySegment(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> SegmentReport:
+    """
+    Verify one file. Blocks.
+
+    @raise StorageError: the file cannot be read.
+    """
+    baseOffset = parseSegmentName(path.rpartition("/")[2], format.suffix)
+    faults = (
+        ["the name of a segment file is its offset in decimal digits"] if baseOffset is None else []
+    )
+    base = nextOffset = baseOffset or 0
+    file = fileSystem.open(path, write=False)
+    try:
+        size = file.size()
+        scan = format.scan(file.readAt, base, 0, size)
+        run: list[bytes] = []
+        runStart = runSize = entryCount = messageCount = 0
+
+        def judge() -> None:
+            nonlocal messageCount, runStart, runSize
+            count, fault = _judge(format, run, runStart)
+            messageCount += count
+            faults.extend(fault)
+            runStart = scan.position
+            runSize = 0
+            run.clear()
+
+        for entry in scan:
+            run.append(file.readAt(entry.position, entry.size))
+            runSize += entry.size
+            entryCount += 1
+            nextOffset = entry.nextOffset
+            if len(run) >= RUN_COUNT_MAX or runSize >= RUN_SIZE_MAX:
+                judge()
+        judge()
+    finally:
+        file.close()
+    if scan.position < size:
+        faults.append(
+            f"valid up to offset {nextOffset} (byte {scan.position}), and no further:"
+            f" {scan.reason or 'the entry there is cut'}"
+        )
+    return SegmentReport(
+        path,
+        base,
+        size,
+        scan.position,
+        entryCount,
+        messageCount,
+        nextOffset,
+        faults[0] if faults else None,
+    )
+
+
+def _judge(format: IRecordFormat, run: list[bytes], position: int) -> tuple[int, list[str]]:
+    """
+    Count the messages in entries that are whole and valid each.
+
+    @param position: of the first, in its file.
+    @return: messages, faults.
+    """
+    batches = format.validatePlain(run, _VERIFY_LIMITS.payloadSizeMax)
+    if batches is not None:
+        return batches.messageCount, []
+    messageCount, faults = 0, []
+    for entry in run:
+        try:
+            messageCount += format.validate(entry, _VERIFY_LIMITS).messageCount
+        except FormatError as error:
+            faults.append(
+                f"the compressed entry at byte {position} cannot be opened: {error.reason}"
+            )
+        position += len(entry)
+    return messageCount, faults
+
+
+def verifyPartition(
+    fileSystem: IFileSystem, path: str, format: IRecordFormat
+) -> Iterator[SegmentReport]:
+    """
+    Verify the segments of a partition, and that each begins where the one before it ends, or behind
+    it in a format whose offsets may have gaps. Blocks.
+
+    @param path: the directory.
+    @raise StorageError: a file cannot be read.
+    """
+    found = [name for name in fileSystem.list(path) if name.endswith(format.suffix)]
+    last: SegmentReport | None = None
+    for _, name in sorted((parseSegmentName(name, format.suffix) or 0, name) for name in found):
+        verdict = verifySegment(fileSystem, f"{path}/{name}", format)
+        if last is not None and verdict.fault is None:
+            end = format.contiguousEnd(last.baseOffset, last.size)
+            if verdict.baseOffset < last.nextOffset or end not in (None, verdict.baseOffset):
+                end = last.nextOffset if end is None else end
+                verdict = verdict._replace(fault=f"the segment before it ends at {end}")
+        last = verdict
+        yield verdict
+
+
+def partitionPaths(fileSystem: IFileSystem, path: str) -> list[str]:
+    """
+    The directories of partitions in a log directory, sorted. Blocks.
+
+    @raise StorageError: the directory cannot be read.
+    """
+    found = []
+    for name in sorted(fileSystem.list(path)):
+        status = fileSystem.status(f"{path}/{name}")
+        if status is not None and status.isDirectory and parseDirectoryName(name) is not None:
+            found.append(f"{path}/{name}")
+    return found
+
+
+def verify(
+    fileSystem: IFileSystem, path: str, formats: Sequence[IRecordFormat]
+) -> Iterator[SegmentReport]:
+    """
+    Verify a segment file, a partition's directory, or a whole log directory. Blocks.
+
+    @param formats: that segments may have.
+    @raise StorageError: nothing is there, or it holds no segments, or a file cannot be read.
+    """
+    path = path.rstrip("/") or "/"
+    status = fileSystem.status(path)
+    if status is None:
+        raise StorageError(path, "verify", "nothing is there")
+    if not status.isDirectory:
+        yield verifySegment(fileSystem, path, formatOf(path, [path], formats) or formats[0])
+        return
+    hasSegments = formatOf(path, fileSystem.list(path), formats) is not None
+    partitions = 0
+    for each in [path] if hasSegments else partitionPaths(fileSystem, path):
+        found = formatOf(each, fileSystem.list(each), formats)
+        if found is not None:
+            partitions += 1
+            yield from verifyPartition(fileSystem, each, found)
+    if not partitions:
+        raise StorageError(
+            path,
+            "verify",
+            "it is neither a partition nor a log directory: no segment files are in it",
+        )

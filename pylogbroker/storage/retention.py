@@ -1,9 +1,9 @@
 """
-What to delete: pure functions, segments in, segments to delete out.
+Retention policies: pure functions from segments to the number of segments to delete.
 
-A policy gets the segments of one partition, oldest first, and the time; it answers how many of the oldest may go, as a prefix of what it was given.
-It removes nothing. Whole segments only, from the old end only, stopping at the first that does not qualify (spec-0.7 log-storage §10). Sizes are
-those of flushed bytes.
+A policy gets the segments of one partition, oldest first, and the time. It answers how many of the
+oldest may be deleted, and deletes nothing. Whole segments only, from the old end only, up to the
+first that does not qualify (spec-0.7 log-storage §10). Sizes are those of flushed bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 
 class RetainedSegment(Protocol):
     """
-    What a policy may look at.
+    The view of a segment that a policy has.
 
-    @ivar baseOffset: of the segment's first byte.
+    @ivar baseOffset: of the segment.
     @ivar size: flushed bytes.
-    @ivar modifiedMs: when it was last appended to, milliseconds since the epoch.
+    @ivar modifiedMs: time of the last append, milliseconds since the epoch.
     """
 
     @property
@@ -41,7 +41,7 @@ def keepAll(segments: Sequence[RetainedSegment], nowMs: int) -> int:
 
 
 def byAge(ageMsMax: int) -> RetentionPolicy:
-    """Delete what was not appended to for more than C{ageMsMax} milliseconds (C{log.retention.hours})."""
+    """Delete segments whose last append is more than C{ageMsMax} ago (C{log.retention.hours})."""
 
     def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
         count = 0
@@ -56,7 +56,7 @@ def byAge(ageMsMax: int) -> RetentionPolicy:
 
 def bySize(sizeMin: int) -> RetentionPolicy:
     """
-    Delete while the rest keeps at least C{sizeMin} bytes, so that the partition never shrinks below it (C{log.retention.size}).
+    Delete while at least C{sizeMin} bytes remain (C{log.retention.size}).
 
     @param sizeMin: bytes; negative: delete nothing.
     """
@@ -78,7 +78,7 @@ def bySize(sizeMin: int) -> RetentionPolicy:
 
 
 def both(first: RetentionPolicy, second: RetentionPolicy) -> RetentionPolicy:
-    """What C{first} lets go, then what C{second} lets go of the rest. 0.7.2 asks age first, then size."""
+    """C{second} decides about the segments that C{first} keeps. 0.7.2: age first, then size."""
 
     def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
         count = first(segments, nowMs)

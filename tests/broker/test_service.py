@@ -190,7 +190,7 @@ class LifeTests(LeadTestCase):
         second = self.broker(fileSystem=first.fileSystem)
         self.assertTrue(any("has no clean-shutdown mark" in line for line in lines()), lines())
         self.assertTrue(
-            any("Cut " in line and "from 21 to 11 bytes" in line for line in lines()), lines()
+            any("Truncated " in line and "from 21 to 11 bytes" in line for line in lines()), lines()
         )
         self.assertEqual(second.contents(), A)
 

@@ -20,7 +20,7 @@ QUICK_SECONDS_MAX = 6.0
 """C{--quick} leaves out modules that take longer, by the gate's table of durations."""
 
 EPILOG = """\
-NAME is a room (storage), a test module (storage.test_segment), or a class or method in one. Without
+NAME is a room (storage), a test module (storage.test_segments), or a class or method in one. Without
 NAME all tests run. The last line is "N passed, N failed"; the exit status is 0 if nothing failed.
 
 What the chosen tests need is installed first. Python packages go into .venv in this checkout. With
@@ -97,7 +97,7 @@ def resolve(given: str) -> str:
     """
     A name for trial.
 
-    @param given: as on the command line: C{storage}, C{tests/storage/}, C{storage.test_segment.SegmentTests}, C{house}.
+    @param given: as on the command line: C{storage}, C{tests/storage/}, C{storage.test_segments.SegmentTests}, C{house}.
     @raise UnknownTestsError: there are no such tests.
     """
     name = given.removesuffix(".py").strip("/").replace(os.sep, ".").removeprefix("tests.")

@@ -24,7 +24,7 @@ from pylogbroker.storage.events import LogEvent
 from pylogbroker.storage.jobs import Job, SearchJob
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import PartitionLog
-from pylogbroker.storage.segment import Segment
+from pylogbroker.storage.segments import Segment
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.storage.countedformat import CountedFormat, encodeBatch, unstamped
 

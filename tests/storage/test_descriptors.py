@@ -34,7 +34,10 @@ class DescriptorCacheTests(SynchronousTestCase):
         file.unpin()
 
     def test_pinOpensNothing(self) -> None:
-        """A file that is not open cannot be pinned without blocking; C{openPinned} does both; open, it can be pinned again."""
+        """
+        A file that is not open cannot be pinned without blocking; C{openPinned} does both; open, it
+        can be pinned again.
+        """
         file = self.make("a")
         self.assertFalse(file.pin())
         self.assertRaises(StorageError, file.fileno)
@@ -119,7 +122,10 @@ class DescriptorCacheTests(SynchronousTestCase):
         self.assertIn("closed", repr(file))
 
     def test_takeOutWhilePinned(self) -> None:
-        """Who holds a file that is taken out reads on, and can hold it once more; the last to let go closes it."""
+        """
+        Who holds a file that is taken out reads on, and can hold it once more; the last to let go
+        closes it.
+        """
         file = self.make("a")
         file.openPinned()
         self.assertFalse(file.retire())
@@ -161,7 +167,10 @@ class DescriptorCacheTests(SynchronousTestCase):
         self.assertEqual((file.pinCount, self.cache.openCount), (2, 1))
 
     def test_outOfDescriptors(self) -> None:
-        """When the system has no more descriptors, the idle ones are closed and the opening is tried once more."""
+        """
+        When the system has no more descriptors, the idle ones are closed and the opening is tried
+        once more.
+        """
         a, b = self.make("a"), self.make("b")
         self.use(a)
         self.files.fail("open", "/b", errno.EMFILE)

@@ -24,7 +24,9 @@ class ReportTests(SynchronousTestCase):
     """Reports are events with fields, and sentences."""
 
     def test_everyReportIsASentenceOfItsFields(self) -> None:
-        """The text of every kind of report mentions each of its fields, for logs and for people alike."""
+        """
+        The text of every kind of report mentions each of its fields, for logs and for people alike.
+        """
         kinds = events.LogEvent.__subclasses__()
         self.assertTrue(len(kinds) > 5)
         for kind in kinds:

@@ -26,21 +26,29 @@ class TopicNameTests(SynchronousTestCase):
         return str(self.assertRaises(InvalidTopicError, validateTopic, name, lengthMax))
 
     def test_invalidTopicNames(self) -> None:
-        """LogManagerTest.testInvalidTopicName: empty, dots, too long, and names with a slash, a control or a private character are refused."""
+        """
+        LogManagerTest.testInvalidTopicName: empty, dots, too long, and names with a slash, a
+        control or a private character are refused.
+        """
         for name in ("", ".", "..", "x" * 256):
             self.refused(name)
         for character in "/\u0000\u0001\u0018\u001f\u008f\ud805\ufffa":
             self.assertIn(f"U+{ord(character):04X}", self.refused(f"Is{character}illegal"))
 
     def test_edgesOfTheForbiddenRanges(self) -> None:
-        """The first and last character of each forbidden range is refused, its neighbours are not."""
+        """
+        The first and last character of each forbidden range is refused, its neighbours are not.
+        """
         for character in "\x00\x1f\x7f\x9f\ud800\udfff\ue000\uf8ff\ufff0\ufffd\uffff/":
             self.refused(character)
         for character in "\x20\x7e\xa0\ud7ff\uf900\uffef.0":
             validateTopic(f"a{character}")
 
     def test_everythingElseIsAllowed(self) -> None:
-        """Spaces, dashes, dots, quotes, stars, backslashes, letters of all scripts and emoji are allowed."""
+        """
+        Spaces, dashes, dots, quotes, stars, backslashes, letters of all scripts and emoji are
+        allowed.
+        """
         for name in (
             "a b",
             "-",
@@ -59,7 +67,9 @@ class TopicNameTests(SynchronousTestCase):
             validateTopic(name)
 
     def test_lengthIsInUtf16Units(self) -> None:
-        """A character beyond the basic plane counts twice, and a letter once whatever its UTF-8 size."""
+        """
+        A character beyond the basic plane counts twice, and a letter once whatever its UTF-8 size.
+        """
         validateTopic("é" * 4, 4)
         validateTopic("\U0001f600" * 2, 4)
         self.assertIn("5 long, at most 4", self.refused("\U0001f600" * 2 + "a", 4))
@@ -85,7 +95,10 @@ class DirectoryNameTests(SynchronousTestCase):
         self.assertEqual(directoryName(TopicPartition("a-b-", 3)), "a-b--3")
 
     def test_oddNames(self) -> None:
-        """What is not C{<topic>-<number>} is no partition; nor is a number that no broker would write: too large, padded, signed, of other digits."""
+        """
+        What is not C{<topic>-<number>} is no partition; nor is a number that no broker would write:
+        too large, padded, signed, of other digits.
+        """
         for name in (
             "lost+found",
             "a",

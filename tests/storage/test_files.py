@@ -38,13 +38,19 @@ class RealFileSystemTests(filesystem.FileSystemContract):
         self.fileSystem.lock(self.at(".lock"))()
 
     def test_errorsNameTheFile(self) -> None:
-        """An C{OSError} becomes a L{StorageError} with path, action, reason and number in its text or attributes."""
+        """
+        An C{OSError} becomes a L{StorageError} with path, action, reason and number in its text or
+        attributes.
+        """
         error = self.assertRaises(StorageError, self.fileSystem.list, self.at("none"))
         self.assertEqual(error.path, self.at("none"))
         self.assertEqual(str(error), f"cannot list {self.at('none')}: No such file or directory")
 
     def test_statusOfWhatCannotBeLookedAt(self) -> None:
-        """A path that leads through a file, or is too long, is an error or nothing, never an C{OSError}."""
+        """
+        A path that leads through a file, or is too long, is an error or nothing, never an
+        C{OSError}.
+        """
         self.fails("stat", errno.ENAMETOOLONG, self.fileSystem.status, self.at("x" * 300))
 
     def test_lockOfADirectory(self) -> None:
@@ -59,7 +65,9 @@ class RealFileSystemTests(filesystem.FileSystemContract):
         self.fails("close", errno.EBADF, file.close)
 
     def test_fileSizeLimit(self) -> None:
-        """A write up to the system's limit of file sizes is short and says so; the next is an error."""
+        """
+        A write up to the system's limit of file sizes is short and says so; the next is an error.
+        """
         inward, outward = os.pipe()
         child = os.fork()
         if child == 0:  # the limit holds for a whole process
@@ -84,7 +92,10 @@ class PiecewiseReadTests(SynchronousTestCase):
     """A read that the system answers in pieces."""
 
     def test_piecesArePutTogether(self) -> None:
-        """C{readAt} asks again until it has all bytes or the file ends, so that a short answer is never taken for the end of a segment."""
+        """
+        C{readAt} asks again until it has all bytes or the file ends, so that a short answer is
+        never taken for the end of a segment.
+        """
         path = self.mktemp()
         with open(path, "wb") as out:
             out.write(b"0123456789")

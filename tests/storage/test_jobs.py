@@ -1,9 +1,11 @@
 """
-Tests of jobs: the power fails before each file operation of a busy life, and nothing that could be read before is lost.
+Tests of jobs: the power fails before each file operation of a busy life, and nothing that could be
+read before is lost.
 
-L{Life} drives a log directory through everything it can do and keeps a journal beside it: all bytes that were appended, and how far they were ever visible.
-After each crash the directory must open, every partition in it must load, and what it holds must be the journal's bytes, in order, once, at least
-as far as they were visible.
+L{Life} drives a log directory through everything it can do and keeps a journal beside it: all bytes
+that were appended, and how far they were ever visible. After each crash the directory must open,
+every partition in it must load, and what it holds must be the journal's bytes, in order, once, at
+least as far as they were visible.
 
 L{PlantedFaultTests} are tests of these tests: with a sync left out, they must fail.
 """
@@ -103,7 +105,10 @@ class Life:
         return log
 
     def append(self, log: PartitionLog, count: int = 1) -> None:
-        """Append sets of various sizes; they are in the journal first, since a crash may keep what was never confirmed."""
+        """
+        Append sets of various sizes; they are in the journal first, since a crash may keep what was
+        never confirmed.
+        """
         kept = self.journal[log.topicPartition]
         for _ in range(count):
             self._count += 1
@@ -149,7 +154,8 @@ class Life:
             )
             self.test.assertTrue(
                 log.logStartOffset <= kept.start,
-                f"{topicPartition} begins at {log.logStartOffset}, nothing beyond {kept.start} was deleted",
+                f"{topicPartition} begins at {log.logStartOffset}, nothing beyond"
+                f" {kept.start} was deleted",
             )
             self.test.assertEqual(log.highWatermark, log.logEndOffset)
             start = log.logStartOffset
@@ -246,7 +252,10 @@ def cutEverywhere(
     makeFiles: Callable[[], PowerCutFileSystem] | None = None,
     step: int = 1,
 ) -> int:
-    """Live, with the power failing before each operation in turn; with and without luck. How many crashes there were."""
+    """
+    Live, with the power failing before each operation in turn; with and without luck. How many
+    crashes there were.
+    """
     crashCount = 0
     for seed in seeds:
         for cutAt in range(0, operationCountOf(busyLife, test) + 1, step):
@@ -271,7 +280,10 @@ class PowerCutTests(LifeCase):
     """The power fails at every point."""
 
     def test_nothingGoesWrong(self) -> None:
-        """The life that is cut short below does what it says when it is not: rolls, deletes, survives a stop and a kill."""
+        """
+        The life that is cut short below does what it says when it is not: rolls, deletes, survives
+        a stop and a kill.
+        """
         life = Life(self)
         busyLife(life)
         log = life.site.log()
@@ -283,15 +295,23 @@ class PowerCutTests(LifeCase):
         )
 
     def test_everythingUnsyncedIsLost(self) -> None:
-        """The power fails before each operation, and what was not synced is gone: nothing that was visible is."""
+        """
+        The power fails before each operation, and what was not synced is gone: nothing that was
+        visible is.
+        """
         self.assertTrue(cutEverywhere(self, [None]) > 90)
 
     def test_anythingUnsyncedMaySurvive(self) -> None:
-        """The same, with some of the unsynced bytes and names there and some not, in five ways each."""
+        """
+        The same, with some of the unsynced bytes and names there and some not, in five ways each.
+        """
         self.assertTrue(cutEverywhere(self, range(5)) > 450)
 
     def test_killedAndThenCut(self) -> None:
-        """The process dies before each operation; the next shows what it finds in the page cache; then the power fails: what was shown stays."""
+        """
+        The process dies before each operation; the next shows what it finds in the page cache; then
+        the power fails: what was shown stays.
+        """
         for cutAt in range(operationCountOf(busyLife, self)):
             life = Life(self)
             life.double.cutAt = cutAt
@@ -382,7 +402,8 @@ class AllButOneSync(PowerCutFileSystem):
     As if the program had forgotten one sync.
 
     @ivar syncCount: how many there were.
-    @ivar afterWhat: for each sync, the operation before it, and where that was in the count of operations.
+    @ivar afterWhat: for each sync, the operation before it, and where that was in the count of
+        operations.
     """
 
     def __init__(self, forgotten: int) -> None:
@@ -449,8 +470,10 @@ class PlantedFaultTests(LifeCase):
 
     def test_oneForgottenSync(self) -> None:
         """
-        With a single sync left out, of each kind: after writing (a flush, a roll's of the old file), creating (a roll's of the directory, a new
-        partition's), renaming (deletion), removing the mark, and in recovery. Some may be left out without harm, where another follows at once.
+        With a single sync left out, of each kind: after writing (a flush, a roll's of the old
+        file), creating (a roll's of the directory, a new partition's), renaming (deletion),
+        removing the mark, and in recovery. Some may be left out without harm, where another follows
+        at once.
         """
         files = AllButOneSync(-1)
         busyLife(Life(self, files))

@@ -29,7 +29,7 @@ from pylogbroker.storage.events import (
     UnexpectedFile,
 )
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.storage.logdirectory import LOCK_NAME, MARK_NAME, LogSettings, firstAppendMs
+from pylogbroker.storage.logdirectory import LOCK_NAME, MARKER_NAME, LogSettings, firstAppendMs
 from pylogbroker.storage.partitionlog import HOUR_MS
 from pylogbroker.storage.recovery import LoadedPartition, LoadedSegment
 from pylogbroker.testing.powercut import PowerCutFileSystem
@@ -79,7 +79,7 @@ class OpenTests(SynchronousTestCase):
         site.open()
         site.create()
         self.assertTrue(site.close())
-        self.assertEqual(sorted(os.listdir("golden-logs")), [MARK_NAME, LOCK_NAME, "t-0"])
+        self.assertEqual(sorted(os.listdir("golden-logs")), [MARKER_NAME, LOCK_NAME, "t-0"])
 
     def test_notADirectory(self) -> None:
         """A file in its place is an error."""
@@ -89,7 +89,10 @@ class OpenTests(SynchronousTestCase):
         self.assertIn("not a directory", str(self.assertRaises(StorageError, site.open)))
 
     def test_partitions(self) -> None:
-        """Every directory C{<topic>-<number>} is a partition, those beyond the configured count, too; progress is reported."""
+        """
+        Every directory C{<topic>-<number>} is a partition, those beyond the configured count, too;
+        progress is reported.
+        """
         site = Site()
         for name in ("a-b-0", "a-7", "c-0"):
             site.write(f"{name}/00000000000000000000.kafka", entry(b"x"))
@@ -107,7 +110,9 @@ class OpenTests(SynchronousTestCase):
         )
 
     def test_oddThings(self) -> None:
-        """Gotcha 4: sub-directories of other names, and plain files, are passed by with a warning."""
+        """
+        Gotcha 4: sub-directories of other names, and plain files, are passed by with a warning.
+        """
         site = Site()
         site.write("lost+found/x", b"")
         site.write("notes.txt", b"")
@@ -120,7 +125,10 @@ class OpenTests(SynchronousTestCase):
         )
 
     def test_badPartitionIsIsolated(self) -> None:
-        """Gotcha 30: a partition whose files do not fit together is left out, and said; the others serve."""
+        """
+        Gotcha 30: a partition whose files do not fit together is left out, and said; the others
+        serve.
+        """
         site = Site()
         site.write("good-0/00000000000000000000.kafka", entry(b"x"))
         site.write("bad-0/00000000000000000000.kafka", b"")
@@ -178,7 +186,10 @@ class OpenTests(SynchronousTestCase):
         self.assertTrue(len(list(MessageSet(bytesOf(read(log, 0, 1 << 20))).payloads())) >= 10)
 
     def test_magic0Segment(self) -> None:
-        """BackwardsCompatibilityTest.testProtocolVersion0: a magic-0 segment of 10900 bytes, 100 times C{x} in each of 100 entries, gives 100 messages."""
+        """
+        BackwardsCompatibilityTest.testProtocolVersion0: a magic-0 segment of 10900 bytes, 100 times
+        C{x} in each of 100 entries, gives 100 messages.
+        """
         site = Site()
         data = encodeSet([b"x" * 100] * 100, magic=0)
         self.assertEqual((len(data), data[:13].hex()), (10900, "00000069005e0e5d8f78787878"))
@@ -190,7 +201,10 @@ class OpenTests(SynchronousTestCase):
         )
 
     def test_perTopicSettings(self) -> None:
-        """What is configured for a topic holds for its partitions, what is configured for all, for the others."""
+        """
+        What is configured for a topic holds for its partitions, what is configured for all, for the
+        others.
+        """
         settings = LogSettings(
             segmentSizeMaxByTopic={"a": 1},
             rollAgeMsByTopic={"a": 2},
@@ -218,7 +232,10 @@ class LockTests(SynchronousTestCase):
     """One broker a directory."""
 
     def test_secondBroker(self) -> None:
-        """A directory that is open cannot be opened again, and is not touched by the attempt; closed, it can."""
+        """
+        A directory that is open cannot be opened again, and is not touched by the attempt; closed,
+        it can.
+        """
         site = Site()
         first = site.open()
         operationCount = site.double.operationCount
@@ -258,15 +275,18 @@ class MarkTests(SynchronousTestCase):
         return site
 
     def isMarked(self, site: Site) -> bool:
-        return MARK_NAME in site.files.list(ROOT)
+        return MARKER_NAME in site.files.list(ROOT)
 
     def test_orderlyStop(self) -> None:
-        """An orderly stop writes it, durably, empty; the next start takes it away, durably, and does not look into the segments."""
+        """
+        An orderly stop writes it, durably, empty; the next start takes it away, durably, and does
+        not look into the segments.
+        """
         site = self.site()
         self.assertFalse(self.isMarked(site))
         self.assertTrue(site.close())
         site.double.cutPower()
-        self.assertEqual(site.content(MARK_NAME), b"")
+        self.assertEqual(site.content(MARKER_NAME), b"")
         file = site.files.open(site.path("t-0/00000000000000000000.kafka"))
         file.writeAt(11, [b"junk"])
         file.sync()
@@ -280,7 +300,10 @@ class MarkTests(SynchronousTestCase):
         self.assertTrue(any(isinstance(report, SegmentTruncated) for report in site.reports))
 
     def test_cleanShutdown(self) -> None:
-        """ServerShutdownTest.testCleanShutdown, the log's part: two messages, stop, start: the same two; two more are read behind them."""
+        """
+        ServerShutdownTest.testCleanShutdown, the log's part: two messages, stop, start: the same
+        two; two more are read behind them.
+        """
         site = Site()
         site.open()
         putFlushed(site.create(), entry(b"hello"), entry(b"there"))
@@ -300,7 +323,10 @@ class MarkTests(SynchronousTestCase):
             self.assertEqual(site.log().logEndOffset, 11)
 
     def test_newDirectory(self) -> None:
-        """A directory without partitions has nothing to recover, and nothing is said of its missing mark."""
+        """
+        A directory without partitions has nothing to recover, and nothing is said of its missing
+        mark.
+        """
         site = Site()
         site.open()
         self.assertEqual(site.reports, [])
@@ -317,7 +343,9 @@ class MarkTests(SynchronousTestCase):
         self.assertRaises(ValueError, site.directory.writeCleanShutdownMarker)
 
     def test_notAfterAFailedStart(self) -> None:
-        """A start that fails takes the mark away and cannot write it again: the next start recovers."""
+        """
+        A start that fails takes the mark away and cannot write it again: the next start recovers.
+        """
         site = self.site()
         site.close()
         site.double.fail("list", ROOT, errno.EIO)
@@ -341,7 +369,9 @@ class MarkTests(SynchronousTestCase):
         self.assertFalse(self.isMarked(site))
 
     def test_notWithAFailedClose(self) -> None:
-        """Nor if a partition could not be synced on closing, or has bytes that the disk did not take."""
+        """
+        Nor if a partition could not be synced on closing, or has bytes that the disk did not take.
+        """
         for fault in ("fsync", "full"):
             site = self.site()
             if fault == "full":
@@ -354,8 +384,9 @@ class MarkTests(SynchronousTestCase):
 
     def test_withAPartitionThatDidNotLoad(self) -> None:
         """
-        A partition that could not be loaded after a crash keeps the mark from being written, or nobody would recover it once it is mended. If
-        there was a mark before, it was whole then, and nobody has touched it since: the mark is written.
+        A partition that could not be loaded after a crash keeps the mark from being written, or
+        nobody would recover it once it is mended. If there was a mark before, it was whole then,
+        and nobody has touched it since: the mark is written.
         """
         site = self.site()
         site.write("bad-0/00000000000000000015.kafka", b"torn")
@@ -384,7 +415,7 @@ class MarkTests(SynchronousTestCase):
 
     def test_cannotBeWritten(self) -> None:
         """If it cannot be written or synced, that is told, and the file is closed again."""
-        for action, pathEnd in (("create", MARK_NAME), ("fsync", MARK_NAME), ("fsync", ROOT)):
+        for action, pathEnd in (("create", MARKER_NAME), ("fsync", MARKER_NAME), ("fsync", ROOT)):
             site = self.site()
             site.double.fail(action, pathEnd, errno.EIO)
             self.assertRaises(StorageError, site.close)
@@ -413,14 +444,19 @@ class CreateTests(SynchronousTestCase):
         self.assertNotIn("fake-0", self.site.files.list(ROOT))
 
     def test_configurablePartitions(self) -> None:
-        """LogManagerTest.testConfigurablePartitions: the count of a topic is that of the map, else that of all."""
+        """
+        LogManagerTest.testConfigurablePartitions: the count of a topic is that of the map, else
+        that of all.
+        """
         site = Site(partitionCount=3, partitionCountByTopic={"testPartition": 2})
         self.assertEqual(
             [site.directory.partitionCount(topic) for topic in ("testPartition", "other")], [2, 3]
         )
 
     def test_formats(self) -> None:
-        """A format that the directory does not know is not used; files of two formats are not loaded."""
+        """
+        A format that the directory does not know is not used; files of two formats are not loaded.
+        """
         site = Site()
         site.write("t-0/00000000000000000000.kafka", entry(b"x"))
         site.write("t-0/00000000000000000000.log", entry(b"x"))
@@ -455,7 +491,10 @@ class CreateTests(SynchronousTestCase):
         self.assertEqual(list(self.site.directory.logs), [("kafka", 0)])
 
     def test_oneAtATime(self) -> None:
-        """Gotcha 14: a partition is made once; who comes while it is being made, or later, is told that it is."""
+        """
+        Gotcha 14: a partition is made once; who comes while it is being made, or later, is told
+        that it is.
+        """
         job = self.site.directory.beginCreate("kafka", 0)
         self.assertRaises(ValueError, self.site.directory.beginCreate, "kafka", 0)
         self.site.create("kafka", 1)
@@ -463,7 +502,10 @@ class CreateTests(SynchronousTestCase):
         self.assertRaises(ValueError, self.site.directory.beginCreate, "kafka", 0)
 
     def test_tooLongForTheFileSystem(self) -> None:
-        """Gotcha 21: a topic that is valid, but whose directory's name would be too long, is refused, and nothing is made."""
+        """
+        Gotcha 21: a topic that is valid, but whose directory's name would be too long, is refused,
+        and nothing is made.
+        """
         name = "w" * 254
         self.site.directory.validateTopic(name)
         self.assertRaises(InvalidTopicError, self.site.directory.beginCreate, name, 0)
@@ -497,7 +539,10 @@ class CreateTests(SynchronousTestCase):
         self.assertEqual([type(report) for report in job.events], [SegmentTruncated])
 
     def test_emptyLogs(self) -> None:
-        """LogOffsetTest.testEmptyLogs, the log's part: a new partition answers 0 to earliest and latest, and an empty read at 0."""
+        """
+        LogOffsetTest.testEmptyLogs, the log's part: a new partition answers 0 to earliest and
+        latest, and an empty read at 0.
+        """
         log = self.site.create()
         self.assertEqual(
             (log.offsetsBefore(-1, 10, START_MS), log.offsetsBefore(-2, 10, START_MS)), ([0], [0])
@@ -517,7 +562,10 @@ class AgeTests(SynchronousTestCase):
         return LoadedPartition(Kafka07Format(), tuple(segments), (), 0, directoryMs)
 
     def test_estimate(self) -> None:
-        """It is the time of the segment before, or of the directory; never later than the segment's own; none for an empty one."""
+        """
+        It is the time of the segment before, or of the directory; never later than the segment's
+        own; none for an empty one.
+        """
         self.assertIsNone(firstAppendMs(self.loaded(5, (0, 7))))
         self.assertEqual(firstAppendMs(self.loaded(5, (1, 7))), 5)
         self.assertEqual(firstAppendMs(self.loaded(9, (1, 7))), 7)
@@ -525,7 +573,9 @@ class AgeTests(SynchronousTestCase):
         self.assertIsNone(firstAppendMs(self.loaded(9, (1, 3), (0, 7))))
 
     def restartEveryHour(self, site: Site, hours: int) -> list[int]:
-        """Append every ten minutes, restart every hour, roll when due. The hours in which that was."""
+        """
+        Append every ten minutes, restart every hour, roll when due. The hours in which that was.
+        """
         rolled = []
         for hour in range(hours):
             site.open()
@@ -540,7 +590,10 @@ class AgeTests(SynchronousTestCase):
         return rolled
 
     def test_restartedEveryHour(self) -> None:
-        """A broker that is restarted every hour rolls by age all the same: every five hours, as configured."""
+        """
+        A broker that is restarted every hour rolls by age all the same: every five hours, as
+        configured.
+        """
         site = Site(rollAgeMs=5 * HOUR_MS)
         site.open()
         site.create()
@@ -548,7 +601,9 @@ class AgeTests(SynchronousTestCase):
         self.assertEqual(self.restartEveryHour(site, 22), [5, 10, 15, 20])
 
     def test_neverRestarted(self) -> None:
-        """The same without restarts, for comparison: an hour is not missed by more than one append."""
+        """
+        The same without restarts, for comparison: an hour is not missed by more than one append.
+        """
         site = Site(rollAgeMs=5 * HOUR_MS)
         site.open()
         log = site.create()
@@ -561,7 +616,10 @@ class AgeTests(SynchronousTestCase):
         self.assertEqual(rolled, [5, 10, 15, 20])
 
     def test_afterRetention(self) -> None:
-        """When the segment before is gone, the directory's time counts: that of the last deletion at most."""
+        """
+        When the segment before is gone, the directory's time counts: that of the last deletion at
+        most.
+        """
         site = Site(rollAgeMs=5 * HOUR_MS, retentionAgeMs=HOUR_MS, segmentSizeMax=5)
         site.open()
         log = site.create()
@@ -581,7 +639,10 @@ class AgeTests(SynchronousTestCase):
         self.assertTrue(site.log().rollDue(site.clock.nowMs + 5 * HOUR_MS + 1))
 
     def test_emptySegmentHasNoAge(self) -> None:
-        """An empty last segment does not roll by age after a restart; its age counts from the first append."""
+        """
+        An empty last segment does not roll by age after a restart; its age counts from the first
+        append.
+        """
         site = Site(rollAgeMs=5 * HOUR_MS)
         site.open()
         site.create()
@@ -599,7 +660,10 @@ class DescriptorTests(SynchronousTestCase):
     """Many partitions, few descriptors."""
 
     def test_openingOpensNothing(self) -> None:
-        """A directory with a thousand partitions of several segments opens without holding a descriptor, and serves each within the limit."""
+        """
+        A directory with a thousand partitions of several segments opens without holding a
+        descriptor, and serves each within the limit.
+        """
         site = Site(PowerCutFileSystem(), descriptorCountMax=8)
         for i in range(1000):
             site.write(f"t-{i}/00000000000000000000.kafka", entry(b"x"))
@@ -617,7 +681,10 @@ class DescriptorTests(SynchronousTestCase):
         self.assertEqual(cache.openCount, 0)
 
     def test_unflushedKeepTheirs(self) -> None:
-        """Partitions with unflushed bytes keep their descriptors, however many they are, until they are flushed."""
+        """
+        Partitions with unflushed bytes keep their descriptors, however many they are, until they
+        are flushed.
+        """
         site = Site(PowerCutFileSystem(), descriptorCountMax=2)
         site.open()
         logs = [site.create("t", i) for i in range(10)]

@@ -23,7 +23,6 @@ from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.jobs import SearchJob
 from pylogbroker.storage.partitionlog import (
     HOUR_MS,
-    LogMarks,
     Mark,
     PartitionLog,
     flushedWatermark,
@@ -121,7 +120,10 @@ class AppendTests(LogCase):
     """Bytes go in, and marks move."""
 
     def test_endCountsPending(self) -> None:
-        """Appended bytes count in the end offset at once, before anything is written; they are not visible."""
+        """
+        Appended bytes count in the end offset at once, before anything is written; they are not
+        visible.
+        """
         log = self.start()
         append(log, self.twelve, self.twelve)
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
@@ -258,7 +260,10 @@ class FlushTests(LogCase):
         self.assertTrue(log.flushDue(START_MS))
 
     def test_dueByTime(self) -> None:
-        """A flush is due when something is unflushed and the last flush is as long ago as configured; after an idle time, at once."""
+        """
+        A flush is due when something is unflushed and the last flush is as long ago as configured;
+        after an idle time, at once.
+        """
         log = self.start(flushIntervalMs=100)
         self.assertFalse(log.flushDue(START_MS + 1000), "nothing to flush")
         put(log, self.twelve)
@@ -270,7 +275,10 @@ class FlushTests(LogCase):
         self.assertTrue(log.flushDue(START_MS + 200))
 
     def test_timeBasedFlush(self) -> None:
-        """LogManagerTest.testTimeBasedFlush: with a tick every 50 ms and an interval of 100 ms for the topic, the last flush is never longer ago than that."""
+        """
+        LogManagerTest.testTimeBasedFlush: with a tick every 50 ms and an interval of 100 ms for the
+        topic, the last flush is never longer ago than that.
+        """
         log = self.start(flushIntervalMs=HOUR_MS, flushIntervalMsByTopic={"t": 100})
         now = START_MS
         for tick in range(200):
@@ -283,7 +291,10 @@ class FlushTests(LogCase):
         self.assertTrue(log.highWatermark >= self.at(198 * 12))
 
     def test_failedFlush(self) -> None:
-        """A failed sync fails the partition: it is not tried again, what waits is told, nothing more is visible."""
+        """
+        A failed sync fails the partition: it is not tried again, what waits is told, nothing more
+        is visible.
+        """
         log = self.start()
         putFlushed(log, self.twelve)
         put(log, self.twelve)
@@ -303,7 +314,10 @@ class FlushTests(LogCase):
         self.assertEqual(self.site.directory.cache.openCount, 0)
 
     def test_failedPartitionRefusesEverything(self) -> None:
-        """After a failure every call is refused or does nothing; jobs that were under way can be finished."""
+        """
+        After a failure every call is refused or does nothing; jobs that were under way can be
+        finished.
+        """
         log = self.start()
         putFlushed(log, self.twelve)
         put(log, self.twelve)
@@ -338,7 +352,10 @@ class FlushTests(LogCase):
         self.assertTrue(log.closed)
 
     def test_watermarkIsAPolicy(self) -> None:
-        """A policy moves the high watermark, at once and when it is asked again, never beyond what is written."""
+        """
+        A policy moves the high watermark, at once and when it is asked again, never beyond what is
+        written.
+        """
         log = self.start()
         self.assertEqual(flushedWatermark(log), LogPosition(0, 0, 0))
         allowed = LogPosition(0, 0, 0)
@@ -359,7 +376,10 @@ class FlushTests(LogCase):
         self.assertEqual(log.lastStableOffset, self.at(60))
 
     def test_watermarkTriggered(self) -> None:
-        """C{updateHighWatermark} applies what the policy allows by now, and fires those who wait; it never moves it back."""
+        """
+        C{updateHighWatermark} applies what the policy allows by now, and fires those who wait; it
+        never moves it back.
+        """
         log = self.start()
         allowed = LogPosition(0, 0, 0)
         log.setWatermarkPolicy(lambda log: allowed)
@@ -376,7 +396,9 @@ class FlushTests(LogCase):
         self.assertEqual(log.highWatermark, self.at(24))
 
     def test_writtenWatermark(self) -> None:
-        """Under the policy of a single replica, what the page cache has is visible before the flush."""
+        """
+        Under the policy of a single replica, what the page cache has is visible before the flush.
+        """
         log = self.start()
         log.setWatermarkPolicy(writtenWatermark)
         append(log, self.twelve)
@@ -386,7 +408,10 @@ class FlushTests(LogCase):
         self.assertEqual(self.read(log, 0, 100), self.twelve)
 
     def test_marksArePositions(self) -> None:
-        """Each mark is an offset, a segment and a byte in it; an append returns the offsets it assigned."""
+        """
+        Each mark is an offset, a segment and a byte in it; an append returns the offsets it
+        assigned.
+        """
         log = self.start()
         putFlushed(log, self.twelve)
         roll(log)
@@ -395,15 +420,12 @@ class FlushTests(LogCase):
             AppendResult(self.at(12), self.at(36) - 1, 7),
         )
         self.assertEqual(append(log, nowMs=8), AppendResult(self.at(36), self.at(36) - 1, 8))
-        self.assertEqual(
-            log.marks,
-            LogMarks(
-                LogPosition(0, 0, 0),
-                LogPosition(self.at(12), 0, 12),
-                LogPosition(self.at(12), 0, 12),
-                LogPosition(self.at(36), self.at(12), 24),
-            ),
-        )
+        self.assertEqual(log.watermark, LogPosition(self.at(12), 0, 12))
+        self.assertEqual(log.flushed, LogPosition(self.at(12), 0, 12))
+        log.write()
+        self.assertEqual(log.written, LogPosition(self.at(36), self.at(12), 24))
+        append(log, self.twelve)
+        self.assertEqual(log.logEnd, LogPosition(self.at(48), self.at(12), 36))
 
 
 class ReadTests(LogCase):
@@ -444,7 +466,9 @@ class ReadTests(LogCase):
         self.assertEqual(read(log, self.at(12), -1), EMPTY_SLICE)
 
     def test_outOfRange(self) -> None:
-        """Below the start, and beyond the visible end though the bytes are there, is out of range."""
+        """
+        Below the start, and beyond the visible end though the bytes are there, is out of range.
+        """
         log = self.start()
         put(log, self.twelve)
         for offset in (-1, self.at(240) + 1, self.at(252), 1 << 62):
@@ -454,7 +478,10 @@ class ReadTests(LogCase):
         self.assertEqual(read(log, self.at(108), 100).size, 100)
 
     def test_readOutOfRange(self) -> None:
-        """LogTest.testReadOutOfRange: with only the segment 1024, a read there is empty, 0 and 1025 are out of range."""
+        """
+        LogTest.testReadOutOfRange: with only the segment 1024, a read there is empty, 0 and 1025
+        are out of range.
+        """
         site = Site(records=self.records)
         site.write(f"t-0/00000000000000001024{self.suffix}", b"")
         site.open()
@@ -464,7 +491,10 @@ class ReadTests(LogCase):
         self.assertRaises(OffsetOutOfRangeError, read, log, 1025, 1000)
 
     def test_logRolls(self) -> None:
-        """LogTest.testLogRolls: a hundred messages over many segments are all read by successive reads."""
+        """
+        LogTest.testLogRolls: a hundred messages over many segments are all read by successive
+        reads.
+        """
         log = LogCase.start(self, segmentSizeMax=100)
         sets = [self.entry(b"message %d" % i) for i in range(100)]
         putFlushed(log, *sets)
@@ -473,7 +503,10 @@ class ReadTests(LogCase):
         self.assertEqual(self.readAll(log, sizeMax=7), b"".join(sets))
 
     def test_readingOldSegments(self) -> None:
-        """A slice of a segment can be read after the segment was deleted, if its descriptor was held before; not if not."""
+        """
+        A slice of a segment can be read after the segment was deleted, if its descriptor was held
+        before; not if not.
+        """
         log = self.start()
         held, other = read(log, 0, 100), read(log, self.at(108), 100)
         assert held.file is not None and other.file is not None
@@ -497,7 +530,10 @@ class OffsetsBeforeTests(LogCase):
         return log
 
     def test_getOffsetsBeforeLatestTime(self) -> None:
-        """LogOffsetTest.testGetOffsetsBeforeLatestTime: 20 entries of 12 bytes, segments of 100: 240, 216, 108, 0; a read at 240 is empty."""
+        """
+        LogOffsetTest.testGetOffsetsBeforeLatestTime: 20 entries of 12 bytes, segments of 100: 240,
+        216, 108, 0; a read at 240 is empty.
+        """
         log = self.start()
         self.assertEqual(
             log.offsetsBefore(-1, 10, START_MS + 5000),
@@ -506,7 +542,10 @@ class OffsetsBeforeTests(LogCase):
         self.assertEqual(read(log, self.at(240), 100), EMPTY_SLICE)
 
     def test_getOffsetsBeforeNow(self) -> None:
-        """LogOffsetTest.testGetOffsetsBeforeNow: a time after the writes and before the question gives the segments; from the question on, the end, too."""
+        """
+        LogOffsetTest.testGetOffsetsBeforeNow: a time after the writes and before the question gives
+        the segments; from the question on, the end, too.
+        """
         log = self.start()
         self.assertEqual(
             log.offsetsBefore(START_MS + 4999, 10, START_MS + 5000), [self.at(216), self.at(108), 0]
@@ -517,14 +556,19 @@ class OffsetsBeforeTests(LogCase):
         )
 
     def test_getOffsetsBeforeEarliestTime(self) -> None:
-        """LogOffsetTest.testGetOffsetsBeforeEarliestTime: exactly one, however many are asked for."""
+        """
+        LogOffsetTest.testGetOffsetsBeforeEarliestTime: exactly one, however many are asked for.
+        """
         log = self.start()
         self.assertEqual(log.offsetsBefore(-2, 10, START_MS + 5000), [0])
         retire(log, log.segments[:1])
         self.assertEqual(log.offsetsBefore(-2, 10, START_MS + 5000), [self.at(108)])
 
     def test_emptyLogsGetOffsets(self) -> None:
-        """LogOffsetTest.testEmptyLogsGetOffsets: an empty log answers its start, to earliest and latest, again and again."""
+        """
+        LogOffsetTest.testEmptyLogsGetOffsets: an empty log answers its start, to earliest and
+        latest, again and again.
+        """
         log = super().start()
         for _ in range(20):
             self.assertEqual(log.offsetsBefore(-2, 1, START_MS), [0])
@@ -588,7 +632,10 @@ class RollTests(LogCase):
     """spec-0.7 log-storage §4."""
 
     def test_sizeBasedLogRoll(self) -> None:
-        """LogTest.testSizeBasedLogRoll: with room for ten entries a segment, the eleventh opens a second."""
+        """
+        LogTest.testSizeBasedLogRoll: with room for ten entries a segment, the eleventh opens a
+        second.
+        """
         log = self.start(segmentSizeMax=12 * 10 - 1)
         put(log, *[self.twelve] * 10)
         self.assertEqual(len(log.segments), 1)
@@ -613,8 +660,8 @@ class RollTests(LogCase):
 
     def test_timeBasedLogRoll(self) -> None:
         """
-        LogTest.testTimeBasedLogRoll: age counts from the first append; an empty segment does not roll by age; what is asked before an append of an
-        empty set can roll, too.
+        LogTest.testTimeBasedLogRoll: age counts from the first append; an empty segment does not
+        roll by age; what is asked before an append of an empty set can roll, too.
         """
         log = self.start(rollAgeMs=HOUR_MS)
         clock = self.site.clock
@@ -636,7 +683,9 @@ class RollTests(LogCase):
         self.assertFalse(log.rollDue(clock.nowMs + 9 * HOUR_MS), "the new one is empty")
 
     def test_roll(self) -> None:
-        """A roll flushes what there is, opens a file named after the end, and takes appends there."""
+        """
+        A roll flushes what there is, opens a file named after the end, and takes appends there.
+        """
         log = self.start()
         putFlushed(log, self.twelve)
         put(log, self.twelve)
@@ -670,7 +719,9 @@ class RollTests(LogCase):
         self.assertFalse(roll(log))
 
     def test_whileRolling(self) -> None:
-        """While a roll is under way nothing is appended, flushed, or rolled again; reading goes on."""
+        """
+        While a roll is under way nothing is appended, flushed, or rolled again; reading goes on.
+        """
         log = self.start()
         putFlushed(log, self.twelve)
         put(log, self.twelve)
@@ -690,7 +741,10 @@ class RollTests(LogCase):
         append(log, self.twelve)
 
     def test_rollDuringAFlush(self) -> None:
-        """A roll may begin while a flush is under way; whichever ends first, the marks are right and no descriptor is left over."""
+        """
+        A roll may begin while a flush is under way; whichever ends first, the marks are right and
+        no descriptor is left over.
+        """
         for rollFirst in (True, False):
             log = self.start(descriptorCountMax=0)
             put(log, self.twelve)
@@ -711,7 +765,10 @@ class RollTests(LogCase):
             self.assertEqual(self.site.directory.cache.openCount, 0)
 
     def test_syncFailureOfAFlushIsNotLostInARoll(self) -> None:
-        """If a flush under way takes the report of lost bytes, the roll behind it does not succeed, though the system says so."""
+        """
+        If a flush under way takes the report of lost bytes, the roll behind it does not succeed,
+        though the system says so.
+        """
         log = self.start()
         put(log, self.twelve)
         flushing = log.beginFlush()
@@ -760,7 +817,10 @@ class RollTests(LogCase):
         self.assertIsNotNone(log.failure)
 
     def test_noRoomForTheNewFile(self) -> None:
-        """If the disk is full, or there are no descriptors, the old segment is flushed, the roll stays due and can be tried again."""
+        """
+        If the disk is full, or there are no descriptors, the old segment is flushed, the roll stays
+        due and can be tried again.
+        """
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
             log = self.start(segmentSizeMax=10)
             put(log, self.twelve)
@@ -784,8 +844,8 @@ class BadDiskTests(LogCase):
 
     def test_fullDisk(self) -> None:
         """
-        On a full disk the file ends with the last whole set that fits; the rest stays pending and counts in the end; once there is room it is
-        written. Nothing is lost, nothing is torn.
+        On a full disk the file ends with the last whole set that fits; the rest stays pending and
+        counts in the end; once there is room it is written. Nothing is lost, nothing is torn.
         """
         log = self.start()
         sets = [self.entry(b"%d" % i) for i in range(10)]
@@ -811,7 +871,10 @@ class BadDiskTests(LogCase):
         self.assertEqual(log.unflushedSize, 0)
 
     def test_everySizeOfTheRest(self) -> None:
-        """Wherever the disk becomes full, the file ends with a whole set, and all sets get there in order in the end."""
+        """
+        Wherever the disk becomes full, the file ends with a whole set, and all sets get there in
+        order in the end.
+        """
         sets = [self.entry(b"x" * i) for i in range(6)]
         whole = b"".join(sets)
         for room in range(len(whole) + 1):
@@ -876,7 +939,10 @@ class BadDiskTests(LogCase):
         self.assertEqual(self.readAll(log), self.twelve * 2)
 
     def test_outOfDescriptors(self) -> None:
-        """Without a descriptor for its file, a log keeps what is pending, and writes it when there is one."""
+        """
+        Without a descriptor for its file, a log keeps what is pending, and writes it when there is
+        one.
+        """
         log = self.start(descriptorCountMax=0)
         self.site.double.fail("open", self.suffix, errno.EMFILE)
         put(log, self.twelve)
@@ -896,7 +962,10 @@ class BadDiskTests(LogCase):
         self.assertEqual(self.site.directory.cache.openCount, 0)
 
     def test_otherErrorsFailThePartition(self) -> None:
-        """Any other error on writing, or on opening the file, fails the partition and releases what was pending."""
+        """
+        Any other error on writing, or on opening the file, fails the partition and releases what
+        was pending.
+        """
         for action in ("write", "open"):
             log = self.start(descriptorCountMax=0)
             putFlushed(log, self.twelve)
@@ -910,7 +979,9 @@ class BadDiskTests(LogCase):
             self.assertIsNone(log.beginRoll())
 
     def test_cutBackFails(self) -> None:
-        """If a torn end cannot be cut off, the partition fails: nothing may be written behind it."""
+        """
+        If a torn end cannot be cut off, the partition fails: nothing may be written behind it.
+        """
         log = self.start()
         self.site.double.sizeMax = self.site.double.usedSize + 5
         self.site.double.fail("truncate", self.suffix, errno.EIO)
@@ -934,8 +1005,9 @@ class RetentionTests(LogCase):
 
     def test_cleanupExpiredSegments(self) -> None:
         """
-        LogManagerTest.testCleanupExpiredSegments: 1000 messages in segments of 1024 bytes; when all are old, one empty segment remains; a read at the old
-        end is empty, at 0 out of range; appending goes on.
+        LogManagerTest.testCleanupExpiredSegments: 1000 messages in segments of 1024 bytes; when all
+        are old, one empty segment remains; a read at the old end is empty, at 0 out of range;
+        appending goes on.
         """
         log = self.start(segmentSizeMax=1024, retentionAgeMs=HOUR_MS)
         putFlushed(log, *[self.twelve] * 1000)
@@ -953,8 +1025,9 @@ class RetentionTests(LogCase):
 
     def test_whatHasJustComeIsNotOld(self) -> None:
         """
-        What is appended to a partition that was idle for long, while its files are looked at, is not deleted with them: neither what is still pending when
-        it is decided, nor what was written after the look.
+        What is appended to a partition that was idle for long, while its files are looked at, is
+        not deleted with them: neither what is still pending when it is decided, nor what was
+        written after the look.
         """
         log = self.start(retentionAgeMs=HOUR_MS)
         putFlushed(log, self.twelve)
@@ -973,7 +1046,10 @@ class RetentionTests(LogCase):
         self.assertEqual(self.readAll(log), self.twelve * 2)
 
     def test_cleanupSegmentsToMaintainSize(self) -> None:
-        """LogManagerTest.testCleanupSegmentsToMaintainSize: 1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments, 6 stay."""
+        """
+        LogManagerTest.testCleanupSegmentsToMaintainSize: 1000 entries of 14 bytes, segments of 130,
+        710 bytes to keep: of 100 segments, 6 stay.
+        """
         log = self.start(segmentSizeMax=130, retentionSize=710)
         putFlushed(log, *[self.entry(b"test")] * 1000)
         self.assertEqual(len(log.segments), 100)
@@ -985,8 +1061,8 @@ class RetentionTests(LogCase):
 
     def test_edgeLogRolls(self) -> None:
         """
-        LogTest.testEdgeLogRolls: deleting everything keeps the next offset, for an empty log at 0 and elsewhere; an empty last segment is not deleted, its
-        time is set to now.
+        LogTest.testEdgeLogRolls: deleting everything keeps the next offset, for an empty log at 0
+        and elsewhere; an empty last segment is not deleted, its time is set to now.
         """
         log = self.start(retentionAgeMs=HOUR_MS)
         later = START_MS + 2 * HOUR_MS
@@ -1043,7 +1119,10 @@ class RetentionTests(LogCase):
         self.assertFalse(log.busy)
 
     def test_onlyTheOldest(self) -> None:
-        """Segments behind one that stays are not deleted, whatever is asked; nor is the last, if it is not empty."""
+        """
+        Segments behind one that stays are not deleted, whatever is asked; nor is the last, if it is
+        not empty.
+        """
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[self.twelve] * 3)
         self.assertEqual(retire(log, log.segments[1:]), 0)
@@ -1052,7 +1131,10 @@ class RetentionTests(LogCase):
         self.assertEqual(self.readAll(log), self.twelve)
 
     def test_readersHoldTheFile(self) -> None:
-        """A file that a reader holds keeps its new name until he lets go; a later retirement unlinks it, with nothing else to do."""
+        """
+        A file that a reader holds keeps its new name until he lets go; a later retirement unlinks
+        it, with nothing else to do.
+        """
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[self.twelve] * 2)
         held = read(log, 0, 10).file
@@ -1069,7 +1151,10 @@ class RetentionTests(LogCase):
         self.assertIsNone(log.beginDelete((), START_MS))
 
     def test_failedRenameIsTriedAgain(self) -> None:
-        """If a file cannot be renamed, no newer one is touched, or there would be a gap; the next retirement goes on from there."""
+        """
+        If a file cannot be renamed, no newer one is touched, or there would be a gap; the next
+        retirement goes on from there.
+        """
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[self.twelve] * 5)
         self.site.double.fail("rename", self.segmentFile(12), errno.EACCES)
@@ -1091,7 +1176,10 @@ class RetentionTests(LogCase):
         self.assertEqual(self.marks(self.site.log())[::3], (12, 60))
 
     def test_failedUnlinkIsTriedAgain(self) -> None:
-        """If a renamed file cannot be unlinked, that is tried again; a file that somebody else has removed is as good as unlinked."""
+        """
+        If a renamed file cannot be unlinked, that is tried again; a file that somebody else has
+        removed is as good as unlinked.
+        """
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[self.twelve] * 3)
         self.site.double.fail("remove", ".deleted", errno.EBUSY)
@@ -1102,7 +1190,10 @@ class RetentionTests(LogCase):
         self.assertIsNone(log.beginDelete((), START_MS))
 
     def test_vanishedFile(self) -> None:
-        """A segment whose file somebody has removed already is done with, and keeps no newer one from being deleted."""
+        """
+        A segment whose file somebody has removed already is done with, and keeps no newer one from
+        being deleted.
+        """
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[self.twelve] * 3)
         self.site.files.remove(log.segments[0].path)
@@ -1119,7 +1210,10 @@ class RetentionTests(LogCase):
         self.assertIsNotNone(log.failure)
 
     def test_emptySegmentThatIsNotEmptyAnyMore(self) -> None:
-        """If something is appended to the empty last segment between deciding and deleting, it stays as it is."""
+        """
+        If something is appended to the empty last segment between deciding and deleting, it stays
+        as it is.
+        """
         log = self.start(retention=byAge(0))
         segments = log.expired(START_MS + 5)
         self.assertFalse(log.needsRoll(segments))
@@ -1151,7 +1245,10 @@ class NoticeTests(LogCase):
         self.told.append((mark, failure))
 
     def test_marks(self) -> None:
-        """Each mark tells when it has come to the offset: the end on append, flushed and visible after the flush."""
+        """
+        Each mark tells when it has come to the offset: the end on append, flushed and visible after
+        the flush.
+        """
         log = self.start()
         for mark in (Mark.LOG_END, Mark.FLUSHED, Mark.HIGH_WATERMARK):
             log.whenReached(mark, self.at(24), partial(self.tell, mark))
@@ -1191,7 +1288,9 @@ class CloseTests(LogCase):
     """The end of a log."""
 
     def test_close(self) -> None:
-        """Closing writes and syncs what is left; afterwards nothing works and no descriptor is open."""
+        """
+        Closing writes and syncs what is left; afterwards nothing works and no descriptor is open.
+        """
         log = self.start()
         put(log, self.twelve)
         append(log, self.twelve)
@@ -1245,7 +1344,9 @@ class CloseTests(LogCase):
         self.assertEqual(self.site.directory.cache.openCount, 0)
 
     def test_blockedToTheEnd(self) -> None:
-        """If what is pending cannot be written even now, the log is closed and failed, and says why."""
+        """
+        If what is pending cannot be written even now, the log is closed and failed, and says why.
+        """
         log = self.start()
         self.site.double.sizeMax = 0
         put(log, self.twelve)
@@ -1307,7 +1408,9 @@ class ByteOffsetTests(LogCase):
         self.assertEqual(read(log, self.at(108), 50).position, 0)
 
     def test_readReaches(self) -> None:
-        """A read is said to reach a mark when it would answer otherwise once the mark is visible."""
+        """
+        A read is said to reach a mark when it would answer otherwise once the mark is visible.
+        """
         log = self.startFlushed(flushCountMax=2)
         self.assertFalse(log.readsPastWatermark(240, 100))
         put(log, self.twelve, self.twelve)
@@ -1329,7 +1432,9 @@ class ByteOffsetTests(LogCase):
             self.assertEqual(log.readsPastWatermark(offset, sizeMax), reaches, (offset, sizeMax))
 
     def test_readReachesIsTrue(self) -> None:
-        """For every offset and size: it says so exactly when a read before and after the flush differ."""
+        """
+        For every offset and size: it says so exactly when a read before and after the flush differ.
+        """
 
         def answer(offset: int, sizeMax: int) -> object:
             try:
@@ -1368,8 +1473,8 @@ class ThreadsTests(SynchronousTestCase):
 
     def test_readsDuringAppendsAndDeletes(self) -> None:
         """
-        While sets are appended, flushed, rolled and deleted, on few descriptors, every range that the log has handed out is read by other threads, and has
-        the bytes that were appended there.
+        While sets are appended, flushed, rolled and deleted, on few descriptors, every range that
+        the log has handed out is read by other threads, and has the bytes that were appended there.
         """
         site = Site(
             RealFileSystem(),
@@ -1548,10 +1653,13 @@ class GapTests(LogCase):
         """Segments with gaps between them load; the end is behind the last message."""
         log = self.start()
         self.assertEqual((log.logStartOffset, log.logEndOffset, log.size), (0, 22, 84))
-        self.assertEqual(log.marks.flushed, LogPosition(22, 20, 24))
+        self.assertEqual(log.flushed, LogPosition(22, 20, 24))
 
     def test_readInAGap(self) -> None:
-        """A read from a gap gives the first batch behind it, in the next segment, too; one from inside a batch gives the batch."""
+        """
+        A read from a gap gives the first batch behind it, in the next segment, too; one from inside
+        a batch gives the batch.
+        """
         log = self.start()
         expected = [0, 1, 5, 5, 5, 5, 6, 9, 9, 9, 9, 9, *[20] * 9, 21]
         self.assertEqual([self.firstOf(log, offset) for offset in range(22)], expected)
@@ -1567,7 +1675,10 @@ class GapTests(LogCase):
         self.assertEqual(self.firstOf(log, 9), 9)
 
     def test_searchIsAJob(self) -> None:
-        """Where memory does not tell, a read answers with a job, which reads the file; then the read succeeds."""
+        """
+        Where memory does not tell, a read answers with a job, which reads the file; then the read
+        succeeds.
+        """
         log = self.start()
         job = log.read(6, 100)
         assert isinstance(job, SearchJob)
@@ -1591,7 +1702,10 @@ class GapTests(LogCase):
         self.assertEqual((log.logEndOffset, log.appendedCount, log.size), (28, 6, 84 + 33))
 
     def test_indexFiles(self) -> None:
-        """A roll and a close save the index; a start uses it; deletion removes it; a lost one is rebuilt."""
+        """
+        A roll and a close save the index; a start uses it; deletion removes it; a lost one is
+        rebuilt.
+        """
         log = self.start(segmentSizeMax=30)
         put(log, *[self.twelve] * 6)
         indexes = [name for name in self.site.files.list(self.site.path("t-0")) if "index" in name]

@@ -1,7 +1,8 @@
 """
 Tests of loading and recovery.
 
-The judge of recovery is L{wholePrefix}, an independent reading of spec-0.7 log-storage §8 with gotcha 3 mended, whose CRC is crcmod's.
+The judge of recovery is L{wholePrefix}, an independent reading of spec-0.7 log-storage §8 with
+gotcha 3 mended, whose CRC is crcmod's.
 """
 
 from __future__ import annotations
@@ -255,7 +256,10 @@ class LoadTests(LoadCase):
         self.assertIn(self.cutReason, report.reason)
 
     def test_recoverySyncs(self) -> None:
-        """What recovery keeps survives a power cut from then on, even if nothing was cut off: after C{kill -9} it was in the page cache only."""
+        """
+        What recovery keeps survives a power cut from then on, even if nothing was cut off: after
+        C{kill -9} it was in the page cache only.
+        """
         self.files.open(self.last, create=True).writeAt(0, [self.smallLog])
         self.load()
         self.files.cutPower()
@@ -269,7 +273,10 @@ class LoadTests(LoadCase):
         self.assertEqual(self.files.contents(self.last), self.smallLog)
 
     def test_badDisk(self) -> None:
-        """A last segment that cannot be opened, read, cut or synced is an error of this partition, and its file is closed again."""
+        """
+        A last segment that cannot be opened, read, cut or synced is an error of this partition, and
+        its file is closed again.
+        """
         for action in ("open", "stat", "read", "truncate", "fsync"):
             self.setUp()
             self.make(f"00000000000000000000{self.suffix}", self.smallLog + b"junk!")
@@ -291,7 +298,10 @@ class ContiguousTests(LoadCase):
         )
 
     def test_everyPairIsChecked(self) -> None:
-        """A gap, or an overlap, between any two neighbours refuses the directory, with or without recovery."""
+        """
+        A gap, or an overlap, between any two neighbours refuses the directory, with or without
+        recovery.
+        """
         data = entry(b"12345")
         for wrong in (1, 2):
             for shift in (-1, 1):
@@ -304,7 +314,9 @@ class ContiguousTests(LoadCase):
                 self.refused(False)
 
     def test_anyFirstOffset(self) -> None:
-        """The first segment may begin anywhere; the order is that of the numbers, not of the names."""
+        """
+        The first segment may begin anywhere; the order is that of the numbers, not of the names.
+        """
         self.make(f"999{self.suffix}", b"x" * 1)
         self.make(f"1000{self.suffix}", b"")
         self.make(f"0998{self.suffix}", b"x")
@@ -368,7 +380,10 @@ class ExhaustiveRecoveryTests(RecoveryCase):
         self.check(variants(), 19 * len(self.smallLog))
 
     def test_garbledEverywhere(self) -> None:
-        """Every byte takes other values: each bit flipped, all bits flipped, zero, and small numbers as in size fields and magics."""
+        """
+        Every byte takes other values: each bit flipped, all bits flipped, zero, and small numbers
+        as in size fields and magics.
+        """
 
         def variants() -> Iterator[bytes]:
             for i, old in enumerate(self.smallLog):
@@ -419,12 +434,18 @@ class ExhaustiveRecoveryTests(RecoveryCase):
         self.check(variants(), 6 * len(self.smallLog))
 
     def test_partialAndTruncation(self) -> None:
-        """FileMessageSetTest.testIterationOverPartialAndTruncation: 0, 2, 4, 5 and 6 trailing zero bytes are removed by recovery."""
+        """
+        FileMessageSetTest.testIterationOverPartialAndTruncation: 0, 2, 4, 5 and 6 trailing zero
+        bytes are removed by recovery.
+        """
         for size in (0, 2, 4, 5, 6):
             self.assertEqual(self.keeps(self.smallLog + bytes(size)), self.smallLog)
 
     def test_unknownMagicIsAnEnd(self) -> None:
-        """Gotcha 3: an unknown magic byte, or a magic-1 entry too short for its header, ends the log and raises nothing."""
+        """
+        Gotcha 3: an unknown magic byte, or a magic-1 entry too short for its header, ends the log
+        and raises nothing.
+        """
         for bad in (b"\0\0\0\x06\x02\0\0\0\0\0", b"\0\0\0\x05\x01\0\0\0\0"):
             self.assertEqual(self.keeps(self.smallLog + bad + self.smallLog), self.smallLog)
 

@@ -44,7 +44,10 @@ class RetentionTests(SynchronousTestCase):
         )
 
     def test_byAgeStopsAtTheFirstYoungOne(self) -> None:
-        """Only the old end is deleted from: an old segment behind a young one stays, or there would be a gap."""
+        """
+        Only the old end is deleted from: an old segment behind a young one stays, or there would be
+        a gap.
+        """
         self.assertEqual(byAge(50)(kept((1, 100), (1, 300), (1, 100)), 300), 1)
 
     def test_bySize(self) -> None:
@@ -64,7 +67,10 @@ class RetentionTests(SynchronousTestCase):
         self.assertEqual(bySize(100)(kept((0, 0), (10, 0)), 0), 0)
 
     def test_cleanupSegmentsToMaintainSize(self) -> None:
-        """LogManagerTest.testCleanupSegmentsToMaintainSize: of 100 segments of 140 bytes, a limit of 710 bytes keeps exactly 6."""
+        """
+        LogManagerTest.testCleanupSegmentsToMaintainSize: of 100 segments of 140 bytes, a limit of
+        710 bytes keeps exactly 6.
+        """
         self.assertEqual(bySize(710)(kept(*[(140, 0)] * 100), 0), 94)
 
     def test_both(self) -> None:
@@ -83,7 +89,10 @@ class RetentionTests(SynchronousTestCase):
     def test_neverBelowTheLimit(
         self, sizesAndTimes: list[tuple[int, int]], limit: int, ageMs: int, nowMs: int
     ) -> None:
-        """Whatever the segments are, the answer is a prefix; the size rule leaves the limit or everything; one segment more would not qualify."""
+        """
+        Whatever the segments are, the answer is a prefix; the size rule leaves the limit or
+        everything; one segment more would not qualify.
+        """
         segments = kept(*sizesAndTimes)
         count = bySize(limit)(segments, nowMs)
         left = sum(segment.size for segment in segments[count:])

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFile
-from pylogbroker.storage.vectoredwrite import BUFFER_COUNT_MAX, WriteResult, writeAll
+from pylogbroker.storage.files import BUFFER_COUNT_MAX, WriteResult, writeAll
 from pylogbroker.testing.powercut import PowerCutFileSystem
 
 
@@ -66,7 +66,10 @@ class WriteWholeTests(SynchronousTestCase):
 
     @given(st.lists(st.binary(max_size=9), max_size=9), st.integers(0, 60))
     def test_fullDisk(self, buffers: list[bytes], room: int) -> None:
-        """Wherever the disk becomes full, the file ends with a whole buffer; no buffer that would have fitted is missing, and a second attempt goes on."""
+        """
+        Wherever the disk becomes full, the file ends with a whole buffer; no buffer that would have
+        fitted is missing, and a second attempt goes on.
+        """
         self.setUp()
         whole = b"".join(buffers)
         self.files.sizeMax = 3 + room

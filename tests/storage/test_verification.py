@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.storage.verification}."""
+"""Tests for L{pylogbroker.storage.recovery}."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pylogbroker.records.compression import GZIP
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.storage.verification import RUN_COUNT_MAX, SegmentReport, verify
+from pylogbroker.storage.recovery import RUN_COUNT_MAX, SegmentReport, verify
 from tests.storage.countedformat import CountedFormat, encodeBatch
 
 PLAIN = encodeSet([b"one", b"two"])
@@ -47,7 +47,10 @@ class VerificationTests(SynchronousTestCase):
         return verdict
 
     def test_good(self) -> None:
-        """A good segment: its size, its entries, and its messages, those inside compressed entries counted one by one."""
+        """
+        A good segment: its size, its entries, and its messages, those inside compressed entries
+        counted one by one.
+        """
         data = PLAIN + WRAPPED + PLAIN + encodeSet([b"old"], magic=0)
         path = self.file("t-0", 40, data)
         self.assertEqual(
@@ -67,7 +70,10 @@ class VerificationTests(SynchronousTestCase):
         )
 
     def test_cut(self) -> None:
-        """An entry that is cut, or whose checksum is wrong, ends what is valid; it is told at which offset."""
+        """
+        An entry that is cut, or whose checksum is wrong, ends what is valid; it is told at which
+        offset.
+        """
         verdict = self.fault(PLAIN + WRAPPED[:-1])
         self.assertEqual(
             (verdict.validSize, verdict.entryCount, verdict.messageCount), (len(PLAIN), 2, 2)
@@ -82,7 +88,10 @@ class VerificationTests(SynchronousTestCase):
         self.assertIn("less than a size field", self.fault(PLAIN + b"\0").fault or "")
 
     def test_wrapper(self) -> None:
-        """A compressed entry that is whole and cannot be opened is a fault; the entries behind it count."""
+        """
+        A compressed entry that is whole and cannot be opened is a fault; the entries behind it
+        count.
+        """
         bad = bytearray(encodeMessage(b"no gzip"))
         bad[5] = GZIP
         verdict = self.fault(PLAIN + WRAPPED + bytes(bad) + PLAIN)
@@ -95,7 +104,10 @@ class VerificationTests(SynchronousTestCase):
         )
 
     def test_partition(self) -> None:
-        """Segments are looked at in their order; one that does not begin where the one before it ends is a fault."""
+        """
+        Segments are looked at in their order; one that does not begin where the one before it ends
+        is a fault.
+        """
         self.file("t-0", 0, PLAIN)
         self.file("t-0", len(PLAIN), WRAPPED)
         path = self.file("t-0", len(PLAIN + WRAPPED) + 1, PLAIN)

@@ -1,5 +1,5 @@
 """
-Tests of the list of segments.
+Tests of segments and their list.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.records.kafka07format import ByteOffsetIndex
 from pylogbroker.storage.descriptors import DescriptorCache
-from pylogbroker.storage.segment import Segment
-from pylogbroker.storage.segmentlist import SegmentList
+from pylogbroker.storage.segments import Segment, SegmentList
 from pylogbroker.testing.powercut import PowerCutFileSystem
 
 CACHE = DescriptorCache(PowerCutFileSystem(), 1)
@@ -24,11 +23,36 @@ def segment(baseOffset: int) -> Segment:
     )
 
 
+class SegmentTests(SynchronousTestCase):
+    """What a segment says of itself."""
+
+    def test_loadedBytesAreWrittenAndFlushed(self) -> None:
+        """
+        A segment that is loaded has nothing unflushed; its path is its file's, its text names
+        offset and sizes.
+        """
+        segment = Segment(
+            20,
+            DescriptorCache(PowerCutFileSystem(), 1).file("/p/20.kafka", writable=False),
+            7,
+            5,
+            ByteOffsetIndex(20),
+        )
+        self.assertEqual(
+            (segment.size, segment.writtenSize, segment.modifiedMs, segment.path),
+            (7, 7, 5, "/p/20.kafka"),
+        )
+        self.assertEqual(repr(segment), "<Segment 20 7/7 bytes>")
+
+
 class SegmentListTests(SynchronousTestCase):
     """spec-0.7 log-storage §7."""
 
     def test_append(self) -> None:
-        """SegmentListTest.testAppend: an appended segment is last; a snapshot taken before does not have it."""
+        """
+        SegmentListTest.testAppend: an appended segment is last; a snapshot taken before does not
+        have it.
+        """
         first, second = segment(0), segment(10)
         found = SegmentList([first])
         before = found.view
@@ -38,7 +62,10 @@ class SegmentListTests(SynchronousTestCase):
         self.assertEqual(before.segments, (first,))
 
     def test_dropOldest(self) -> None:
-        """SegmentListTest.testTrunc: the oldest are taken out and handed back; a snapshot taken before still has them."""
+        """
+        SegmentListTest.testTrunc: the oldest are taken out and handed back; a snapshot taken before
+        still has them.
+        """
         segments = tuple(segment(base) for base in (0, 10, 20))
         found = SegmentList(segments)
         before = found.view
@@ -62,7 +89,10 @@ class SegmentListTests(SynchronousTestCase):
         self.assertEqual(found.view.bases, (0,))
 
     def test_replace(self) -> None:
-        """Compaction puts fewer segments in the place of some; gaps between them are allowed, a wrong order is not."""
+        """
+        Compaction puts fewer segments in the place of some; gaps between them are allowed, a wrong
+        order is not.
+        """
         segments = tuple(segment(base) for base in (0, 10, 20, 30))
         found = SegmentList(segments)
         merged = segment(12)
@@ -76,7 +106,10 @@ class SegmentListTests(SynchronousTestCase):
         self.assertIs(found.view, before)
 
     def test_findSegment(self) -> None:
-        """LogTest.testFindSegment: nothing in an empty list, nothing below the first; else the last segment that begins at or below the offset."""
+        """
+        LogTest.testFindSegment: nothing in an empty list, nothing below the first; else the last
+        segment that begins at or below the offset.
+        """
         self.assertEqual(SegmentList().view.indexOf(0), -1)
         view = SegmentList([segment(10), segment(20), segment(35)]).view
         self.assertEqual(
