@@ -3,7 +3,7 @@ Through which modules does one message pass? C{python -m tests.long.hops} prints
 
 Two ways are traced in one process, with a real broker on a real port:
 
-  - from C{producer.send} to the C{send} on the client's socket, with a L{Producer} in both of its modes;
+  - from C{producer.send} to the C{write} of the transport of the client's socket, with a L{Producer} in both of its modes;
   - from the C{recv} on the broker's socket to the C{fsync} of the segment file.
 
 What is needed only once has been done before: earlier messages have gone the same way, so connections, topic, files and threads are there. A
@@ -45,8 +45,8 @@ TRACE_SECONDS_MAX = 30.0
 TOPIC = "hops"
 MODES = ("async", "sync")
 
-Boundary = Callable[[Any], bool]
-"""Says of a built-in function that is called whether a way begins or ends with the call."""
+Boundary = Callable[[FrameType, str, Any], bool]
+"""Takes what a profile function takes; says whether a way begins or ends with this call."""
 
 
 class Tracer:
@@ -86,18 +86,17 @@ class Tracer:
         return self._ended
 
     def _see(self, frame: FrameType, event: str, argument: Any) -> None:
-        if self._ends is None:
+        if self._ends is None or not event.endswith("call"):
             return
-        if event == "c_call":
-            if self._isOnItsWay and self._ends(argument):
-                self._ends = None
-                self._isOnItsWay = False
-                self._reactor.callFromThread(self._finish)
-            elif self._begins is not None and self._begins(argument):
-                self._begins = None
-                self._isOnItsWay = True
-                self._enter(frame)
-        elif event == "call" and self._isOnItsWay:
+        if self._isOnItsWay and self._ends(frame, event, argument):
+            self._ends = None
+            self._isOnItsWay = False
+            self._reactor.callFromThread(self._finish)
+        elif self._begins is not None and self._begins(frame, event, argument):
+            self._begins = None
+            self._isOnItsWay = True
+            self._enter(frame)
+        elif self._isOnItsWay and event == "call":
             self._enter(frame)
 
     def _enter(self, frame: FrameType) -> None:
@@ -136,18 +135,37 @@ def moduleName(file: str) -> str | None:
     return None if parts[0] in FLOOR_0 else ".".join(parts)
 
 
-def isSocketCall(function: Any, name: str, port: int, isClient: bool) -> bool:
-    """Whether a built-in is this method of a socket of the broker's port, at the client's or at the broker's end."""
-    owner = getattr(function, "__self__", None)
-    if getattr(function, "__name__", "") != name or not isinstance(owner, socket.socket):
-        return False
-    end = owner.getpeername() if isClient else owner.getsockname()
-    return bool(end[1] == port)
+def writesToBroker(port: int) -> Boundary:
+    """The client gives bytes to the transport of its socket."""
+
+    def isIt(frame: FrameType, event: str, _: Any) -> bool:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.endswith("twisted/internet/abstract.py"):
+            return False
+        transport: Any = frame.f_locals.get("self")
+        return code.co_name in ("write", "writeSequence") and bool(transport.getPeer().port == port)
+
+    return isIt
 
 
-def isSync(function: Any) -> bool:
-    """Whether a built-in puts a file on the disk."""
-    return getattr(function, "__name__", "") in ("fsync", "fdatasync")
+def receivesAt(port: int) -> Boundary:
+    """The broker receives from a socket."""
+
+    def isIt(_: FrameType, event: str, function: Any) -> bool:
+        owner = getattr(function, "__self__", None)
+        return (
+            event == "c_call"
+            and function.__name__ == "recv"
+            and isinstance(owner, socket.socket)
+            and bool(owner.getsockname()[1] == port)
+        )
+
+    return isIt
+
+
+def syncs(_: FrameType, event: str, function: Any) -> bool:
+    """A file is put on the disk."""
+    return event == "c_call" and function.__name__ in ("fsync", "fdatasync")
 
 
 def produceRequest(payload: bytes) -> bytes:
@@ -182,7 +200,7 @@ async def clientWay(
     await producer.start()
 
     async def trace() -> None:
-        ended = tracer.trace(None, lambda function: isSocketCall(function, "send", port, True))
+        ended = tracer.trace(None, writesToBroker(port), isClient=True)
         sent = producer.send(TOPIC, b"on its way")
         await ended
         await sent
@@ -198,9 +216,7 @@ async def brokerWay(tracer: Tracer, port: int) -> dict[str, str]:
     with socket.create_connection(("127.0.0.1", port)) as client:
 
         async def trace() -> None:
-            ended = tracer.trace(
-                lambda function: isSocketCall(function, "recv", port, False), isSync
-            )
+            ended = tracer.trace(receivesAt(port), syncs)
             client.sendall(produceRequest(b"on its way"))
             await ended
 
