@@ -1,8 +1,9 @@
 """
 When to try again: the delays after failures, and when a producer replaces a good connection.
 
-All of it is arithmetic: these classes are told the time and given random numbers, and answer with a duration or with yes or no. The caller waits, on a
-reactor's clock or in a thread, so both kinds of client, Spark and the mirror share one policy.
+All of it is arithmetic: these classes are told the time and given random numbers, and answer with a
+duration or with yes or no. The caller waits, on a reactor's clock or in a thread, so both kinds of
+client, Spark and the mirror share one policy.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ RECONNECT_TIME_INTERVAL_MS = 10_000_000
 
 class Backoff:
     """
-    Exponential backoff with jitter, so that the clients of one broker that failed do not all return at the same instant.
+    Exponential backoff with jitter, so that the clients of one broker that failed do not all return
+    at the same instant.
 
-    0.7.2 waits 1, 10, 100 … up to 60,000 ms, begins anew with every call, and gives up when the next delay would end too late (spec-0.7 producer §4): it
-    tries a broker that needs two seconds to start for one second only.
+    0.7.2 waits 1, 10, 100 … up to 60,000 ms, begins anew with every call, and gives up when the
+    next delay would end too late (spec-0.7 producer §4): it tries a broker that needs two seconds
+    to start for one second only.
     """
 
     __slots__ = ("_delays", "_nextMs", "_random")
@@ -110,7 +113,8 @@ class RetryPolicy:
 
 class Outage:
     """
-    Repeated failures of one operation: a L{Backoff}, and reports when the failures begin, when their reason changes, and when they end.
+    Repeated failures of one operation: a L{Backoff}, and reports when the failures begin, when
+    their reason changes, and when they end.
     """
 
     def __init__(
@@ -120,7 +124,8 @@ class Outage:
         recovered: Callable[[], object] = lambda: None,
     ) -> None:
         """
-        @param failing: called with the first failure, and with each whose text differs from the one before.
+        @param failing: called with the first failure, and with each whose text differs from the one
+            before.
         @param recovered: called with the first success after a failure.
         """
         self._backoff = backoff
@@ -145,11 +150,13 @@ class Outage:
 
 class ReconnectPolicy:
     """
-    When a producer replaces a good connection, so that the connections of many producers spread again behind an address that stands for several brokers:
-    after C{reconnect.interval} requests or C{reconnect.time.interval.ms} milliseconds (spec-0.7 producer §4).
+    When a producer replaces a good connection, so that the connections of many producers spread
+    again behind an address that stands for several brokers: after C{reconnect.interval} requests or
+    C{reconnect.time.interval.ms} milliseconds (spec-0.7 producer §4).
 
-    The first connection counts as made a random part of the interval ago, so that producers that start together do not reconnect together. (0.7.2 takes
-    that part of the request count, by mistake; gotcha 36.)
+    The first connection counts as made a random part of the interval ago, so that producers that
+    start together do not reconnect together. (0.7.2 takes that part of the request count, by
+    mistake; gotcha 36.)
     """
 
     def __init__(self, intervalCount: int, intervalMs: float, random: Callable[[], float]) -> None:

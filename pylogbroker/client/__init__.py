@@ -1,8 +1,10 @@
 """
 The low-level client on Twisted: one broker, its requests, nothing decided for the caller.
 
-L{pylogbroker.client.simpleconsumer.SimpleConsumer} reads, L{pylogbroker.client.syncproducer.SyncProducer} writes; both stand on
-L{pylogbroker.client.brokerclient.BrokerClient}, which keeps one L{pylogbroker.client.connection.BrokerConnection} to a broker. For threads, see
+L{pylogbroker.client.simpleconsumer.SimpleConsumer} reads,
+L{pylogbroker.client.syncproducer.SyncProducer} writes; both stand on
+L{pylogbroker.client.brokerclient.BrokerClient}, which keeps one
+L{pylogbroker.client.connection.BrokerConnection} to a broker. For threads, see
 L{pylogbroker.syncclient}.
 """
 

@@ -1,28 +1,29 @@
 """
-The way to a broker that outlives its connections: connect when somebody asks, again after a loss, and not too eagerly.
+A broker's client that outlives its connections: it connects on demand, and again after a loss.
 
 What must be true:
 
-  - There is at most one connection to a broker at a time, and at most one attempt to make one.
-  - Nobody connects for nobody: without a caller there is no attempt, and no timer runs.
-  - Callers are served in the order in which they asked, also when one of them asks again while they are being served: what a producer
-    writes must not overtake itself.
-  - A caller waits C{connectTimeoutMs} at most, over as many attempts as fit; when the next would come too late, it learns at once why the last one failed.
-    While the connection before is being closed in order, that time does not run: a broker that still answers the old one is well, and nobody has tried to
-    reach it anew. Closing has its own limit.
+  - There is at most one connection to a broker, and at most one attempt to make one.
+  - Without a caller there is no attempt and no timer.
+  - Callers get the connection in the order of their calls, also when one of them calls again
+    meanwhile: what a producer writes must not overtake itself.
+  - A caller waits C{connectTimeoutMs} at most. When the next attempt would come too late, it fails
+    at once with the reason of the last. While an old connection is closed in order, this time does
+    not run; closing has its own limit.
 
-The wait before the next attempt belongs to the link, not to a caller (see L{pylogbroker.retry.Backoff}): a hundred callers of a dead
-broker do not try it a hundred times. A connection that ends as soon as it was made counts as a failure, since a broker that accepts and closes would
-otherwise be asked again as fast as the network allows; one that lasted is replaced at once.
+The delay before the next attempt belongs to the client, not to a caller
+(L{pylogbroker.retry.Backoff}): a hundred callers of a dead broker do not try it a hundred times. A
+connection that ends within L{STABLE_MS} counts as a failure, or a broker that accepts and closes
+would be asked as fast as the network allows.
 
-A connection that ends from the other side takes along what was written last and not read, and nobody is told where nothing is answered: a broker that refuses a
-request does just that. So it is a warning in the log, one a broker and while, if something was written without an answer within L{UNCONFIRMED_WARN_MS} before. (That is a
-rule on time since the end of an idle connection looks the same, when a broker stops or thinks that it has waited long enough, and should worry nobody.)
+When a broker closes a connection, what was written last may be lost, and a protocol without answers
+does not tell. So it is a warning in the log if something was written without a later answer within
+L{UNCONFIRMED_WARN_MS} before. (A limit, since the end of an idle connection looks the same.) The
+first failed attempt of an outage is a warning, too, and so is an attempt that takes longer than
+L{REPORT_AFTER_MS}: callers that wait are silent otherwise.
 
-A caller that waits is silent otherwise, so the first failed attempt of an outage is a warning in the log, and so is an attempt that takes longer than
-L{REPORT_AFTER_MS}.
-
-Requests that only read can be asked twice, and L{BrokerClient.call} does so once after a lost connection (spec-0.7 consumer §1).
+Requests that only read may be sent twice. L{BrokerClient.call} sends them again, once, after a lost
+connection (spec-0.7 consumer §1).
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ STABLE_MS = 1_000
 
 UNCONFIRMED_WARN_MS = 60_000
 """
-How long after a request without an answer the end of its connection may mean that it is lost. Mostly that comes at once; but a broker may be at it for as long
-as an answer may take, which is half of this, and what it reads not at all is cut off after as long.
+How long after a request without an answer the end of its connection may mean a loss. A broker may
+handle a request for half of this, and is cut off when it reads nothing for the other half.
 """
 
 REPORT_AFTER_MS = 2_000
@@ -87,10 +88,10 @@ log = Logger()
 
 class _Caller:
     """
-    Somebody who waits for a connection.
+    A caller that waits for a connection.
 
-    @ivar isPatient: whether its time runs only while there is no old connection to be waited for.
-    @ivar deadlineMs: on the clock; infinite as long as its time does not run.
+    @ivar isPatient: whether its time runs only when there is no old connection to wait for.
+    @ivar deadlineMs: on the clock; infinite while its time does not run.
     """
 
     __slots__ = ("deadlineMs", "isPatient", "timer", "waiter")
@@ -103,7 +104,7 @@ class _Caller:
 
 
 class _ConnectionFactory(Factory):
-    """Makes connections that report to a link."""
+    """Makes connections that report to a client."""
 
     noisy = False
 
@@ -115,52 +116,53 @@ class _ConnectionFactory(Factory):
 
 
 class _Way(Protocol):
-    """What can happen to the way to a broker."""
+    """The events on the way to a connection."""
 
     def connect(self) -> None:
-        """Somebody waits, and nothing speaks against an attempt."""
+        """A caller waits, and an attempt may be made now."""
 
     def hold(self, waitMs: float) -> None:
-        """Somebody waits, and it is too early for an attempt."""
+        """A caller waits, and the next attempt is due in C{waitMs}."""
 
     def ripe(self) -> None:
-        """It is not too early any more."""
+        """The next attempt is due."""
 
     def made(self) -> None:
-        """The attempt came to a connection."""
+        """The attempt has succeeded."""
 
     def failed(self) -> None:
-        """The attempt came to nothing."""
+        """The attempt has failed."""
 
     def unwanted(self) -> None:
-        """Nobody waits any more."""
+        """No caller waits any more."""
 
     def ended(self) -> None:
         """The connection takes no more requests."""
 
     def replace(self) -> None:
-        """The connection is good, and old."""
+        """The good connection is closed, to be replaced."""
 
     def replaced(self) -> None:
-        """The old connection is gone."""
+        """The replaced connection is gone."""
 
     def follow(self) -> None:
-        """The connection of somebody before is still being closed."""
+        """The connection of an earlier client is being closed."""
 
     def free(self) -> None:
-        """It is gone."""
+        """The connection of the earlier client is gone."""
 
     def close(self) -> None:
-        """The owner wants no more of it."""
+        """The owner closes the client."""
 
 
 class BrokerClient:
     """
-    The way to one broker.
+    The client of one broker.
 
-    @ivar name: of the broker, for texts.
-    @ivar connectTimeoutMs: how long a caller waits for a connection, unless it says otherwise.
-    @ivar current: the connection when there is one and nobody waits for it: what L{connection} would give at once.
+    @ivar name: the broker's, for texts.
+    @ivar connectTimeoutMs: how long a caller waits for a connection, by default.
+    @ivar current: the connection that L{connection} would give at once; L{None} without one, or
+        while callers wait.
     """
 
     def __init__(
@@ -176,8 +178,8 @@ class BrokerClient:
         @param reactor: for connecting (with an endpoint string) and for time.
         @param endpoint: see L{clientEndpoint}.
         @param limits: of each connection.
-        @param random: numbers from 0 up to, not including, 1, for the jitter; by default the system's.
-        @raise ConfigurationError: the endpoint is none.
+        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @raise ConfigurationError: the endpoint cannot be read.
         """
         self.name = endpoint if isinstance(endpoint, str) else repr(endpoint)
         self.connectTimeoutMs = connectTimeoutMs
@@ -204,15 +206,18 @@ class BrokerClient:
     def __repr__(self) -> str:
         return f"<BrokerClient {self.name} {self._connection}, {len(self._callers)} waiting>"
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- asking
 
     def connection(self, timeoutMs: float | None = None) -> Deferred[ClientConnection]:
         """
-        An open connection: the one there is, or else one that is made now.
+        An open connection: the present one, or a new one.
 
-        @param timeoutMs: how long to wait for it; by default C{connectTimeoutMs} from when one can be made, the one before being gone.
-        @return: fails with L{BrokerConnectionError}, which names the broker and the reason of the last failed attempt, with L{TimedOutError} (one of
-            these) if none came to an end, with L{ClosedError} after C{close}, with L{BackpressureError} when too many wait already. Cancelling stops waiting.
+        @param timeoutMs: how long to wait; by default C{connectTimeoutMs} from when an old
+            connection is gone.
+        @return: fails with L{BrokerConnectionError}, which names the broker and the reason of the
+            last attempt; with L{TimedOutError} (one of these) if no attempt has ended; with
+            L{ClosedError} after C{close}; with L{BackpressureError} when too many callers wait.
+            Cancelling stops the wait.
         """
         if self.current is not None:
             return succeed(self.current)
@@ -236,12 +241,13 @@ class BrokerClient:
 
     def call(self, call: BrokerCall[T], timeoutMs: float) -> Deferred[T]:
         """
-        Ask a question that may be asked twice.
+        Send a request that may be sent twice.
 
         @param timeoutMs: for all of it.
-        @return: fires with the decoded answer. When the connection is lost before that, the question is asked once more over a new one; then, or when no
-            new one can be made, it fails with L{BrokerConnectionError}. Fails with L{TimedOutError} after C{timeoutMs}, with L{WireError} when the answer is none
-            (the connection is then cut), and with what C{call.decode} raises. Can be cancelled at any time.
+        @return: fires with the decoded answer. After a lost connection the request is sent once
+            more; then, or without a new connection, it fails with L{BrokerConnectionError}. Fails
+            with L{TimedOutError} after C{timeoutMs}; with L{WireError} when the answer cannot be
+            decoded (the connection is cut); with what C{call.decode} raises. Can be cancelled.
         """
         return Deferred.fromCoroutine(self._ask(call, self._nowMs() + timeoutMs, timeoutMs))
 
@@ -266,15 +272,17 @@ class BrokerClient:
     def _nowMs(self) -> float:
         return float(self._clock.seconds() * 1000)
 
-    # -- callers ------------------------------------------------------------------------------------------------------
+    # -- callers
 
     def _limit(self, caller: _Caller, timeoutMs: float) -> None:
-        """Its time begins."""
         caller.deadlineMs = self._nowMs() + timeoutMs
         caller.timer.start(timeoutMs, self._expire, caller, timeoutMs)
 
     def _waitFor(self, before: object) -> None:
-        """Something has to be gone before there is a new connection. The time of the patient does not run meanwhile."""
+        """
+        Make no connection until something else is gone. The time of patient callers does not run
+        meanwhile.
+        """
         self._before = before
         for caller in self._callers:
             if caller.isPatient:
@@ -282,7 +290,6 @@ class BrokerClient:
                 caller.timer.stop()
 
     def _waitedFor(self) -> None:
-        """It is gone, and their time begins."""
         self._before = None
         for caller in self._callers:
             if caller.isPatient:
@@ -298,7 +305,6 @@ class BrokerClient:
         )
 
     def _forget(self, caller: _Caller) -> None:
-        """It waits no longer."""
         caller.timer.stop()
         self._callers.remove(caller)
         if not self._callers:
@@ -312,7 +318,9 @@ class BrokerClient:
             caller.waiter.errback(reason)
 
     def _serve(self) -> None:
-        """Give the connection to those who wait, in order, and to those who come to wait meanwhile."""
+        """
+        Give the connection to the waiting callers, in order, also to those that come meanwhile.
+        """
         while self._callers and self._connection is not None:
             caller = self._callers.popleft()
             caller.timer.stop()
@@ -320,14 +328,14 @@ class BrokerClient:
         self.current = self._connection
 
     def _pursue(self) -> None:
-        """Somebody waits: see to it that there will be a connection."""
+        """See to it that there will be a connection."""
         waitMs = self._ripeAtMs - self._nowMs()
         if waitMs > 0:
             self._way.hold(waitMs)
         else:
             self._way.connect()
 
-    # -- connecting ---------------------------------------------------------------------------------------------------
+    # -- connecting
 
     def _begin(self) -> None:
         self._attempt = attempt = self._endpoint.connect(_ConnectionFactory(self._build))
@@ -349,7 +357,7 @@ class BrokerClient:
         )
 
     def _report(self, error: object) -> None:
-        """Callers wait, and go on waiting: say so, once an outage."""
+        """Log that callers go on waiting, once an outage."""
         self._reportTimer.stop()
         if not self._isReported:
             self._isReported = True
@@ -389,7 +397,6 @@ class BrokerClient:
         return refused
 
     def _giveUp(self) -> None:
-        """Stop what is being tried."""
         self._timer.stop()
         self._reportTimer.stop()
         attempt, self._attempt = self._attempt, None
@@ -397,7 +404,7 @@ class BrokerClient:
             attempt.cancel()
 
     def _connectionEnded(self, connection: ClientConnection) -> None:
-        """A connection takes no more requests, and nobody here asked for that, or else it would not be ours any more."""
+        """Handle the end of our connection. (One that we close ourselves is not ours any more.)"""
         if connection is not self._connection:
             return
         self._connection = self.current = None
@@ -417,13 +424,14 @@ class BrokerClient:
             self._backoff.succeeded()
         self._way.ended()
 
-    # -- letting go ---------------------------------------------------------------------------------------------------
+    # -- letting go
 
     def replace(self) -> Deferred[None]:
         """
-        Close the connection in an orderly way and make a new one at once. Who asks meanwhile waits for the new one, so that what is sent over it comes after.
+        Close the connection in order and make a new one at once. Callers wait for the new one, so
+        that what they send comes after.
 
-        @return: as L{ClientConnection.close}; fires at once when there is no connection.
+        @return: as L{ClientConnection.close}; fires at once without a connection.
         """
         connection, self._connection, self.current = self._connection, None, None
         if connection is None:
@@ -446,9 +454,10 @@ class BrokerClient:
 
     def connectAfter(self, end: Deferred[None]) -> None:
         """
-        Make no connection before that of somebody else is gone, so that what is sent comes after what was sent there.
+        Make no connection before that of an earlier client is gone, so that what is sent comes
+        after what was sent there. To be called before any other method.
 
-        @param end: fires, or fails, when it is. To be told before anybody asks for a connection.
+        @param end: fires, or fails, when it is gone.
         """
         self._waitFor(end)
         self._way.follow()
@@ -461,10 +470,10 @@ class BrokerClient:
 
     def close(self, flush: bool = True, final: bool = True) -> Deferred[None]:
         """
-        Let go of the connection; who waits for one gets L{ClosedError}.
+        Close the connection. Waiting callers fail with L{ClosedError}.
 
-        @param flush: finish what is under way; L{False} fails it with L{ClosedError}.
-        @param final: no new connection will be made; else the next caller makes one.
+        @param flush: whether to finish what is under way; else that fails with L{ClosedError}, too.
+        @param final: whether no connection will be made any more.
         @return: as L{ClientConnection.close}.
         """
         closed = ClosedError(f"the client of {self.name} was closed")
@@ -481,7 +490,10 @@ class BrokerClient:
         )
 
     def abort(self) -> None:
-        """Close for good, without order: what is under way fails with L{ClosedError}, the connection is cut, and so is one that is still being closed."""
+        """
+        Close for good, without order: cut the connection, also one that is being closed. What is
+        under way fails with L{ClosedError}.
+        """
         self.close(flush=False).addErrback(lambda _failure: None)
         if self._old is not None:
             self._old.drop(
@@ -498,8 +510,8 @@ class BrokerClient:
 
 def _buildWay() -> Callable[[BrokerClient], _Way]:
     """
-    The way to a broker: C{idle}, C{connecting}, C{holding} (it is too early for an attempt), C{connected}, C{replacing} (the old connection is being closed),
-    C{following} (that of somebody before is).
+    The states: C{idle}, C{connecting}, C{holding} (too early for an attempt), C{connected},
+    C{replacing} (the old connection is being closed), C{following} (an earlier client's is).
     """
     builder = TypeMachineBuilder(_Way, BrokerClient)
     idle, connecting, holding = (
@@ -559,11 +571,12 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     """
     The endpoint of a broker.
 
-    @param reactor: what the endpoint is to connect with.
-    @param description: C{"host:port"} (a name, which may stand for several addresses; IPv6 addresses in brackets), C{"tcp:host:port"},
-        C{"tls:host:port"} (which checks the certificate), C{"ssl:host:port:caCertsDir=…"} (which does so only if told whom to trust), C{"unix:path"};
-        or an endpoint, which is returned as it is.
-    @raise ConfigurationError: a string that is none of these; the text repeats it.
+    @param reactor: connects.
+    @param description: C{"host:port"} (a name may stand for several addresses; IPv6 addresses in
+        brackets), C{"tcp:host:port"}, C{"tls:host:port"} (checks the certificate),
+        C{"ssl:host:port:caCertsDir=…"} (checks it if told whom to trust), C{"unix:path"}; or an
+        endpoint, which is returned.
+    @raise ConfigurationError: it is another string; the text repeats it.
     """
     if not isinstance(description, str):
         return description

@@ -1,8 +1,10 @@
 """
-Reads what a cluster's nodes in ZooKeeper say, once: brokers, topics, partitions and consumer groups.
+Reads what a cluster's nodes in ZooKeeper say, once: brokers, topics, partitions and consumer
+groups.
 
-It writes nothing and watches nothing; L{pylogbroker.client.discovery} keeps up with changes. What the nodes mean is in L{pylogbroker.cluster.metadata}.
-The nodes of one step are read side by side, L{pylogbroker.net.deferreds.BATCH_COUNT_MAX} at a time.
+It writes nothing and watches nothing; L{pylogbroker.client.discovery} keeps up with changes. What
+the nodes mean is in L{pylogbroker.cluster.metadata}. The nodes of one step are read side by side,
+L{pylogbroker.net.deferreds.BATCH_COUNT_MAX} at a time.
 
 All coroutines fail with L{pylogbroker.errors.ZookeeperError} when ZooKeeper does not answer.
 """
@@ -39,7 +41,8 @@ class ClusterReader:
     ) -> None:
         """
         @param zookeeper: connected.
-        @param warn: called once with a text for each node that cannot be used; see L{ZnodeWarnings}.
+        @param warn: called once with a text for each node that cannot be used; see
+            L{ZnodeWarnings}.
         @param children: reads the children of a node; by default of C{zookeeper}.
         """
         self.warnings = ZnodeWarnings(warn)

@@ -1,24 +1,26 @@
 """
-One connection to a broker: requests go out one behind the other, answers come back in the same order.
+One pipelined connection to a broker.
 
 What must be true:
 
-  - The wire has no request numbers (spec-0.7 wire-protocol §2), so an answer belongs to the oldest request that has none yet, and to
-    nothing else. Who stops waiting, by cancelling or by time-out, leaves their place in the line behind; the answer is read and thrown
-    away when it comes.
-  - Bytes leave in the order of the calls, also when some of them ask for an answer and some do not: an OFFSETS request behind a PRODUCE
-    proves something only then.
-  - Nothing grows without a limit. The transport says when it has enough; from then on frames wait here, so many and so large at most, and
-    what is over that is refused with L{BackpressureError} before it is taken.
-  - Nobody waits for ever. A request has its time; a transport that takes nothing for C{stallMs} is cut; a line whose first place was
-    left C{abandonedMs} ago and where nobody waits any more is cut, too, since nothing will come of it.
+  - The protocol has no request numbers (spec-0.7 wire-protocol §2), so an answer belongs to the
+    oldest unanswered request. A caller that cancels or times out leaves its place behind; its
+    answer is read and thrown away.
+  - Bytes leave in the order of the calls. Only so does an OFFSETS request behind a PRODUCE prove
+    something.
+  - Everything has a limit. While the transport pauses us, frames wait here, C{waitingCountMax} and
+    C{waitingSizeMax} at most; a further one is refused with L{BackpressureError}.
+  - Every wait ends. A request has its time-out. A transport that takes nothing for C{stallMs} is
+    cut. So is a connection whose oldest request was abandoned C{abandonedMs} ago, when no caller
+    waits any more.
 
-The rule chosen for frames larger than L{PIECE_SIZE}: they are handed over piece by piece, each when the one before it has left. So a frame of 100 MB on a slow
-line shows that it moves, and is not taken for a stall; Twisted would send no larger pieces anyway. A frame whose first piece has
-left cannot be withdrawn.
+The transport gets a frame in pieces of L{PIECE_SIZE}, each when the one before has left. So a frame
+of 100 MB on a slow line is not taken for a stall. (Twisted would send no larger pieces anyway.) A
+frame cannot be withdrawn when its first piece has left.
 
-Closing half-closes first where the transport can (TCP, not TLS) and waits for the broker to close its side, so that no reset overtakes what was
-written: a broker reads to the end before it closes (§11). A proof that it did is this not, since it may have closed for another reason a moment before.
+C{close} half-closes first where the transport can (TCP, not TLS) and waits for the broker to close
+its side, so that no reset overtakes written bytes: a broker reads to the end before it closes
+(§11). This proves nothing, since the broker may have closed for another reason a moment before.
 
 The life cycle is a table, at the end of this module. Frames do not pass through it.
 """
@@ -61,22 +63,22 @@ from pylogbroker.protocol.brokercalls import RESPONSE_SIZE_MAX
 from pylogbroker.protocol.framing import FrameDecoder
 
 PIECE_SIZE = 128 << 10
-"""Bytes handed to the transport at a time; what Twisted sends at a time (C{FileDescriptor.SEND_LIMIT})."""
+"""Bytes of a write, as many as Twisted sends at a time (C{FileDescriptor.SEND_LIMIT})."""
 
 
 class ConnectionLimits(NamedTuple):
     """
-    How much a connection may hold, and how long it may wait.
+    The limits of a connection.
 
-    @ivar responseSizeMax: bytes of an answer, its error code included.
+    @ivar responseSizeMax: bytes of an answer, with its error code.
     @ivar inFlightCountMax: requests written and not answered.
     @ivar waitingCountMax: frames that wait to be written.
-    @ivar waitingSizeMax: bytes of these; a single frame may have more when no other waits.
-    @ivar abandonedMs: how long an answer that nobody waits for may still take.
+    @ivar waitingSizeMax: bytes of these; a single frame may have more while no other waits.
+    @ivar abandonedMs: how long an answer without a waiting caller may take.
     @ivar stallMs: how long the transport may take nothing.
     @ivar closeMs: how long L{ClientConnection.close} may take.
-    @ivar sendBufferSize: bytes of the socket's SO_SNDBUF; 0 leaves it to the system.
-    @ivar receiveBufferSize: of its SO_RCVBUF.
+    @ivar sendBufferSize: the socket's SO_SNDBUF; 0 leaves it to the system.
+    @ivar receiveBufferSize: the socket's SO_RCVBUF.
     """
 
     responseSizeMax: int = RESPONSE_SIZE_MAX
@@ -95,13 +97,14 @@ DEFAULT_LIMITS = ConnectionLimits()
 
 class _Exchange:
     """
-    A frame on its way, and who waits for it.
+    A request frame and its caller.
 
-    @ivar position: bytes of it that were handed to the transport.
-    @ivar waiter: fires with the answer, or, for a request without one, when its frame has left; L{None} once nobody waits.
-    @ivar timer: of the request.
-    @ivar abandonedAt: seconds on the clock when the waiter went.
-    @ivar sentCount: how many requests without an answer were written before it; known when it is written.
+    @ivar position: bytes that the transport has.
+    @ivar waiter: fires with the answer, or, without one, when the frame has left; L{None} without a
+        caller.
+    @ivar timer: the request's time-out.
+    @ivar abandonedAt: when the caller went, seconds on the clock.
+    @ivar sentCount: how many requests without an answer were written before it.
     """
 
     __slots__ = ("abandonedAt", "frame", "isAnswered", "position", "sentCount", "timer", "waiter")
@@ -116,46 +119,44 @@ class _Exchange:
         self.sentCount = 0
 
     def forget(self) -> Deferred[bytes] | None:
-        """Nobody waits any more. Returns who did."""
+        """Take the caller away. Returns its Deferred."""
         waiter, self.waiter = self.waiter, None
         if self.timer is not None:
             self.timer.stop()
         return waiter
 
     def settle(self, body: bytes = b"") -> None:
-        """Tell who waits, if somebody does."""
         waiter = self.forget()
         if waiter is not None:
             waiter.callback(body)
 
     def fail(self, reason: PylogbrokerError) -> None:
-        """Tell who waits that it went wrong."""
         waiter = self.forget()
         if waiter is not None:
             waiter.errback(reason)
 
 
 def _nothing(_result: object) -> None:
-    """A L{Deferred} whose result says nothing."""
+    """Discard a result."""
 
 
 class _Life(TypingProtocol):
-    """What can happen to a connection."""
+    """The events of a connection's life."""
 
     def made(self) -> None:
-        """The transport is there."""
+        """The transport is connected."""
 
     def close(self) -> None:
-        """The owner wants no more of it; what is under way is to be finished."""
+        """The owner closes; what is under way is finished."""
 
     def drained(self) -> None:
         """Nothing is under way any more."""
 
     def drop(self, reason: PylogbrokerError) -> None:
-        """It cannot go on, or is not to."""
+        """The connection cannot or must not go on."""
 
     def lost(self, reason: Failure) -> None:
-        """The transport is gone."""
+        """The transport is disconnected."""
 
 
 @implementer(IPushProducer)
@@ -163,10 +164,10 @@ class ClientConnection(Protocol):
     """
     A connection to a broker, as a Twisted protocol.
 
-    @ivar name: of the broker, for texts.
-    @ivar refusal: why no request is taken any more, or L{None} while it is open.
-    @ivar lastUnackedAt: seconds on the clock when a request without an answer was written last; L{None} when there was none, or a question behind it has been
-        answered.
+    @ivar name: the broker's, for texts.
+    @ivar refusal: why no request is taken; L{None} while the connection is open.
+    @ivar lastUnackedAt: when a request without an answer was last written, seconds on the clock;
+        L{None} when a later request was answered.
     """
 
     def __init__(
@@ -179,8 +180,9 @@ class ClientConnection(Protocol):
     ) -> None:
         """
         @param clock: for time-outs.
-        @param name: of the broker, for texts.
-        @param onEnd: called once, when the connection stops taking requests, before any of those under way fails.
+        @param name: the broker's, for texts.
+        @param onEnd: called once, when the connection stops taking requests, before those under way
+            fail.
         """
         self.name = name
         self.limits = limits
@@ -211,19 +213,23 @@ class ClientConnection(Protocol):
 
     def __repr__(self) -> str:
         state = "open" if self.refusal is None else str(self.refusal)
-        return f"<BrokerConnection {self.name} {state}, {len(self._inFlight)} in flight, {len(self._waiting)} waiting>"
+        return (
+            f"<BrokerConnection {self.name} {state}, {len(self._inFlight)} in flight, "
+            f"{len(self._waiting)} waiting>"
+        )
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- asking
 
     def send(self, frame: bytes) -> Deferred[None]:
         """
-        Write a request that has no answer.
+        Write a request without an answer.
 
-        @return: fires when all bytes were handed to the transport and the transport is not pushing back: they are then in its buffer of at
-            most 64 KiB, or, if it had to push back, in the kernel's. That says nothing about the broker. Fails with L{BrokerConnectionError} when the
-            connection is lost, or cut because it takes nothing, before that: the request may then have been carried out, or not; with
-            L{BackpressureError}, when too much waits already: nothing of it was sent. Cancelling takes the frame back if none of it has left, and else
-            changes nothing.
+        @return: fires when the transport has all bytes and does not push back: they are in its
+            buffer of at most 64 KiB, or in the kernel's. This says nothing about the broker. Fails
+            with L{BrokerConnectionError} when the connection is lost before that, and the broker
+            may have handled the request or not; with L{BackpressureError} when too much waits, and
+            nothing was sent. Cancelling withdraws a frame of which nothing has left, and has no
+            effect on others.
         """
         if (
             self._waiting
@@ -244,9 +250,10 @@ class ClientConnection(Protocol):
         Write a request and wait for its answer.
 
         @param timeoutMs: from now to the answer.
-        @return: fires with the answer's frame, without its size field. Fails with L{TimedOutError} after C{timeoutMs}, with L{BrokerConnectionError} when
-            the connection is lost, with L{WireError} when the broker sent what is no frame, with L{BackpressureError} when too much waits already.
-            Cancelling takes a frame back of which nothing has left; or else the answer is thrown away when it comes.
+        @return: fires with the answer's frame, without its size field. Fails with L{TimedOutError};
+            with L{BrokerConnectionError} when the connection is lost; with L{WireError} when the
+            broker sent no frame; with L{BackpressureError} when too much waits. Cancelling
+            withdraws a frame of which nothing has left; else the answer is thrown away.
         """
         exchange = _Exchange(frame, isAnswered=True)
         waiter = self._enter(exchange)
@@ -256,7 +263,7 @@ class ClientConnection(Protocol):
         return waiter
 
     def canTake(self, size: int) -> bool:
-        """Whether a frame of so many bytes would be taken, and not refused with L{BackpressureError}, while the connection is open."""
+        """Whether an open connection would take a frame of C{size} bytes."""
         limits = self.limits
         return not self._waiting or (
             len(self._waiting) < limits.waitingCountMax
@@ -264,13 +271,14 @@ class ClientConnection(Protocol):
         )
 
     def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
-        """Put a frame in the line, and write what can be written."""
+        """Queue a frame, and write what can be written."""
         if self.refusal is not None:
             return fail(copyForReraise(self.refusal))
         if not self.canTake(len(exchange.frame)):
             return fail(
                 BackpressureError(
-                    f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for {self.name} already"
+                    f"{len(self._waiting)} requests of {self._waitingSize} bytes wait for "
+                    f"{self.name} already"
                 )
             )
         self._waiting.append(exchange)
@@ -284,7 +292,7 @@ class ClientConnection(Protocol):
         return exchange.waiter
 
     def _pump(self) -> None:
-        """Write from the line, in order, until the transport has enough, or the first may not go yet."""
+        """Write queued frames until the transport pauses us, or too many requests are in flight."""
         while self._waiting and self._isFlowing:
             exchange = self._waiting[0]
             if exchange.isAnswered and len(self._inFlight) >= self.limits.inFlightCountMax:
@@ -312,26 +320,24 @@ class ClientConnection(Protocol):
         self._checkDrained()
 
     def _sent(self) -> None:
-        """A request without an answer is written."""
         self._sentCount += 1
         self.lastUnackedAt = self._clock.seconds()
 
     def _write(self, data: bytes) -> bool:
-        """Hand bytes to the transport. Returns whether it takes more."""
+        """Write. Returns whether the transport takes more."""
         cast(ITCPTransport, self.transport).write(data)
         return self._isFlowing
 
-    # -- no longer waiting --------------------------------------------------------------------------------------------
+    # -- no longer waiting
 
     def _expire(self, exchange: _Exchange, timeoutMs: float) -> None:
-        """A request's time is over."""
         waiter = exchange.forget()
         assert waiter is not None  # or else the timer would have been stopped
         self._withdraw(exchange)
         waiter.errback(TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms"))
 
     def _withdraw(self, exchange: _Exchange) -> None:
-        """Nobody waits for it any more."""
+        """Withdraw a frame, or abandon its answer."""
         exchange.forget()
         if exchange in self._leaving:
             self._leaving.remove(exchange)
@@ -344,7 +350,10 @@ class ClientConnection(Protocol):
             self._judge()
 
     def _judge(self) -> None:
-        """Cut a line in which nobody waits any more, and whose first answer was given up long enough ago."""
+        """
+        Cut a connection without waiting callers whose oldest request was abandoned C{abandonedMs}
+        ago.
+        """
         self._abandonedTimer.stop()
         if not self._inFlight or any(exchange.waiter is not None for exchange in self._inFlight):
             return
@@ -360,10 +369,9 @@ class ClientConnection(Protocol):
                 )
             )
 
-    # -- the transport ------------------------------------------------------------------------------------------------
+    # -- the transport
 
     def connectionMade(self) -> None:
-        """Twisted's: the transport is there."""
         transport: Any = self.transport
         if ITCPTransport.providedBy(transport) and not IUNIXTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -374,7 +382,7 @@ class ClientConnection(Protocol):
         self._life.made()
 
     def _sizeBuffers(self, made: Any) -> None:
-        """A socket, also under TLS; what is no network has none."""
+        """Set the buffers of a socket, also under TLS."""
         for option, size in (
             (socket.SO_SNDBUF, self.limits.sendBufferSize),
             (socket.SO_RCVBUF, self.limits.receiveBufferSize),
@@ -383,7 +391,6 @@ class ClientConnection(Protocol):
                 made.setsockopt(socket.SOL_SOCKET, option, size)
 
     def dataReceived(self, data: bytes) -> None:
-        """Twisted's: feed, take, answer."""
         decoder = self._decoder
         if decoder is None:
             return
@@ -404,16 +411,17 @@ class ClientConnection(Protocol):
         self._pump()
 
     def pauseProducing(self) -> None:
-        """Twisted's: the transport has enough."""
         self._isFlowing = False
         self._watchStall()
 
     def resumeProducing(self) -> None:
         """
-        Twisted's: the transport has let go of all it had.
+        Go on writing, since the transport has sent all that it had.
 
-        A broker that refuses a request over TLS says that it closes while we still write. Twisted then waits until its buffer is empty, calls this method, and
-        would wait for ever, since a registered producer could still write. Registering anew ends that: a TLS connection that is over stops the producer.
+        When a broker refuses a request over TLS, it ends TLS while we still write. Twisted then
+        empties its buffer and calls this method, but does not close, since a registered producer
+        might write more. Registering again solves that: a TLS connection that is over stops its
+        producer.
         """
         self._isFlowing = True
         if self._isTls:
@@ -429,7 +437,7 @@ class ClientConnection(Protocol):
         self._pump()
 
     def stopProducing(self) -> None:
-        """Twisted's: nothing can be written any more; C{connectionLost} follows."""
+        """Stop writing; C{connectionLost} follows."""
         self._isFlowing = False
 
     def _watchStall(self) -> None:
@@ -440,18 +448,18 @@ class ClientConnection(Protocol):
             self._stallTimer.start(stallMs, self.drop, reason)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Twisted's: the transport is gone."""
         self._life.lost(reason)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- the end
 
     def close(self, flush: bool = True) -> Deferred[None]:
         """
-        Take no more requests, finish those under way, close.
+        Take no more requests, finish those under way, and close.
 
         @param flush: L{False} fails those under way with L{ClosedError} instead.
-        @return: fires when the connection is gone. Fails with L{BrokerConnectionError} when that came before all was written and
-            answered and the broker had read it, as far as can be known; with L{TimedOutError} (one of these) when it took longer than C{closeMs}.
+        @return: fires when the connection is gone. Fails with L{BrokerConnectionError} when it was
+            lost before all was written, answered and read by the broker, as far as can be known;
+            with L{TimedOutError} (one of these) after C{closeMs}.
         """
         if not flush:
             closed = ClosedError(f"the connection to {self.name} was closed")
@@ -488,19 +496,20 @@ class ClientConnection(Protocol):
         for exchange in exchanges:
             exchange.fail(reason)
 
-    # -- what the life cycle does -------------------------------------------------------------------------------------
+    # -- what the life cycle does
 
     def _beginClosing(self) -> None:
         closeMs = self.limits.closeMs
         late = TimedOutError(
-            f"the connection to {self.name} could not be closed within {closeMs:g} ms; what the broker has taken is unknown"
+            f"the connection to {self.name} could not be closed within {closeMs:g} ms; what the "
+            "broker has taken is unknown"
         )
         self._closeTimer.start(closeMs, self.drop, late)
         self._refuse(ClosedError(f"the connection to {self.name} was closed"))
         self._checkDrained()
 
     def _finish(self) -> None:
-        """All is written and answered: let the broker see the end."""
+        """Let the broker see the end, since all is written and answered."""
         transport: Any = self.transport
         transport.unregisterProducer()
         if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(
@@ -517,7 +526,7 @@ class ClientConnection(Protocol):
         self._failAll(reason)
 
     def _still(self) -> None:
-        """Nothing is read, and no timer runs."""
+        """Stop reading, and all timers."""
         self._decoder = None
         self._stallTimer.stop()
         self._abandonedTimer.stop()
@@ -549,7 +558,7 @@ class ClientConnection(Protocol):
 
 def _buildLife() -> Callable[[ClientConnection], _Life]:
     """
-    The life cycle. Open connections take requests; the others have a C{refusal}.
+    The life cycle. Connections in the state C{open} take requests; all others have a C{refusal}.
 
     C{new} - made -> C{open} - close -> C{draining} - drained -> C{finishing} - lost -> C{lost};
     from each of these but the first, drop -> C{dropping} - lost -> C{lost}.

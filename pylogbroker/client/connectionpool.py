@@ -1,10 +1,13 @@
 """
-The ways to many brokers, one to each.
+Clients of many brokers, one for each endpoint.
 
-A broker that is forgotten may be met again before it has seen the end of its connection: one whose session in ZooKeeper expired registers again a moment
-later, where it was. So the connection of the new way is made when the old one is gone, or what is sent over it would overtake what was sent before. That waits
-for as long as closing may take, at most, even if the broker is a new one by then; no shorter wait is certain to be long enough. (Not to close the connection
-in the first place was rejected: how long a broker may be away would be a guess, and one that has moved or died would have to be told from it.)
+A broker that was forgotten may return before the end of its connection: one whose session in
+ZooKeeper expired registers again a moment later. The connection of its new client is made when the
+old one is gone, or what is sent over it could overtake. That takes as long as closing may take,
+even if the broker is a new one by then.
+
+Rejected: not closing the connection in the first place. How long a broker may be away would be a
+guess, and one that has moved or died would look the same.
 """
 
 from __future__ import annotations
@@ -25,9 +28,7 @@ BROKER_COUNT_MAX = 10_000
 
 
 class ConnectionPool:
-    """
-    The ways to many brokers, one to each.
-    """
+    """Clients of many brokers."""
 
     def __init__(
         self,
@@ -39,17 +40,16 @@ class ConnectionPool:
         template: str = "",
     ) -> None:
         """
-        @param reactor: as of L{BrokerClient}, and so are the others.
-        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.net.endpoints.brokerEndpoint}.
+        @param reactor: as of L{BrokerClient}; likewise the others.
+        @param template: makes an endpoint of C{host:port}; see
+            L{pylogbroker.net.endpoints.brokerEndpoint}.
         """
         self._make = partial(
             BrokerClient, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
         self._template = template
         self._links: dict[str, BrokerClient] = {}
-        self._leaving: dict[
-            str, BrokerClient
-        ] = {}  # forgotten, and not gone yet; others to the same broker have no connection meanwhile
+        self._leaving: dict[str, BrokerClient] = {}  # forgotten, and not gone yet
         self._refusal: ClosedError | None = None
 
     def __len__(self) -> int:
@@ -57,11 +57,12 @@ class ConnectionPool:
 
     def get(self, endpoint: str) -> BrokerClient:
         """
-        The way to a broker, which is not connected before somebody asks it for something, and the connection of one that was forgotten is gone.
+        The client of a broker, which connects on demand, and not before the connection of a
+        forgotten one is gone.
 
-        @param endpoint: see L{clientEndpoint}; the same string gives the same link.
-        @raise ConfigurationError: the endpoint is none.
-        @raise BackpressureError: there are as many brokers as can be.
+        @param endpoint: see L{clientEndpoint}; the same string gives the same client.
+        @raise ConfigurationError: the endpoint cannot be read.
+        @raise BackpressureError: there are BROKER_COUNT_MAX clients.
         @raise ClosedError: after C{close}.
         """
         if self._refusal is not None:
@@ -78,7 +79,7 @@ class ConnectionPool:
 
     def forget(self, endpoint: str) -> Deferred[None]:
         """
-        A broker is gone, or is to be met anew: close its connection and keep nothing of it.
+        Close the connection of a broker that is gone, or is to be connected anew.
 
         @return: as L{BrokerClient.close}.
         """
@@ -96,7 +97,10 @@ class ConnectionPool:
         return result
 
     def abort(self) -> None:
-        """There is no time to close in order: cut all, those of the forgotten, too, as L{BrokerClient.abort}. C{close} waits until they are gone: a moment."""
+        """
+        Cut all connections, those of forgotten brokers, too, as L{BrokerClient.abort}. C{close}
+        then takes a moment.
+        """
         self._refuse()
         for link in (*self._leaving.values(), *self._links.values()):
             link.abort()
@@ -108,7 +112,8 @@ class ConnectionPool:
         """
         Close all.
 
-        @return: fires when all connections are gone, those of the forgotten, too; fails as L{BrokerClient.close}.
+        @return: fires when all connections are gone, those of forgotten brokers, too; fails as
+            L{BrokerClient.close}.
         """
         self._refuse()
         return Deferred.fromCoroutine(self._closeAll())

@@ -1,19 +1,21 @@
 """
 Which brokers and partitions a cluster has: from a list, or from ZooKeeper and kept up to date.
 
-L{StaticDiscovery} knows what C{broker.list} says. L{ZookeeperDiscovery} follows the nodes in ZooKeeper
-(spec-0.7 zookeeper §3). What must be true of it:
+L{StaticDiscovery} knows what C{broker.list} says. L{ZookeeperDiscovery} follows the nodes in
+ZooKeeper (spec-0.7 zookeeper §3). What must be true of it:
 
   - It reads and watches every path by itself, and reads again when the watch fires. Garbage in one
     node, or a failed read, affects no other path.
   - Users do not notice sessions. A watch that ends with its session is set again; what is read then
     replaces what was known.
   - Each broker that appears, vanishes or moves is reported to listeners once, whether a watch or
-    C{refresh} saw it (gotchas 38, 39). Unlike 0.7 it watches the values of broker nodes, to see a move.
+    C{refresh} saw it (gotchas 38, 39). Unlike 0.7 it watches the values of broker nodes, to see a
+    move.
 
-Partitions are merged as in 0.7: a broker keeps the largest count that was ever read, until it leaves.
-A count stands for a set, since a broker numbers its partitions from 0. The count of a broker that is
-not alive is remembered, but not shown. (0.7 forgets it when it sees the topic before the broker.)
+Partitions are merged as in 0.7: a broker keeps the largest count that was ever read, until it
+leaves. A count stands for a set, since a broker numbers its partitions from 0. The count of a
+broker that is not alive is remembered, but not shown. (0.7 forgets it when it sees the topic before
+the broker.)
 """
 
 from __future__ import annotations
@@ -107,8 +109,8 @@ class IDiscovery(Protocol):
 
     def partitions(self, name: str) -> list[BrokerPartition]:
         """
-        A topic's partitions on brokers that are alive, sorted; empty when C{lookUp} is needed. Not to
-        be changed.
+        A topic's partitions on brokers that are alive, sorted; empty when C{lookUp} is needed. Not
+        to be changed.
         """
         ...
 
@@ -127,8 +129,8 @@ class IDiscovery(Protocol):
 
 class StaticDiscovery:
     """
-    The brokers of C{broker.list}: each takes every topic, and chooses the partition itself (spec-0.7
-    producer §2).
+    The brokers of C{broker.list}: each takes every topic, and chooses the partition itself
+    (spec-0.7 producer §2).
     """
 
     isStatic = True
@@ -470,14 +472,14 @@ class ZookeeperDiscovery:
 
     def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
         """
-        The partitions of a topic. Of a topic that no broker has registered yet, partition 0 of every
-        broker, which is remembered.
+        The partitions of a topic. Of a topic that no broker has registered yet, partition 0 of
+        every broker, which is remembered.
 
         A read whose connection is lost counts as one that has found no broker; the next is answered
         when the connection is back. A read that times out is the last.
 
-        @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount} further
-            reads of everything, each after a longer delay; with L{ZookeeperError}.
+        @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount}
+            further reads of everything, each after a longer delay; with L{ZookeeperError}.
         """
         return Deferred.fromCoroutine(self._lookUp(name))
 

@@ -1,10 +1,12 @@
 """
-Where the logs of a cluster begin and end, and how long ago something stood at an offset: asked of the brokers.
+Where the logs of a cluster begin and end, and how old the message at an offset is, as the brokers
+say.
 
-Messages of 0.7 carry no time, and a broker knows only when each segment file was last written to, and tells even that in a roundabout way: asked for
-the offsets before a time, it answers where the segments start that were last written to before then (spec-0.7 wire-protocol §10). So a time is found by
-asking again and again, and it bounds what it is the time of: a message was written no later than its own segment was last, and no earlier than the segment
-before it was. A partition that has no earlier segment gives no upper bound for the age of its messages.
+Messages of 0.7 carry no time. For a time, a broker answers with the starts of the segments that
+were last written before it (spec-0.7 wire-protocol §10). So the age of a segment is found by
+bisection, and bounds that of its messages: a message was written no later than its own segment was
+last, and no earlier than the segment before it was. Without an earlier segment there is no upper
+bound.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from pylogbroker.net.deferreds import BATCH_COUNT_MAX, batched, gatherAll
 from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, OffsetBounds, PartitionId
 
 OFFSET_COUNT_MAX = 100_000
-"""Of segments that a partition is asked for."""
+"""Segments of a partition that are asked for."""
 
 REFUSED_COUNT_MAX = 10
-"""Of partitions that a broker refuses when each is asked for alone: as many waits for a new connection, each longer than the one before. Then no more are."""
+"""
+Partitions that a broker may refuse when each is asked for alone, since each costs a connection.
+"""
 
 PRECISION_MS = 1_000
 PRECISION_PARTS = 16
-"""A time is looked for until it is known to a second, or to a sixteenth of its age."""
+"""A time is known to one second, or to a sixteenth of the age."""
 
 AGE_MS_MAX = 40 * 365 * 86_400_000
 
@@ -38,7 +42,7 @@ class MessageAge(NamedTuple):
     """
     How long ago the message at an offset was written, milliseconds.
 
-    @ivar least: at least; L{None} when nobody can tell.
+    @ivar least: at least; L{None} when unknown.
     @ivar most: at most.
     """
 
@@ -50,14 +54,14 @@ UNKNOWN = MessageAge()
 
 
 Find = Callable[[int], Awaitable[BrokerRegistration]]
-"""Where a broker is; fails with a L{PylogbrokerError} when nobody knows."""
+"""Gives a broker's registration; fails with a L{PylogbrokerError} when it is unknown."""
 
 
 class OffsetLookup:
     """
-    Asks the brokers of a cluster, each over a connection of its own, which is made when it is first asked.
+    Asks the brokers of a cluster, each over one connection, which is made for the first question.
 
-    All coroutines fail with a L{PylogbrokerError} when the broker is not known, or cannot be asked.
+    All coroutines fail with a L{PylogbrokerError} when the broker is unknown or does not answer.
     """
 
     def __init__(
@@ -69,15 +73,15 @@ class OffsetLookup:
         template: str = "",
     ) -> None:
         """
-        @param find: called each time that something is asked, so that a broker may move.
-        @param timeoutMs: for each answer, and so are the others, as of L{ConsumerPool}.
+        @param find: called for each question, so that a broker may move.
+        @param timeoutMs: for each answer; see L{ConsumerPool} for this and the others.
         """
         self._reactor = reactor
         self._find = find
         self._consumers = ConsumerPool(reactor, timeoutMs, connectTimeoutMs, template)
 
     async def consumer(self, broker: int) -> SimpleConsumer:
-        """The connection to a broker."""
+        """The consumer of a broker."""
         return self._consumers.get((await self._find(broker)).address)
 
     async def before(
@@ -88,23 +92,26 @@ class OffsetLookup:
         return await consumer.getOffsetsBefore(topic, partition.partition, time, countMax)
 
     async def end(self, topic: str, partition: BrokerPartition) -> int:
-        """Behind the last message that consumers see."""
+        """The offset behind the last visible message."""
         return singleOffset(await self.before(topic, partition, LATEST, 1))
 
     async def start(self, topic: str, partition: BrokerPartition) -> int:
-        """The oldest message that there is."""
+        """The offset of the oldest message."""
         return singleOffset(await self.before(topic, partition, EARLIEST, 1))
 
     async def bounds(
         self, places: Iterable[PartitionId]
     ) -> dict[PartitionId, OffsetBounds | PylogbrokerError]:
         """
-        Where partitions begin and end: all brokers are asked at the same time, and each for so many partitions. One that answers nothing is asked no more.
+        The bounds of partitions. All brokers are asked at the same time, each for BATCH_COUNT_MAX
+        partitions together. A broker that does not answer is not asked again.
 
-        A broker of 0.7 that does not have a partition closes the connection, and with that leaves unanswered what was asked behind it. So those whose
-        connection was lost are asked for once more, one at a time; L{REFUSED_COUNT_MAX} may be refused then.
+        A 0.7 broker closes the connection when it does not have a partition, and leaves unanswered
+        what was asked behind it. So those partitions are asked for once more, one at a time, until
+        L{REFUSED_COUNT_MAX} are refused.
 
-        @return: for each, in the order in which they were given, the bounds, or why they are not known. Does not fail.
+        @return: for each partition, in the given order, its bounds, or why they are unknown. Does
+            not fail.
         """
         found: dict[PartitionId, OffsetBounds | PylogbrokerError] = dict.fromkeys(places, _UNASKED)
         byBroker: dict[int, list[PartitionId]] = {}
@@ -157,15 +164,15 @@ class OffsetLookup:
         )
 
     async def close(self) -> None:
-        """Let go of the connections. Does not fail."""
+        """Close the connections. Does not fail."""
         await self._consumers.close()
 
 
 async def bounds(consumer: SimpleConsumer, topic: str, partition: int) -> OffsetBounds:
     """
-    Where a partition begins and ends. A broker that has the partition, and nothing in it, may know of no offsets: that is 0 for both.
+    The bounds of a partition. An empty partition whose broker knows no offsets has 0 for both.
 
-    @raise PylogbrokerError: it cannot be asked.
+    @raise PylogbrokerError: it does not answer.
     """
     starts, ends = await gatherAll(
         [consumer.getOffsetsBefore(topic, partition, time, 1) for time in (EARLIEST, LATEST)]
@@ -174,7 +181,7 @@ async def bounds(consumer: SimpleConsumer, topic: str, partition: int) -> Offset
 
 
 def singleOffset(offsets: list[int]) -> int:
-    """The one that was asked for; 0 of a partition of which its broker knows no offset yet."""
+    """The only offset of an answer; 0 when the broker knows none yet."""
     return offsets[0] if offsets else 0
 
 
@@ -194,7 +201,8 @@ async def _askAlone(
     refusedCountMax: int,
 ) -> int:
     """
-    Ask once more for those whose connection was lost, while the broker answers at all or at least refuses.
+    Ask once more for partitions whose connection was lost, while the broker answers or at least
+    refuses.
 
     @param answers: is changed.
     @return: how many it refused.
@@ -221,8 +229,9 @@ async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> MessageAge:
     How long ago the message at an offset was written.
 
     @param ask: asks the broker about the partition.
-    @param offset: at which a message stands.
-    @param nowMs: milliseconds since the epoch. When it is not the same to the broker, the ages are wrong by as much.
+    @param offset: of a message.
+    @param nowMs: milliseconds since the epoch; the ages are wrong by the difference to the broker's
+        clock.
     """
     starts = sorted(each for each in await ask(LATEST, OFFSET_COUNT_MAX) if each <= offset)
     if not starts:
@@ -233,7 +242,7 @@ async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> MessageAge:
 
 
 async def _age(ask: OffsetsBefore, start: int, nowMs: int) -> tuple[int, int] | None:
-    """How long ago a segment was last written to: at least and at most; L{None} when that cannot be found out."""
+    """How long ago a segment was last written: at least and at most; L{None} when unknown."""
 
     async def wasWritten(ageMs: int) -> bool:
         found = await ask(nowMs - ageMs, 1)

@@ -1,8 +1,8 @@
 """
-A schema registry's client on Twisted; see L{pylogbroker.syncclient.registryclient} for what is remembered.
+A schema registry's client on Twisted; L{pylogbroker.syncclient.registryclient} says what is cached.
 
-Each question has a connection of its own, since what is asked is remembered; so there is nothing to close. Who asks for the same schema while it is on its
-way waits for the same answer: a stream that comes upon a new id asks once.
+Each request has its own connection, so there is nothing to close. Callers that want the same schema
+at the same time share one request.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ T = TypeVar("T")
 
 SCHEMA_COUNT_MAX = 1_000
 ASKED_COUNT_MAX = 1_000
-"""Questions that may be under way."""
+"""Requests that may be under way."""
 
 
 @implementer(IBodyProducer)
 class _Body:
-    """The body of a request, which is small."""
+    """The small body of a request."""
 
     def __init__(self, data: bytes) -> None:
         self.length = len(data)
@@ -64,13 +64,13 @@ class _Body:
         return succeed(None)
 
     def stopProducing(self) -> None:
-        """It is written."""
+        """Do nothing: all is written."""
 
     pauseProducing = resumeProducing = stopProducing
 
 
 class _Collecting(Protocol):
-    """The body of an answer, up to a size."""
+    """Collects the body of an answer, up to a size."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -97,11 +97,13 @@ class _Collecting(Protocol):
 
 class RegistryClient:
     """
-    Asks a schema registry: ours, or another one with the same routes.
+    A client of our schema registry, or another one with the same routes.
 
-    All L{Deferred}s fail alike: with L{pylogbroker.errors.BrokerConnectionError} when it cannot be asked (L{pylogbroker.errors.TimedOutError}: in time); with
-    L{pylogbroker.errors.WireError} when what answers is no registry; with L{pylogbroker.errors.RegistryError} when it says no, and
-    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with L{pylogbroker.errors.BackpressureError} when too much is asked already.
+    All L{Deferred}s fail with L{pylogbroker.errors.BrokerConnectionError} when the registry does
+    not answer (L{pylogbroker.errors.TimedOutError}: in time); with L{pylogbroker.errors.WireError}
+    when it is no registry; with L{pylogbroker.errors.RegistryError} when it refuses, and
+    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with
+    L{pylogbroker.errors.BackpressureError} when too many requests are under way.
     """
 
     def __init__(
@@ -116,8 +118,8 @@ class RegistryClient:
         """
         @param url: C{http://HOST:PORT} or C{https://…}.
         @param timeoutMs: for an answer, connecting included.
-        @param agent: what asks; by default Twisted's, which trusts whom the system trusts.
-        @param schemaCountMax: how many schemas are remembered; no more than L{REMEMBERED_SIZE_MAX} either.
+        @param agent: sends requests; by default Twisted's, which trusts whom the system trusts.
+        @param schemaCountMax: schemas in the cache; L{REMEMBERED_SIZE_MAX} bounds it, too.
         """
         self._reactor = reactor
         self._url = url.rstrip("/")
@@ -129,7 +131,7 @@ class RegistryClient:
         self._askedCount = 0
 
     def schema(self, schemaId: int) -> Deferred[str]:
-        """The text of a schema; fires at once with one that is remembered."""
+        """The text of a schema; fires at once from the cache."""
         text = self._texts.get(schemaId)
         if text is not None:
             return succeed(text)
@@ -152,9 +154,10 @@ class RegistryClient:
 
     def register(self, subject: str, text: str) -> Deferred[int]:
         """
-        The id of a schema, which becomes the subject's next version if it is none yet; fires at once with one that is remembered.
+        The id of a schema, which becomes the subject's next version if it is new; fires at once
+        from the cache.
 
-        @return: fails with a L{pylogbroker.errors.RegistryError} of code 409 if it may not follow those that are there.
+        @return: fails with a L{pylogbroker.errors.RegistryError} of code 409 if it is incompatible.
         """
         schemaId = self._ids.get((subject, text))
         if schemaId is not None:
@@ -167,7 +170,7 @@ class RegistryClient:
         return self.ask(registerCall(subject, text)).addCallback(registered)
 
     def find(self, subject: str, text: str) -> Deferred[Registered]:
-        """Id and version of a schema that ought to be registered."""
+        """Id and version of a registered schema."""
         return self.ask(findCall(subject, text))
 
     def version(self, subject: str, version: int | None = None) -> Deferred[Registered]:
@@ -183,19 +186,19 @@ class RegistryClient:
         return self.ask(subjectsCall())
 
     def incompatibilities(self, subject: str, text: str) -> Deferred[list[str]]:
-        """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
+        """What makes a schema incompatible as the subject's next version; C{[]}: nothing."""
         return self.ask(compatibilityCall(subject, text))
 
     def apart(self, work: Callable[[], T]) -> Deferred[T]:
         """
-        Do what takes time, as reading a schema does, on a thread of the reactor.
+        Run slow work, such as parsing a schema, on a thread of the reactor.
 
-        @return: fires with what C{work} returned, or fails with what it raised.
+        @return: fires with the result of C{work}, or fails with what it raised.
         """
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
 
     def ask(self, call: RegistryCall[T]) -> Deferred[T]:
-        """Ask anything."""
+        """Send any request."""
         if self._askedCount >= ASKED_COUNT_MAX:
             return fail(
                 BackpressureError(
@@ -238,7 +241,6 @@ class RegistryClient:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrapped in twisted.web's, too."""
     return (
         "; ".join(describeError(reason.value) for reason in error.reasons)
         if isinstance(error, ResponseFailed)

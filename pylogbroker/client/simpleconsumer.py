@@ -1,5 +1,6 @@
 """
-Reading from one broker: give an offset, get what is there. The application remembers where it is (spec-0.7 consumer §1).
+The low-level consumer of one broker: the application gives an offset and remembers where it is
+(spec-0.7 consumer §1).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ class SimpleConsumer:
     """
     The low-level consumer of one broker.
 
-    It connects when it is first asked. Calls are pipelined: the broker answers them in their order. When the connection is lost under a
-    call, the call is repeated once over a new one, which is safe since it only reads; then it fails.
+    It connects for the first call. Calls are pipelined; the broker answers in order. When the
+    connection is lost, a call is sent once more over a new one, since it only reads.
 
-    All L{Deferred}s below can be cancelled, and fail alike: with L{pylogbroker.errors.TimedOutError} after C{timeoutMs}, with
-    L{pylogbroker.errors.BrokerConnectionError} when there is no connection to be had or it was lost twice, with
-    L{pylogbroker.errors.WireError} when the answer is none, with L{pylogbroker.errors.BackpressureError} when too many calls are under way, with
+    All L{Deferred}s can be cancelled, and fail with L{pylogbroker.errors.TimedOutError} after
+    C{timeoutMs}; with L{pylogbroker.errors.BrokerConnectionError} when no connection can be made,
+    or it was lost twice; with L{pylogbroker.errors.WireError} when the answer cannot be decoded;
+    with L{pylogbroker.errors.BackpressureError} when too many calls are under way; with
     L{pylogbroker.errors.ClosedError} when C{close} is called meanwhile.
     """
 
@@ -44,12 +46,14 @@ class SimpleConsumer:
     ) -> None:
         """
         @param reactor: for connecting and for time.
-        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an endpoint.
+        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an
+            endpoint.
         @param timeoutMs: for a call, connecting and the second try included.
         @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
-        @param limits: of the connection; C{responseSizeMax} bounds what may be fetched at a time.
-        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by default the system's.
-        @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
+        @param limits: of the connection; C{responseSizeMax} bounds a fetch.
+        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by
+            default the system's.
+        @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         self._link = BrokerClient(
             reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
@@ -62,12 +66,13 @@ class SimpleConsumer:
 
     def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[MessageSet]:
         """
-        What the log holds from an offset on.
+        The messages from an offset on.
 
-        @param offset: 0, or a C{nextOffset} that an earlier read gave.
-        @param sizeMax: bytes wanted at most. A message that is larger cannot be read; see L{MessageSet}.
-        @return: fires with the set; when the broker answered with an error code, too. That is then its C{error}, and is raised when the set is iterated.
-        @raise ValueError: C{sizeMax} is negative, or more than is accepted.
+        @param offset: 0, or a C{nextOffset} of an earlier read.
+        @param sizeMax: bytes at most. A larger message cannot be read; see L{MessageSet}.
+        @return: fires with the set, also for an error code. That is then its C{error}, and is
+            raised when the set is iterated.
+        @raise ValueError: C{sizeMax} is negative or more than is accepted.
         """
         return self._link.call(
             fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs
@@ -79,7 +84,8 @@ class SimpleConsumer:
 
         @param fetches: of (topic, partition, offset, sizeMax); at most 32,767.
         @return: fires with a set for each, in the same order, each with its own C{error}.
-        @raise ValueError: a C{sizeMax} is negative, or together they are more than is accepted, or there are too many.
+        @raise ValueError: a C{sizeMax} is negative, their sum is more than is accepted, or there
+            are too many.
         """
         return self._link.call(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
 
@@ -87,12 +93,13 @@ class SimpleConsumer:
         self, topic: str, partition: int, time: int, countMax: int
     ) -> Deferred[list[int]]:
         """
-        Offsets from which can be read, by time, with the granularity of segments (spec-0.7 wire-protocol §10).
+        Offsets at which segments start, by time (spec-0.7 wire-protocol §10).
 
-        @param time: milliseconds since the epoch, or L{pylogbroker.types.LATEST}, or L{pylogbroker.types.EARLIEST}.
-        @param countMax: how many are wanted at most.
-        @return: fires with them in descending order. For a topic or partition that cannot be, a 0.7 broker closes the
-            connection: then this fails with L{pylogbroker.errors.BrokerConnectionError}.
+        @param time: milliseconds since the epoch, or L{pylogbroker.types.LATEST}, or
+            L{pylogbroker.types.EARLIEST}.
+        @param countMax: how many at most.
+        @return: fires with them in descending order. For an invalid topic or partition a 0.7 broker
+            closes the connection: then this fails with L{pylogbroker.errors.BrokerConnectionError}.
         @raise ValueError: C{countMax} is negative.
         """
         return self._link.call(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
@@ -108,7 +115,8 @@ class SimpleConsumer:
 
 class ConsumerPool:
     """
-    The consumers of brokers that are known by where they are. Each is made when it is first asked for, and connects when it is first asked something.
+    Consumers of many brokers, by address. Each is made for the first L{get}, and connects for its
+    first call.
     """
 
     def __init__(
@@ -121,7 +129,8 @@ class ConsumerPool:
         """
         @param timeoutMs: for each answer, connecting included.
         @param connectTimeoutMs: for connecting; by default the same.
-        @param template: how brokers are reached that are known by C{host:port}; see L{pylogbroker.net.endpoints.brokerEndpoint}.
+        @param template: makes an endpoint of C{host:port}; see
+            L{pylogbroker.net.endpoints.brokerEndpoint}.
         """
         self._make = partial(
             SimpleConsumer,
@@ -137,7 +146,7 @@ class ConsumerPool:
         The consumer of a broker; the same address gives the same one.
 
         @param address: C{host:port}.
-        @raise pylogbroker.errors.ConfigurationError: that, or what the template makes of it, is no endpoint.
+        @raise pylogbroker.errors.ConfigurationError: the address, or its endpoint, cannot be read.
         """
         found = self._consumers.get(address)
         if found is None:
@@ -145,6 +154,6 @@ class ConsumerPool:
         return found
 
     async def close(self) -> None:
-        """Let go of all connections. Does not fail."""
+        """Close all connections. Does not fail."""
         consumers, self._consumers = self._consumers, {}
         await gatherSettled([consumer.close() for consumer in consumers.values()])

@@ -1,19 +1,21 @@
 """
-Writing to one broker, which never answers (spec-0.7 producer §4, wire-protocol §3).
+The low-level producer of one broker, which never answers (spec-0.7 producer §4, wire-protocol §3).
 
-What a success means is the hard part of this module. C{send} succeeds when the bytes have left this program; whether the broker took, dropped or
-never saw them cannot be known from that, and a 0.7 client leaves it there. But requests on one connection are carried out in order, so the answer to an OFFSETS
-request says that the broker is done with all that was sent before it. That is what L{SyncProducer.confirm} asks, and C{close}, and the
-producer itself before it replaces a connection (C{reconnectIntervalCount}). For the answer to prove anything:
+C{send} succeeds when the bytes have left this program. Whether the broker took, dropped or never
+saw them is unknown, and a 0.7 client leaves it there. But a broker handles the requests of a
+connection in order, so its answer to an OFFSETS request means that it is done with everything sent
+before. L{SyncProducer.confirm} sends one, and so do C{close} and the producer itself before it
+replaces a connection (C{reconnectIntervalCount}). For this to prove anything:
 
-  - The question goes over the connection over which the messages went. Should that have been lost in between, a new connection
-    would answer just as well. So the producer remembers which sends are not proven, and the next C{confirm} or C{close} after such
-    a loss fails, whatever a new connection says.
-  - A connection that is replaced is closed to the end; only then is the next one made. So nothing overtakes.
-  - Sends keep their order while there is no connection yet; see L{pylogbroker.client.brokerclient}.
+  - The request goes over the connection of the messages. If that was lost, a new connection would
+    answer just as well. So the producer remembers unconfirmed sends, and the next C{confirm} or
+    C{close} fails.
+  - A connection that is replaced is closed to the end before the next one is made, so nothing
+    overtakes.
+  - Sends keep their order while there is no connection (L{pylogbroker.client.brokerclient}).
 
-Rejected: to take the broker's closing of its side, after we closed ours, for the proof. It may have closed a moment before, for a reason of
-its own, and thrown away what it had not read; our end looks the same.
+Rejected: the broker's closing of its side, after we closed ours, as the proof. It may have closed a
+moment before and thrown away what it had not read; our end looks the same.
 """
 
 from __future__ import annotations
@@ -58,16 +60,17 @@ from pylogbroker.types import LATEST
 T = TypeVar("T")
 
 QUESTION_SIZE_MAX = 65_536
-"""Bytes that an OFFSETS request has at most."""
+"""Bytes of an OFFSETS request at most."""
 
 
 class _UnackedSends:
     """
-    What went over one connection.
+    The requests of one connection.
 
     @ivar sentCount: requests.
-    @ivar settledCount: how many of them, from the first on, the broker is known to be done with, or were said to be unknown.
-    @ivar question: what to ask for a proof: about a partition to which was sent.
+    @ivar settledCount: how many of them, from the first on, are confirmed, or reported as unknown.
+    @ivar question: the (topic, partition) of a produce request, for the OFFSETS request that
+        confirms.
     """
 
     __slots__ = ("connection", "question", "sentCount", "settledCount")
@@ -80,13 +83,13 @@ class _UnackedSends:
 
     @property
     def unprovenCount(self) -> int:
-        """How many requests may come into doubt."""
+        """Requests whose fate is open."""
         return self.sentCount - self.settledCount
 
 
 class SyncProducer:
     """
-    The low-level producer for one broker. It connects when it first has something to send; nothing is ever sent twice.
+    The low-level producer of one broker. It connects for the first send, and sends nothing twice.
     """
 
     def __init__(
@@ -104,15 +107,18 @@ class SyncProducer:
     ) -> None:
         """
         @param reactor: for connecting and for time.
-        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an endpoint.
-        @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
+        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an
+            endpoint.
+        @param payloadSizeMax: bytes of a top-level payload, the wrapper's for a compressed set
+            (C{max.message.size}).
         @param timeoutMs: for a C{confirm}.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
         @param reconnectIntervalCount: requests after which the connection is replaced.
-        @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
-        @param limits: of the connection; C{waitingSizeMax} bounds what waits for a connection, too, and C{stallMs} what waits for a broker that does not read.
+        @param reconnectTimeIntervalMs: milliseconds after which it is replaced; negative for never.
+        @param limits: of the connection; C{waitingSizeMax} also bounds the frames that wait for
+            one, and C{stallMs} the wait for a broker that does not read.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
-        @raise pylogbroker.errors.ConfigurationError: the endpoint is none.
+        @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         random = SystemRandom().random if random is None else random
         self._link = BrokerClient(
@@ -133,7 +139,7 @@ class SyncProducer:
     def __repr__(self) -> str:
         return f"<SyncProducer for {self._link.name}>"
 
-    # -- sending ------------------------------------------------------------------------------------------------------
+    # -- sending
 
     @overload
     def send(
@@ -152,33 +158,40 @@ class SyncProducer:
         codec: int = NONE,
     ) -> Deferred[None]:
         """
-        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition.
+        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let
+        the broker choose the partition.
 
-        @param messages: an encoded message set, of whole entries (a last one that is cut is left out by the broker, which says nothing, and is not missed by
-            C{confirm}); or an iterable of payloads.
+        @param messages: an iterable of payloads; or an encoded message set of whole entries (the
+            broker silently leaves out a last one that is cut, and C{confirm} does not notice).
         @param codec: to compress with; see L{pylogbroker.records.compression}.
-        @return: fires when the bytes were handed to the transport and it is not pushing back. They are then in its buffer of at most 64 KiB, or
-            in the kernel's, or on their way. *There is no acknowledgement*: the broker may still drop them without a word (a payload over its
-            own limit), close the connection (a topic or partition that cannot be), or crash; see C{confirm}. It fails with
-            L{pylogbroker.errors.BrokerConnectionError} when there is no connection to be had (nothing was sent), or when it is lost before that (the
-            broker may have it or not); it is not tried again. With L{pylogbroker.errors.BackpressureError}, when too much is waiting (nothing was
-            sent): wait for earlier L{Deferred}s before you send more. With L{pylogbroker.errors.ClosedError} after C{close}.
-            Cancelling takes the request back if nothing of it has left, and else changes nothing.
-        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
-        @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
+        @return: fires when the transport has the bytes and does not push back. They are in its
+            buffer of at most 64 KiB, in the kernel's, or on their way. *There is no
+            acknowledgement*: the broker may still drop them (a payload over its limit), close the
+            connection (an invalid topic or partition), or crash; see C{confirm}. Fails with
+            L{pylogbroker.errors.BrokerConnectionError} without a connection (nothing was sent), or
+            when it is lost before that (the broker may have it or not); the request is not sent
+            again. Fails with L{pylogbroker.errors.BackpressureError} when too much waits (nothing
+            was sent): wait for earlier L{Deferred}s. Fails with L{pylogbroker.errors.ClosedError}
+            after C{close}. Cancelling withdraws a request of which nothing has left, and has no
+            effect on others.
+        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than
+            C{payloadSizeMax}; the text says which. Nothing was sent.
+        @raise pylogbroker.errors.UnknownCodecError: C{codec} is unknown.
         """
         part = destination(topic, partition, messages)
         return self._send(produceFrame(*part, codec, self._payloadSizeMax), part[:2])
 
     def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> Deferred[None]:
         """
-        Send several message sets in one request. The broker takes them in order, up to the first that it refuses.
+        Send several message sets in one request. The broker takes them in order, up to the first
+        that it refuses.
 
-        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker pick.
+        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker
+            choose.
         @param codec: to compress each of them with.
         @return: as C{send}.
         @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
-        @raise ValueError: there are too many.
+        @raise ValueError: there are too many parts.
         """
         parts = list(parts)
         return self._send(
@@ -195,7 +208,6 @@ class SyncProducer:
         return sending if sending.called else self._pending(sending)
 
     def _sendLater(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
-        """There is no connection yet."""
         size = len(frame)
         if self._waitingSize and self._waitingSize + size > self._waitingSizeMax:
             return fail(
@@ -261,7 +273,8 @@ class SyncProducer:
 
     def _unknown(self, trail: _UnackedSends, cause: BaseException | None) -> BrokerConnectionError:
         unknown = BrokerConnectionError(
-            f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: {cause}"
+            f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: "
+            f"{cause}"
         )
         unknown.__cause__ = cause
         return unknown
@@ -272,22 +285,23 @@ class SyncProducer:
         self._proveOrDoubt(trail)
         self._link.replace().addErrback(lambda _reason: None)
 
-    # -- knowing ------------------------------------------------------------------------------------------------------
+    # -- knowing
 
     def confirm(self, topic: str, partition: int) -> Deferred[int]:
         """
-        Find out whether the broker is done with all that was sent before.
+        Find out whether the broker is done with everything that was sent before: request the latest
+        offset of a partition, over the same connection.
 
-        It asks for the latest offset of a partition, over the connection over which was sent, behind what was sent.
-
-        @param topic: any; the answer tells its offset. The proof is for all topics and partitions.
-        @param partition: one of the topic's. -1 is none.
-        @return: fires with the partition's visible end. Then the broker has carried out every request whose C{send} came before this call (Kafka 0.7.2
-            may have dropped some: payloads over its own limit. Ours does not answer then); what it carried out is in its log, and visible and
-            safe from a crash only when it flushed. A message set that was given as bytes and whose last entry is cut is carried out without that
-            one (spec-0.7 wire-protocol §9). Fails with L{pylogbroker.errors.BrokerConnectionError} when the connection was lost before the answer
-            came, or before this call and after a send that was not confirmed: whether the broker took those is then *unknown*. With
-            L{pylogbroker.errors.TimedOutError}, when there is no answer within C{timeoutMs}; ask again.
+        @param topic: any; the result is its offset. The proof is for all topics and partitions.
+        @param partition: one of the topic's; not -1.
+        @return: fires with the partition's high watermark. The broker has handled every request
+            whose C{send} came before this call. (Kafka 0.7.2 may have dropped payloads over its
+            limit; our broker does not answer then.) The messages are in its log, and visible and
+            safe from a crash when it flushed. Fails with
+            L{pylogbroker.errors.BrokerConnectionError} when the connection was lost before the
+            answer, or before this call and after an unconfirmed send: the fate of those is then
+            *unknown*. Fails with L{pylogbroker.errors.TimedOutError} after C{timeoutMs}; call
+            again.
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
@@ -316,7 +330,7 @@ class SyncProducer:
             raise unknown from error
 
     async def _prove(self, trail: _UnackedSends, call: BrokerCall[list[int]]) -> int:
-        """Ask, behind all that was sent. Returns the offset, as far as that is wanted."""
+        """Send the OFFSETS request behind everything that was sent. Returns the offset."""
         count = trail.sentCount
         try:
             (offset,) = call.decode(await trail.connection.request(call.frame, self._timeoutMs))
@@ -331,7 +345,10 @@ class SyncProducer:
         return offset
 
     def _proveOrDoubt(self, trail: _UnackedSends) -> None:
-        """Ask, and remember it when there is no answer. The question is written at once; who closes the connection then waits for the answer."""
+        """
+        Confirm, and remember a failure. The request is written at once; closing the connection
+        waits for the answer.
+        """
 
         def failed(reason: Failure) -> None:
             if not reason.check(RemoteError):
@@ -344,11 +361,13 @@ class SyncProducer:
 
     def close(self) -> Deferred[None]:
         """
-        Send what was given to C{send}, find out whether the broker is done with it, close. No call is taken any more.
+        Finish the sends, find out whether the broker is done with them, and close. No call is taken
+        any more.
 
-        @return: fires when the broker is done with all that was sent, and the connection is gone. Fails with
-            L{pylogbroker.errors.BrokerConnectionError} when that was not so within the connection's C{closeMs}, or when an earlier connection was lost with
-            something on it that was not confirmed: whether the broker took that is then unknown.
+        @return: fires when the broker is done with everything and the connection is gone. Fails
+            with L{pylogbroker.errors.BrokerConnectionError} when that took longer than the
+            connection's C{closeMs}, or when an earlier connection was lost with unconfirmed sends,
+            whose fate is unknown.
         """
         self._refusal = ClosedError(f"the producer for {self._link.name} was closed")
         idle: Deferred[None] = Deferred()
@@ -368,6 +387,6 @@ class SyncProducer:
         return self._link.close().addBoth(self._closed)
 
     def _closed(self, _result: object) -> None:
-        """The connection is gone, one way or another; what matters is what was proven before."""
+        """The connection is gone; only what was confirmed before counts."""
         if self._doubt is not None:
             raise self._doubt

@@ -1,3 +1,4 @@
 """
-What brokers, producers and consumers tell each other through ZooKeeper, and the arithmetic on which they agree without a master. Pure.
+Pure knowledge of a cluster: what its nodes in ZooKeeper mean, assignment, partitioning, topic
+filters.
 """

@@ -1,11 +1,12 @@
 """
-Who reads what: 0.7's range assignment (spec-0.7 zookeeper §4.5 f), to the letter.
+The range assignment of 0.7 (spec-0.7 zookeeper §4.5 f), and the check that a group follows it
+(0.7's VerifyConsumerRebalance, spec-0.7 tools §8).
 
-Every member of a group computes this for itself, from the same lists, and takes its own share. So all must sort alike, 0.7's JVM members included: strings are
-compared as Java compares them, by UTF-16 code units, and partitions as the strings C{<broker>-<partition>}, so that C{10-0} comes before C{2-0}, and
-the thread C{m-10} before C{m-2}.
+Every member computes the assignment for itself from the same lists, so all sort alike, 0.7's JVM
+members included: strings in Java's order, by UTF-16 code units, and partitions as strings
+C{<broker>-<partition>}, so that C{10-0} comes before C{2-0} and the thread C{m-10} before C{m-2}.
 
-How many threads there are is what anybody wrote into a registration. So they are not all made: no more than there are partitions can have one.
+A registration may claim any number of threads. Only as many are made as there are partitions.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def assign(
     partitions: Iterable[BrokerPartition], threadCounts: Mapping[str, int]
 ) -> dict[str, list[BrokerPartition]]:
     """
-    Share the partitions of one topic among consumer threads.
+    Assign the partitions of one topic to consumer threads.
 
-    @param threadCounts: members of the group, and with how many threads each takes part in this topic.
-    @return: for each thread that gets any its partitions, in the order of their names.
+    @param threadCounts: the members, and how many threads of each take part in this topic.
+    @return: the partitions of each thread that gets any, in the order of their names.
     """
     names = sorted(partitions, key=str)
     count = sum(threadCounts.values())
@@ -47,7 +48,7 @@ def assign(
 
 
 def _threads(member: str, count: int) -> Iterator[str]:
-    """Of one member, in the order of their names as text: 0, 1, 10, 100, 11 …"""
+    """A member's threads in the order of their names as text: 0, 1, 10, 100, 11 …"""
     number = 0
     for index in range(count):
         yield f"{member}-{number}"
@@ -66,8 +67,10 @@ _NUMBER_LENGTH_MAX = 10
 
 class OwnershipFault(NamedTuple):
     """
-    @ivar owner: what its node says; L{None} when there is none.
-    @ivar reason: why that is wrong, for people.
+    A partition with a missing or wrong owner.
+
+    @ivar owner: the owner node's value; L{None} without a node.
+    @ivar reason: what is wrong, for people.
     """
 
     topic: str
@@ -80,11 +83,11 @@ def threadCountsByTopic(
     subscriptions: Mapping[str, ISubscription], topics: Iterable[str]
 ) -> dict[str, dict[str, int]]:
     """
-    With how many threads each member takes part in which topics.
+    How many threads of each member take part in each topic.
 
     @param subscriptions: of the members, by their ids.
-    @param topics: all that there are.
-    @raise pylogbroker.errors.InvalidPatternError: a member's pattern means nothing to us.
+    @param topics: all that exist.
+    @raise pylogbroker.errors.InvalidPatternError: a member's pattern cannot be used.
     """
     names = list(topics)
     threadCounts: dict[str, dict[str, int]] = {}
@@ -100,11 +103,11 @@ def ownershipFaults(
     owners: Mapping[PartitionId, str],
 ) -> list[OwnershipFault]:
     """
-    Partitions that nobody reads, or somebody who should not.
+    The partitions without an owner, or with a wrong one.
 
-    @param threadCounts: as L{threadCountsByTopic} returns them.
+    @param threadCounts: of L{threadCountsByTopic}.
     @param partitions: of each topic.
-    @param owners: what stands in the owners' nodes.
+    @param owners: the values of the owner nodes.
     """
     faults = []
     for topic in sorted(threadCounts):
@@ -125,7 +128,7 @@ def ownershipFaults(
 
 
 def _isThread(owner: str, threadCounts: Mapping[str, int]) -> bool:
-    """Whether it is C{<member>-<number>}, and the number one of that member's."""
+    """Whether an owner is C{<member>-<number>}, a thread of that member."""
     member, _, number = owner.rpartition("-")
     return (
         number.isascii()

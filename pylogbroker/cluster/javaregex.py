@@ -1,18 +1,19 @@
 r"""
 Topic filters as Java means them (C{java.util.regex.Pattern}), matched in linear time.
 
-Every member of a group applies the patterns of all others, and must come to the same topics as 0.7's
-members, which ask Java. No pattern may keep a member busy for ever, C{(a+)+b} say. So RE2 matches the
-patterns, and only those are accepted that mean the same to Java and RE2. The others are refused with
-the name of the part that differs.
+Every member of a group applies the patterns of all others, and must come to the same topics as
+0.7's members, which ask Java. No pattern may keep a member busy for ever, C{(a+)+b} say. So RE2
+matches the patterns, and only those are accepted that mean the same to Java and RE2. The others are
+refused with the name of the part that differs.
 
 RE2 does not look ahead or behind, refer back to groups, or know possessive quantifiers and atomic
 groups. Three spellings are translated: C{\uHHHH}, C{\Z} and an escaped character beyond ASCII. RE2
-ignores the case of all letters and Java only that of ASCII, so C{(?i)} is limited to ASCII patterns.
+ignores the case of all letters and Java only that of ASCII, so C{(?i)} is limited to ASCII
+patterns.
 
-Compared with Java 17 for 60,000 random patterns, two differences are known. To Java before 19, C{\b}
-takes letters beyond ASCII for parts of words. And Java does not match C{((^|a)){2}} with an empty
-first repetition.
+Compared with Java 17 for 60,000 random patterns, two differences are known. To Java before 19,
+C{\b} takes letters beyond ASCII for parts of words. And Java does not match C{((^|a)){2}} with an
+empty first repetition.
 
 Rejected: Python's C{re}, which backtracks. An upper bound of its steps needs its private parser.
 """
@@ -60,7 +61,10 @@ _GROUPS = {
     "(?>": "does not give back (an atomic group)",
 }
 _FOLDED = str.maketrans("\u017f\u212a", "\u2603\u2603")
-"""Letters beyond ASCII whose other case is s and k, to RE2; any other character without case stands in for them."""
+"""
+Letters beyond ASCII whose other case is s and k, to RE2; any other character without case stands in
+for them.
+"""
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -75,7 +79,8 @@ class TopicPattern:
 
     def __init__(self, pattern: str) -> None:
         """
-        @raise InvalidPatternError: it is no pattern, or Java and RE2 would read it differently; the text names the part.
+        @raise InvalidPatternError: it is no pattern, or Java and RE2 would read it differently; the
+            text names the part.
         """
         if len(pattern) > PATTERN_SIZE_MAX:
             raise InvalidPatternError(
@@ -85,7 +90,8 @@ class TopicPattern:
         self._isFolding = _FLAGS.search(pattern) is not None
         if self._isFolding and (not pattern.isascii() or "\\u" in pattern):
             raise InvalidPatternError(
-                f"the pattern {pattern!r} ignores case and has characters beyond ASCII, whose case Java does not ignore"
+                f"the pattern {pattern!r} ignores case and has characters beyond ASCII, whose "
+                "case Java does not ignore"
             )
         try:
             self._compiled = re2.compile(_translated(pattern), _OPTIONS)
@@ -160,16 +166,31 @@ def _difference(pattern: str, position: int, isInside: bool) -> str:
         for start, meaning in _GROUPS.items():
             if pattern.startswith(start, position):
                 return f"it has a group {start}…) that {meaning}, which takes unbounded time"
-        return f"it has a group that begins with {_shown(_GROUP, pattern, position)}, which Java and RE2 do not both know"
+        return (
+            f"it has a group that begins with {_shown(_GROUP, pattern, position)}, which Java "
+            "and RE2 do not both know"
+        )
     if pattern[position + 1 : position + 2] in set("123456789"):
-        return f"it refers back to a group ({pattern[position : position + 2]}), which takes unbounded time"
-    return f"it has the escape {pattern[position : position + 2]}{where}, which Java and RE2 do not read alike"
+        return (
+            f"it refers back to a group ({pattern[position : position + 2]}), which takes "
+            "unbounded time"
+        )
+    return (
+        f"it has the escape {pattern[position : position + 2]}{where}, which Java and RE2 do not "
+        "read alike"
+    )
 
 
 def _repeatDifference(text: str) -> str:
     if "|" in text:
-        return f"it has {text}, which Java refuses: in a list of topics a comma means 'or', so {text.replace('|', ',')} cannot be written"
-    return f"it has {text}, which is no number of repeats to Java; a brace that is meant is written \\{{"
+        return (
+            f"it has {text}, which Java refuses: in a list of topics a comma means 'or', so "
+            f"{text.replace('|', ',')} cannot be written"
+        )
+    return (
+        f"it has {text}, which is no number of repeats to Java; a brace that is meant is written "
+        "\\{"
+    )
 
 
 def _shown(form: re.Pattern[str], pattern: str, position: int) -> str:

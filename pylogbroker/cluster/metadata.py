@@ -1,11 +1,14 @@
 """
-Which brokers, topics, partitions and consumer groups a cluster has, as its nodes in ZooKeeper say (spec-0.7 zookeeper §1, §4).
+Which brokers, topics, partitions and consumer groups a cluster has, as its nodes in ZooKeeper say
+(spec-0.7 zookeeper §1, §4).
 
-A query is a generator: it yields the nodes to read side by side, is sent what they hold, and returns a value. It does no input or output.
-L{pylogbroker.client.clusterreader} answers queries with Deferreds, L{pylogbroker.syncclient.clustermetadata} in threads.
+A query is a generator: it yields the nodes to read side by side, is sent what they hold, and
+returns a value. It does no input or output. L{pylogbroker.client.clusterreader} answers queries
+with Deferreds, L{pylogbroker.syncclient.clustermetadata} in threads.
 
-What must be true: a node may hold anything. A node that cannot be used counts as absent and hides no other node; L{ZnodeWarnings} reports it. A node
-that does not exist, also one that goes while it is read, is no fault.
+What must be true: a node may hold anything. A node that cannot be used counts as absent and hides
+no other node; L{ZnodeWarnings} reports it. A node that does not exist, also one that goes while it
+is read, is no fault.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class ZnodeWarnings:
     """
     Reports each unusable node once, until its content changes.
 
-    Readers see the same nodes again with every watch that fires. A report of each reading would hide what is new.
+    Readers see the same nodes again with every watch that fires. A report of each reading would
+    hide what is new.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
@@ -51,7 +55,10 @@ class ZnodeWarnings:
         self._texts: dict[str, str] = {}
 
     def warnOnce(self, path: str, error: PylogbrokerError) -> None:
-        """Report a node, unless it was reported with the same text. Reports L{WARNING_COUNT_MAX} nodes at most."""
+        """
+        Report a node, unless it was reported with the same text. Reports L{WARNING_COUNT_MAX} nodes
+        at most.
+        """
         text = str(error)
         if self._texts.get(path) != text and (
             path in self._texts or len(self._texts) < WARNING_COUNT_MAX
@@ -182,8 +189,8 @@ def topics() -> Query[list[str]]:
 
 def partitionCounts(topics: Iterable[str]) -> Query[dict[str, dict[int, int]]]:
     """
-    How many partitions each topic has on each broker that ever had it, in the order of topics and broker numbers. A name that is not valid is reported, and
-    has none.
+    How many partitions each topic has on each broker that ever had it, in the order of topics and
+    broker numbers. A name that is not valid is reported, and has none.
     """
     names = list(topics)
     children = yield [topicBrokers(name) for name in names]
@@ -208,7 +215,10 @@ def topicBrokers(topic: str) -> Node:
 
 
 def partitions(topics: Iterable[str]) -> Query[list[PartitionId]]:
-    """The partitions of topics, in the order of topics, broker numbers and partition numbers; see L{partitionCounts}."""
+    """
+    The partitions of topics, in the order of topics, broker numbers and partition numbers; see
+    L{partitionCounts}.
+    """
     counts = yield from partitionCounts(topics)
     return [
         PartitionId(topic, BrokerPartition(broker, partition))

@@ -1,6 +1,11 @@
 """
-A group's positions as lines of text: C{/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>}, the format of 0.7's ExportZkOffsets and
-ImportZkOffsets (spec-0.7 tools §5). What was exported by the one can be imported by the other.
+Offsets as lines of text, in the formats of two tools of 0.7.
+
+C{/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>} are a group's, of
+ExportZkOffsets and ImportZkOffsets (spec-0.7 tools §5).
+
+C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>} are of the Hadoop consumer (§11): the
+output of a run is the input of the next. An offset of -1 means the earliest there.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from pylogbroker.types import BrokerPartition
 
 
 class GroupOffset(NamedTuple):
-    """Where a group goes on with a partition."""
+    """A group's offset for a partition."""
 
     group: str
     topic: str
@@ -27,9 +32,9 @@ class GroupOffset(NamedTuple):
     @property
     def path(self) -> str:
         """
-        Of the node that has it.
+        The path of its node.
 
-        @raise InvalidNameError: the group or the topic cannot be a step of a path.
+        @raise InvalidNameError: the group or the topic has no valid name.
         """
         return GroupPaths(self.group).offset(self.topic, self.partition)
 
@@ -41,7 +46,7 @@ class GroupOffset(NamedTuple):
 def decodeOffsetLine(line: str) -> GroupOffset:
     """
     @param line: without its end.
-    @raise ZnodeError: it is none.
+    @raise ZnodeError: it is not valid.
     """
     path, colon, number = line.rpartition(":")
     steps = path.split("/")
@@ -70,10 +75,10 @@ def decodeOffsetLine(line: str) -> GroupOffset:
 
 def decodeOffsetLines(lines: Iterable[str]) -> list[GroupOffset]:
     """
-    A file. Empty lines are left out. (0.7 stops at the first.)
+    Decode a file. Empty lines are left out. (0.7 stops at the first.)
 
     @param lines: without their ends.
-    @raise ZnodeError: a line is none, or says of a partition what another line says otherwise; the text names its number.
+    @raise ZnodeError: a line is not valid, or contradicts another; the text names its number.
     """
     found: dict[str, GroupOffset] = {}
     for index, line in enumerate(lines):
@@ -96,7 +101,7 @@ LONG_MAX = 2**63 - 1
 
 
 class EtlOffset(NamedTuple):
-    """Where to begin, or go on, with a partition of a broker that is known by its address."""
+    """The offset for a partition of a broker that is known by its address."""
 
     host: str
     port: int
@@ -111,10 +116,11 @@ class EtlOffset(NamedTuple):
 
 def decodeEtlLines(lines: Iterable[str]) -> list[EtlOffset]:
     """
-    A file. Empty lines are left out.
+    Decode a file. Empty lines are left out.
 
     @param lines: without their ends.
-    @raise FormatError: a line is none, or says of a partition what another line says otherwise; the text names its number, and so does C{position}.
+    @raise FormatError: a line is not valid, or contradicts another; the text names its number, and
+        so does C{position}.
     """
     found: dict[tuple[str, int, str, int], EtlOffset] = {}
     for index, line in enumerate(lines):
@@ -123,7 +129,8 @@ def decodeEtlLines(lines: Iterable[str]) -> list[EtlOffset]:
         each = _decoded(line.strip(" \r\n"), index)
         if found.setdefault(each[:4], each) != each:
             raise FormatError(
-                f"line {index + 1}: {line.strip()[:200]!r}: another line has offset {found[each[:4]].offset}",
+                f"line {index + 1}: {line.strip()[:200]!r}: another line has offset "
+                f"{found[each[:4]].offset}",
                 index,
             )
     return list(found.values())
@@ -133,7 +140,8 @@ def _decoded(line: str, index: int) -> EtlOffset:
     parts = _LINE.fullmatch(line)
     if parts is None:
         raise FormatError(
-            f"line {index + 1}: {line[:200]!r}: a line is tcp://<host>:<port>, topic, partition and offset, with tabs between",
+            f"line {index + 1}: {line[:200]!r}: a line is tcp://<host>:<port>, topic, partition "
+            "and offset, with tabs between",
             index,
         )
     each = EtlOffset(parts[1], int(parts[2]), parts[3], int(parts[4]), int(parts[5]))

@@ -1,14 +1,17 @@
 """
-Which partition a key goes to (spec-0.7 producer §2).
+The default partitioner (spec-0.7 producer §2).
 
-The default is C{abs(hash(key)) mod n} with Java's hash, so that our producers and 0.7's send a key to the same place. One value is mended: the absolute
-value of -2^31 is negative in Java, which made such a key fail; here it goes to 0 (gotcha 40).
+It is C{abs(hash(key)) mod n} with Java's hash, so that our producers and 0.7's send a key to the
+same partition. One value is mended: the absolute value of -2^31 is negative in Java and made such a
+key fail; here it goes to 0 (gotcha 40).
 
-Text is hashed as Java hashes a C{String}, over its UTF-16 code units; a whole number of 32 bits as an C{Integer}, one of 64 bits as a C{Long}. Java's arrays
-of bytes hash by identity, which is of no use; here bytes are hashed as text of one character a byte, so that C{b"key"} and C{"key"} go to the
-same partition.
+Text is hashed like a Java C{String}, over its UTF-16 code units; a whole number of 32 bits like an
+C{Integer}, one of 64 bits like a C{Long}. Java hashes byte arrays by identity, which is of no use;
+here bytes are hashed as text of one character a byte, so that C{b"key"} and C{"key"} go to the same
+partition.
 
-Hashing goes unit by unit, which Python does slowly, and keys come again: the hashes of the last L{REMEMBERED_COUNT_MAX} short ones are remembered.
+Hashing unit by unit is slow in Python, and keys repeat: the hashes of the last
+L{REMEMBERED_COUNT_MAX} short keys are cached.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ Partitioner = Callable[[object, int], int]
 
 REMEMBERED_COUNT_MAX = 4_096
 REMEMBERED_LENGTH_MAX = 64
-"""Characters of a key whose hash is remembered; so all of them have less than 2 MB together."""
+"""Characters of a key whose hash is cached, which bounds the cache to 2 MB."""
 
 _INT_BITS = 32
 _INT_MASK = 2**32 - 1
@@ -63,7 +66,8 @@ def javaHash(key: object) -> int:
             else _signed(key ^ ((key & (2**64 - 1)) >> _INT_BITS))
         )
     raise InvalidKeyError(
-        f"the default partitioner knows keys of text, bytes and whole numbers of up to 64 bits, not {key!r}"
+        "the default partitioner knows keys of text, bytes and whole numbers of up to 64 bits, "
+        f"not {key!r}"
     )
 
 

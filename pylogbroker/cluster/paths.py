@@ -1,7 +1,7 @@
 """
-Every path that 0.7 uses in ZooKeeper, in one place (spec-0.7 zookeeper §1). All are relative to the chroot.
+The paths of 0.7's nodes in ZooKeeper (spec-0.7 zookeeper §1), relative to the chroot.
 
-Names go into paths as they are; a name that would not be one step of a path is refused here, before it can point elsewhere.
+A name that is not one segment of a path is refused here, before it can point elsewhere.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 SINKS = "/pylogbroker/sinks"
-"""Ours, not 0.7's: queries that write to topics are the children."""
+"""Ours, not 0.7's: the children are queries that write to topics."""
 
 
 def pathSegment(kind: str, name: str) -> str:
     """
-    A name as one step of a path.
+    Check that a name is one segment of a path. Returns it.
 
-    @param kind: what the name is of, for the text.
-    @raise InvalidNameError: it is empty, C{.} or C{..}, or has a slash or a control character in it, which ZooKeeper does not take.
+    @param kind: of thing, for the text.
+    @raise InvalidNameError: it is empty, C{.} or C{..}, or contains a slash or a control character,
+        which ZooKeeper does not take.
     """
     if name in ("", ".", ".."):
         raise InvalidNameError(f"{name!r} cannot be the name of a {kind}")
@@ -43,17 +44,17 @@ def brokerId(number: int) -> str:
 
 
 def topic(name: str) -> str:
-    """The brokers of a topic are the children."""
+    """The parent of a topic's brokers."""
     return f"{BROKER_TOPICS}/{pathSegment('topic', name)}"
 
 
 def topicBroker(name: str, number: int) -> str:
-    """How many partitions a topic has on a broker."""
+    """The number of partitions of a topic on a broker."""
     return f"{topic(name)}/{number}"
 
 
 def sink(query: str) -> str:
-    """The last batch of a query that is wholly written."""
+    """The last batch that a query has written completely."""
     return f"{SINKS}/{pathSegment('query', query)}"
 
 
@@ -62,13 +63,11 @@ class GroupPaths:
     The paths of one consumer group.
 
     @ivar root: the parent of all.
-    @ivar ids: the members are the children.
+    @ivar ids: the parent of the members.
     """
 
     def __init__(self, group: str) -> None:
-        """
-        @raise InvalidNameError: the name cannot be a step of a path.
-        """
+        """@raise InvalidNameError: the group has no valid name."""
         self.group = group
         self.root = f"{CONSUMERS}/{pathSegment('consumer group', group)}"
         self.ids = f"{self.root}/ids"
@@ -81,15 +80,15 @@ class GroupPaths:
         return f"{self.ids}/{pathSegment('consumer', consumerId)}"
 
     def topicOwners(self, name: str) -> str:
-        """The owned partitions of a topic are the children."""
+        """The parent of a topic's owned partitions."""
         return f"{self.owners}/{pathSegment('topic', name)}"
 
     def owner(self, name: str, partition: BrokerPartition) -> str:
-        """Who owns a partition."""
+        """The owner of a partition."""
         return f"{self.topicOwners(name)}/{partition}"
 
     def topicOffsets(self, name: str) -> str:
-        """The partitions with stored offsets are the children."""
+        """The parent of a topic's partitions with committed offsets."""
         return f"{self.offsets}/{pathSegment('topic', name)}"
 
     def offset(self, name: str, partition: BrokerPartition) -> str:
@@ -97,9 +96,11 @@ class GroupPaths:
         return f"{self.topicOffsets(name)}/{partition}"
 
     def topicMirrored(self, name: str) -> str:
-        """Ours, not 0.7's: the mirrored partitions of a topic are the children."""
+        """Ours, not 0.7's: the parent of a topic's mirrored partitions."""
         return f"{self.mirrors}/{pathSegment('topic', name)}"
 
     def mirrored(self, name: str, partition: BrokerPartition) -> str:
-        """Ours, not 0.7's: from offsets of a source partition to offsets of a mirror's target."""
+        """
+        Ours, not 0.7's: offsets of a source partition with their offsets in a mirror's target.
+        """
         return f"{self.topicMirrored(name)}/{partition}"

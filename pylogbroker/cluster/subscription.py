@@ -31,7 +31,7 @@ class ISubscription(Protocol):
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
         """
         @param topics: all that exist.
-        @return: the topics to read, and how many streams (threads) of this member take part in each.
+        @return: the topics to read, each with the number of this member's streams (threads).
         """
         ...
 

@@ -1,5 +1,6 @@
 """
-The values of znodes: to and from bytes (spec-0.7 zookeeper §1, §4). What others wrote may be anything, and is refused with its path and value.
+The values of znodes, to and from bytes (spec-0.7 zookeeper §1, §4). A value may be anything; an
+invalid one is refused with its path.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ _SHOWN_SIZE_MAX = 100
 _BROKER_SIZE_MAX = 10
 
 PARTITION_COUNT_MAX = 100_000
-"""Of a topic on a broker."""
+"""Partitions of a topic on a broker; a larger count is garbage."""
 
 
 class BrokerRegistration(NamedTuple):
     """
-    Where a broker is.
+    A broker's address.
 
-    @ivar creatorId: says which start of the broker wrote this: C{<host>-<milliseconds since the epoch>}.
+    @ivar creatorId: names the start of the broker that wrote this: C{<host>-<milliseconds since the
+        epoch>}.
     @ivar host: what clients connect to; without a colon, since readers split at colons.
     """
 
@@ -39,11 +41,12 @@ class BrokerRegistration(NamedTuple):
 
     def encode(self) -> bytes:
         """
-        @raise ValueError: the host has a colon in it: 0.7's values cannot carry an IPv6 literal; or it is none.
+        @raise ValueError: the host is not valid. It cannot have a colon, so not be an IPv6 literal.
         """
         if ":" in self.host:
             raise ValueError(
-                f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper cannot carry an IPv6 address"
+                f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper "
+                "cannot carry an IPv6 address"
             )
         if not HOST.fullmatch(self.host):
             raise ValueError(f"{self.host!r} is not a host")
@@ -51,15 +54,13 @@ class BrokerRegistration(NamedTuple):
 
 
 def creatorId(host: str, nowMs: int) -> str:
-    """
-    @param nowMs: milliseconds since the epoch.
-    """
+    """@param nowMs: milliseconds since the epoch."""
     return f"{host}-{nowMs}"
 
 
 def decodeText(path: str, data: bytes | None) -> str:
     """
-    A value as text. Parents have none; that reads as the empty one.
+    A value as text; null is the empty text.
 
     @raise ZnodeError: it is not UTF-8.
     """
@@ -71,9 +72,10 @@ def decodeText(path: str, data: bytes | None) -> str:
 
 def decodeBroker(path: str, data: bytes | None) -> BrokerRegistration:
     """
-    Fields 1 and 2 count, as 0.7's JVM clients read it; what is behind them does not.
+    Decode fields 1 and 2, as 0.7's JVM clients do, and ignore those behind.
 
-    @raise ZnodeError: it has not three fields, its host is neither a name nor an IPv4 address, or its port is none.
+    @raise ZnodeError: there are fewer than three fields, the host is neither a name nor an IPv4
+        address, or the port is not valid.
     """
     fields = decodeText(path, data).split(":")
     if len(fields) < 3 or not fields[1]:
@@ -91,9 +93,7 @@ def encodeNumber(number: int) -> bytes:
 
 
 def decodeNumber(path: str, data: bytes | None) -> int:
-    """
-    @raise ZnodeError: it is not a number in decimal that fits in 64 bits.
-    """
+    """@raise ZnodeError: it is not a decimal number of 64 bits."""
     text = decodeText(path, data)
     if not _NUMBER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
         raise ZnodeError(path, _shown(data), "it should be a number")
@@ -102,9 +102,9 @@ def decodeNumber(path: str, data: bytes | None) -> int:
 
 def decodeCount(path: str, data: bytes | None) -> int:
     """
-    How many partitions a topic has on a broker.
+    The number of partitions of a topic on a broker.
 
-    @raise ZnodeError: it is no such number: more than L{PARTITION_COUNT_MAX} is taken for garbage.
+    @raise ZnodeError: it is no number, or out of range.
     """
     count = decodeNumber(path, data)
     if not 0 <= count <= PARTITION_COUNT_MAX:
@@ -116,9 +116,10 @@ def decodeCount(path: str, data: bytes | None) -> int:
 
 def decodeBrokerNumber(path: str, name: str) -> int:
     """
-    The name of a broker's node, where brokers are registered, and under a topic.
+    A broker's number, from the name of a node.
 
-    @raise ZnodeError: it is something else; also what only looks like a number, since a broker writes none with a zero before it.
+    @raise ZnodeError: it is something else, also a number with a leading zero, which no broker
+        writes.
     """
     if name.isascii() and name.isdigit() and str(int(name[:_BROKER_SIZE_MAX])) == name:
         return int(name)
@@ -127,9 +128,9 @@ def decodeBrokerNumber(path: str, name: str) -> int:
 
 def decodeTopic(path: str, name: str) -> str:
     """
-    The name of a topic's node.
+    A topic's name, from the name of a node.
 
-    @raise ZnodeError: it is no valid name.
+    @raise ZnodeError: it is not valid.
     """
     try:
         return pathSegment("topic", name)
@@ -139,7 +140,7 @@ def decodeTopic(path: str, name: str) -> str:
 
 def decodePartition(path: str, name: str) -> BrokerPartition:
     """
-    The name of an owner's or an offset's node: C{<broker>-<partition>}.
+    A partition, from the name of an owner's or an offset's node: C{<broker>-<partition>}.
 
     @raise ZnodeError: it is something else.
     """

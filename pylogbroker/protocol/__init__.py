@@ -1,3 +1,4 @@
 """
-The 2011 dialect on the wire: framing, requests, responses (spec-0.7 wire-protocol §2 to §4). Pure: bytes in, values out. Message sets travel through as bytes.
+Wire protocols: framing, one package for each dialect, and the calls that all clients share. Pure:
+bytes in, values out. Message sets travel through as bytes.
 """

@@ -1,6 +1,6 @@
 """
-What a low-level client asks, and how it reads the answer: bytes and values, no socket. Shared by both kinds of client, the one for threads in this
-room and the one for Twisted above, so that they cannot come to differ in what they accept, refuse and return.
+The calls of a low-level client: requests as bytes, and how to decode their answers. The client on
+Twisted and the client for threads share them, so that both accept, refuse and return the same.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pylogbroker.types import RANDOM_PARTITION
 T = TypeVar("T")
 
 RESPONSE_SIZE_MAX = 128 << 20
-"""Bytes of an answer that a client accepts, unless it is told otherwise. 0.7.2's clients accept any that a size field can announce."""
+"""Bytes of an answer that a client accepts by default. 0.7.2's clients accept any size."""
 
 PAYLOAD_SIZE_MAX = 1_000_000
-"""Default of C{max.message.size}, bytes."""
+"""The default of C{max.message.size}, bytes."""
 
 CODE_SIZE = 2
 SET_HEADER_SIZE = 6
 
 Messages = bytes | bytearray | memoryview | Iterable[bytes]
-"""A message set that is encoded already, or the payloads of one."""
+"""An encoded message set, or the payloads of one."""
 
 FetchRange = tuple[str, int, int, int]
-"""Topic, partition, offset, sizeMax. A L{pylogbroker.protocol.kafka07.requests.Fetch} is one."""
+"""Topic, partition, offset, sizeMax; a L{pylogbroker.protocol.kafka07.requests.Fetch} is one."""
 
 ProducePart = tuple[str, int, Messages]
 """Topic, partition, messages."""
@@ -46,10 +46,10 @@ ProducePart = tuple[str, int, Messages]
 @dataclass(frozen=True, slots=True)
 class BrokerCall(Generic[T]):
     """
-    A question to a broker that may be asked twice.
+    A request to a broker that may be sent twice.
 
     @ivar frame: the request, with its size field.
-    @ivar decode: makes the result of the answer, a frame without its size field; raises L{WireError} when it is none.
+    @ivar decode: makes the result of an answer's frame without its size field; raises L{WireError}.
     """
 
     frame: bytes
@@ -79,7 +79,8 @@ def fetchCall(
     topic: str, partition: int, offset: int, sizeMax: int, responseSizeMax: int
 ) -> BrokerCall[MessageSet]:
     """
-    @raise ValueError: C{sizeMax} is negative (0.7.2 answers that with a broken frame), or the answer might be larger than is accepted.
+    @raise ValueError: C{sizeMax} is negative (0.7.2 answers that with a broken frame), or the
+        answer might be larger than is accepted.
     """
     _checkSizeMax(sizeMax)
     _checkAnswerSize(CODE_SIZE + sizeMax, responseSizeMax)
@@ -93,7 +94,7 @@ def multiFetchCall(
     fetches: Iterable[FetchRange], responseSizeMax: int
 ) -> BrokerCall[list[MessageSet]]:
     """
-    @raise ValueError: as L{fetchCall}, over all of them; or there are more than a request can hold.
+    @raise ValueError: as L{fetchCall}, for all together; or there are more than a request can hold.
     """
     ranges = list(fetches)
     for _topic, _partition, _offset, sizeMax in ranges:
@@ -125,9 +126,7 @@ def offsetsCall(topic: str, partition: int, time: int, countMax: int) -> BrokerC
 
     def decode(body: bytes) -> list[int]:
         code, offsets = decodeOffsets(body)
-        if (
-            code != NO_ERROR
-        ):  # no 0.7 broker sends one, and 0.7.2's client would not look; silence would be wrong all the same
+        if code != NO_ERROR:  # which no 0.7 broker sends
             raise errorForCode(code, f"({topic}-{partition}, offsets before {time})")
         return offsets
 
@@ -136,15 +135,14 @@ def offsetsCall(topic: str, partition: int, time: int, countMax: int) -> BrokerC
 
 def encodeMessages(messages: Messages, codec: int, payloadSizeMax: int) -> bytes:
     """
-    A message set to send, and none that a broker would drop without a word.
-
-    A set that is smaller than C{payloadSizeMax} cannot hold a payload that is larger; so only large ones are walked.
+    A message set to send, without a payload that a broker would drop silently. A set smaller than
+    C{payloadSizeMax} cannot hold one, so only larger sets are checked.
 
     @param messages: an encoded set, or payloads.
-    @param codec: other than 0: the messages go into one wrapper, whose payload is then the one that is measured.
-    @param payloadSizeMax: bytes that a top-level payload may have; exactly so many are still good (spec-0.7 producer §4).
-    @raise MessageTooLargeError: one has more; the text and C{position} say which.
-    @raise FormatError: a large encoded set is not one. (Small ones are not looked at.)
+    @param codec: other than 0: the messages go into one wrapper, whose payload counts then.
+    @param payloadSizeMax: bytes of a top-level payload (spec-0.7 producer §4).
+    @raise MessageTooLargeError: a payload has more; the text and C{position} say which.
+    @raise FormatError: a large encoded set is not valid. (Small ones are not checked.)
     """
     if isinstance(messages, bytes | bytearray | memoryview):
         data = wrapCompressed(codec, bytes(messages))
@@ -192,9 +190,9 @@ def destination(
     topic: str, partition: int | Messages, messages: Messages | None
 ) -> tuple[str, int, Messages]:
     """
-    The arguments of C{send}, of which the partition may be left out, as (topic, partition, messages).
+    The arguments of C{send}, whose partition may be missing, as (topic, partition, messages).
 
-    @raise TypeError: there is a partition and no message, or two of either.
+    @raise TypeError: the messages are missing, or there are two of either.
     """
     if isinstance(partition, int):
         if messages is None:
@@ -211,8 +209,6 @@ def destination(
 
 def checkedPartition(partition: int) -> int:
     """
-    A partition to ask about.
-
     @raise ValueError: it is negative; only a produce request may leave the choice to the broker.
     """
     if partition < 0:
@@ -228,7 +224,7 @@ def produceFrame(
 
 
 def multiProduceFrame(parts: Iterable[ProducePart], codec: int, payloadSizeMax: int) -> bytes:
-    """A MULTIPRODUCE request; raises as L{encodeMessages}, and L{ValueError} for more parts than a request can hold."""
+    """A MULTIPRODUCE request; raises as L{encodeMessages}, and L{ValueError} for too many parts."""
     return encodeMultiProduce(
         [
             (topic, partition, encodeMessages(messages, codec, payloadSizeMax))

@@ -1,17 +1,22 @@
 """
-Length-prefixed frames: C{int32 size}, then so many bytes.
+Length-prefixed frames: C{int32 size}, then as many bytes.
 
-One buffer, and a position in it. What must be true: the cost of a frame is linear in its size, however it is cut up (a 100 MB frame
-in 64 KiB pieces, or byte by byte); a size over the limit is refused when its four bytes are there, before anything is
-allocated for it; frames that nobody takes stay in the buffer, which is how a connection holds requests back.
+The decoder is one buffer with a position. What must be true:
 
-A frame that was taken must not stay in memory because of a byte that came behind it, since nobody counts it any more: what is left is copied when it is
-smaller than what stands before it, and that is more than L{SLACK_SIZE_MAX}.
+  - The cost of a frame is linear in its size, however it is cut up (100 MB in 64 KiB pieces, or
+    byte by byte).
+  - A size over the limit is refused when its four bytes are there, before any allocation.
+  - Frames that are not taken stay in the buffer: so a connection holds requests back.
+  - A taken frame does not stay in memory because of bytes behind it. What is left is copied when it
+    is smaller than what stands before it, and that is more than L{SLACK_SIZE_MAX}.
 
-So bytes that come while others are held are kept in a list, and joined once, when somebody asks for a frame and it is whole. A list of very small
-pieces would be many times as large as what is in it (two bytes are an object of forty), so that those are joined early: never are there more
-pieces than one for each L{PIECE_SIZE_MIN} bytes held, and a few. Rejected: a C{bytearray} that grows and is cut at the front (every slice of it
-is a copy more, and 200-byte slices of C{bytes} are the quickest there are); Twisted's C{Int32StringReceiver}, which is quadratic in large frames.
+Bytes that arrive while others are held are kept in a list and joined once, when a frame may be
+whole. Very small pieces (two bytes are an object of forty) are joined early: there are never more
+pieces than one for each L{PIECE_SIZE_MIN} bytes held, and L{PIECE_COUNT_MIN}.
+
+Rejected: a C{bytearray} that grows and is cut at the front (each slice is one more copy, and
+200-byte slices of C{bytes} are the quickest); Twisted's C{Int32StringReceiver}, which is quadratic
+in large frames.
 """
 
 from __future__ import annotations
@@ -40,14 +45,13 @@ class FrameDecoder:
         self.sizeMax = sizeMax
         self._buffer = b""
         self._position = 0
-        self._pieces: list[bytes] | None = (
-            None  # behind the buffer, while its frame is not whole; None costs an idle connection nothing
-        )
+        # Behind the buffer, while its frame is not whole. None costs an idle connection nothing.
+        self._pieces: list[bytes] | None = None
         self._heldSize = 0
         self._neededSize = SIZE_FIELD_SIZE
 
     def feed(self, data: bytes) -> None:
-        """Take in bytes as they came."""
+        """Take in bytes."""
         if not self._heldSize:
             self._buffer = data
             self._position = 0
@@ -76,7 +80,8 @@ class FrameDecoder:
         The next frame, without its size field.
 
         @return: L{None} while it is not whole.
-        @raise FrameSizeError: its size is not positive, or over the limit. It is raised again whenever the decoder is asked again.
+        @raise FrameSizeError: its size is not positive, or over the limit; raised again by each
+            later call.
         """
         if self._pieces is not None and not self._gather(self._pieces):
             return None
@@ -114,10 +119,8 @@ class FrameDecoder:
 
     @property
     def frameSize(self) -> int:
-        """Bytes of the unfinished frame at the front, with its size field, once L{take} has seen that field; else 0."""
+        """
+        Bytes of the unfinished frame at the front, with its size field, once L{take} has seen that
+        field; else 0.
+        """
         return self._neededSize if self._neededSize > SIZE_FIELD_SIZE else 0
-
-    @property
-    def missing(self) -> int:
-        """Bytes that the unfinished frame at the front still lacks; 0 while its size is not known, or when it is whole."""
-        return max(self.frameSize - self._heldSize, 0)

@@ -1,9 +1,10 @@
 """
 The brokers of a cluster and the partitions of a topic, for programs without Twisted.
 
-Nothing is watched or kept: each call reads what ZooKeeper, or the listed brokers, say now. That suits a plan that is made once
-and carried out; a client that lives long has L{pylogbroker.client.discovery}. What the nodes mean is in
-L{pylogbroker.cluster.metadata}. Every wait ends.
+Nothing is watched or kept: each call reads what ZooKeeper, or the listed brokers, say now. That
+suits a plan that is made once and carried out; a client that lives long has
+L{pylogbroker.client.discovery}. What the nodes mean is in L{pylogbroker.cluster.metadata}. Every
+wait ends.
 """
 
 from __future__ import annotations
@@ -43,24 +44,22 @@ log = logging.getLogger(__name__)
 
 
 class IClusterMetadata(Protocol):
-    """
-    A look at a cluster. A context manager: leaving it closes it.
-    """
+    """The brokers and partitions of a cluster. A context manager: leaving it closes it."""
 
     def brokers(self) -> dict[int, BrokerAddress]:
-        """Those that are registered, or listed, by number."""
+        """The registered, or listed, brokers by number."""
         ...
 
     def topics(self) -> list[str]:
-        """All there are, sorted; L{ConfigurationError} where nobody knows."""
+        """All topics, sorted; L{ConfigurationError} when they cannot be known."""
         ...
 
     def partitions(self, name: str) -> list[BrokerPartition]:
-        """A topic's partitions, sorted by broker and number; none, if nobody has it."""
+        """A topic's partitions, sorted."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
     def __enter__(self) -> IClusterMetadata: ...
@@ -83,18 +82,19 @@ class _View:
         self.close()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing."""
 
 
 class ZookeeperMetadata(_View):
     """
-    What the registries in ZooKeeper say (spec-0.7 zookeeper §1). It connects when it is first asked.
+    The metadata in ZooKeeper (spec-0.7 zookeeper §1). It connects for the first call.
 
-    Both the brokers and their topics are ephemeral nodes: a broker whose session is over has left no trace, and a topic looks as if it had
-    only the other brokers' partitions. Who must know names the partitions that it expects.
+    Brokers and their topics are ephemeral nodes: a broker whose session is over leaves no trace,
+    and a topic seems to have only the partitions of the others. A caller that must know names the
+    partitions that it expects.
 
-    All calls raise L{ZookeeperTimeoutException} when there is no answer in time, L{NoNodeException} when there is no such chroot, and L{ZookeeperError} when
-    ZooKeeper refuses.
+    All calls raise L{ZookeeperTimeoutException} without an answer in time, L{NoNodeException}
+    without the chroot, and L{ZookeeperError} when ZooKeeper refuses.
     """
 
     def __init__(
@@ -103,7 +103,8 @@ class ZookeeperMetadata(_View):
         """
         @param servers: C{host:port[,host:port…][/chroot]}.
         @param digest: C{user:password}; empty for none.
-        @param acl: with C{digest}, who but this user may use the nodes that are created: C{"readable"}, C{"private"} or C{"open"}.
+        @param acl: with C{digest}, who else may use the nodes that are created: C{"readable"},
+            C{"private"} or C{"open"}.
         @param timeoutMs: for connecting, and for each answer.
         """
         self._servers = servers
@@ -141,7 +142,7 @@ class ZookeeperMetadata(_View):
         """
         See L{IClusterMetadata.partitions}.
 
-        @raise InvalidNameError: it is not a valid name.
+        @raise InvalidNameError: the name is not valid.
         """
         pathSegment("topic", name)
         return [partition for _topic, partition in self.read(metadata.partitions([name]))]
@@ -157,7 +158,7 @@ class ZookeeperMetadata(_View):
             return result
 
     def _nodes(self, nodes: Sequence[Node]) -> list[Any]:
-        """Read nodes, IN_FLIGHT_COUNT_MAX at a time."""
+        """Read nodes, L{IN_FLIGHT_COUNT_MAX} at a time."""
         client, found = self._connected(), []
         for start in range(0, len(nodes), IN_FLIGHT_COUNT_MAX):
             asked = [
@@ -184,7 +185,7 @@ class ZookeeperMetadata(_View):
 
     def number(self, path: str) -> int | None:
         """
-        What somebody keeps there; L{None}: nothing.
+        The number in a node; L{None} when it does not exist.
 
         @raise ZnodeError: it is no number.
         """
@@ -194,7 +195,7 @@ class ZookeeperMetadata(_View):
             return None
 
     def storeNumber(self, path: str, number: int) -> None:
-        """Keep a number, in place of what is there."""
+        """Set the number in a node, which is created if need be."""
         data = encodeNumber(number)
         self._ask(path, lambda client: client.ensure_path_async(path))
         self._ask(path, lambda client: client.set_async(path, data))
@@ -207,7 +208,6 @@ class ZookeeperMetadata(_View):
         return self._got(path, begin(self._connected()))
 
     def _got(self, path: str, result: Any) -> Any:
-        """What kazoo answers."""
         try:
             return result.get(timeout=self._timeoutMs / 1000)
         except kazoo.NoNodeError as error:
@@ -245,9 +245,10 @@ class ZookeeperMetadata(_View):
 
 class StaticMetadata(_View):
     """
-    A list of brokers, each of which is asked which partitions it has. Which topics there are nobody can say (the protocol has no such question).
+    The metadata that listed brokers give themselves. The protocol cannot ask for all topics.
 
-    C{partitions} raises L{pylogbroker.errors.BrokerConnectionError} when one of them cannot be asked: without it the answer would not be whole.
+    C{partitions} raises L{pylogbroker.errors.BrokerConnectionError} when one of the brokers does
+    not answer, since the result would not be complete.
     """
 
     def __init__(
@@ -256,9 +257,7 @@ class StaticMetadata(_View):
         *,
         consumer: Callable[[BrokerAddress], SimpleConsumer] | None = None,
     ) -> None:
-        """
-        @param consumer: makes a client for a broker.
-        """
+        """@param consumer: makes a client for a broker."""
         self._addresses = {address.brokerId: address for address in addresses}
         self._makeConsumer = consumer or (
             lambda address: SimpleConsumer(address.host, address.port)
@@ -279,11 +278,15 @@ class StaticMetadata(_View):
         @raise ConfigurationError: always.
         """
         raise ConfigurationError(
-            "a list of brokers does not tell which topics there are: name them, or give ZooKeeper's address"
+            "a list of brokers does not tell which topics there are: name them, or give "
+            "ZooKeeper's address"
         )
 
     def partitions(self, name: str) -> list[BrokerPartition]:
-        """See L{IClusterMetadata.partitions}. A broker that does not have the topic would create so many partitions of it."""
+        """
+        See L{IClusterMetadata.partitions}. A broker that does not have the topic counts with as
+        many partitions as it would create.
+        """
         found = []
         for number, address in sorted(self._addresses.items()):
             with self._makeConsumer(address) as consumer:
@@ -295,7 +298,7 @@ class StaticMetadata(_View):
 
 
 def _partitionCount(consumer: SimpleConsumer, name: str) -> int:
-    """A fetch of nothing tells whether there is one (spec-0.7 wire-protocol §7.1)."""
+    """Find the count with empty fetches (spec-0.7 wire-protocol §7.1)."""
     for partition in range(PARTITION_COUNT_MAX):
         error = consumer.fetch(name, partition, 0, 0).error
         if isinstance(error, RemotePartitionError):
@@ -307,7 +310,7 @@ def _partitionCount(consumer: SimpleConsumer, name: str) -> int:
 
 def parseBrokers(text: str) -> tuple[BrokerAddress, ...]:
     """
-    @param text: C{id:host:port,…}, or C{host:port,…}, whose numbers are then 0, 1, 2 …
+    @param text: C{id:host:port,…}, or C{host:port,…}, which get the numbers 0, 1, 2 …
     @raise ConfigurationError: it is neither.
     """
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]

@@ -1,13 +1,15 @@
 """
 One broker over a plain socket, or one with TLS, one request at a time.
 
-What must be true: after anything but a whole answer, the socket is dropped, since nobody can say what comes next on it; every wait ends; and no size that
-a broker announces makes us allocate more than what has arrived, or than the limit.
+What must be true: after anything but a whole answer the socket is dropped, since what comes next on
+it is unknown. Every wait ends. An announced size allocates no more than has arrived, or than the
+limit.
 
-An idle socket is looked at before it is used: if the broker closed it meanwhile, as one does that was restarted, a new one is made. 0.7.2 does
-not look, and loses the first message after a broker's death (spec-0.7 producer §4).
+An idle socket is checked before it is used. If the broker has closed it, say by a restart, a new
+one is made. 0.7.2 does not check, and loses the first message after a broker's death (spec-0.7
+producer §4).
 
-Not for several threads at once: who owns it has a lock.
+Not thread-safe: the owner has a lock.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ sleep = time.sleep  # noqa: TID251
 
 class BrokerSocket:
     """
-    The way to one broker.
+    The socket of one broker.
 
-    @ivar name: of the broker, for texts.
-    @ivar serial: counts the connections made; 0 before the first.
+    @ivar name: the broker's, for texts.
+    @ivar serial: connections made so far.
     """
 
     def __init__(
@@ -54,12 +56,13 @@ class BrokerSocket:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: how to speak TLS (L{pylogbroker.net.endpoints.endpoint} makes it); L{None} for plain TCP.
-        @param connectTimeoutMs: how long connecting may take, over all attempts, TLS's handshake included.
+        @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); L{None} for plain TCP.
+        @param connectTimeoutMs: how long connecting may take, over all attempts, with TLS's
+            handshake.
         @param responseSizeMax: bytes of an answer.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
         @param clock: seconds.
-        @param pause: waits so many seconds.
+        @param pause: waits for a number of seconds.
         """
         self.name = f"{host}:{port}"
         self.serial = 0
@@ -78,16 +81,16 @@ class BrokerSocket:
 
     @property
     def isConnected(self) -> bool:
-        """Whether there is a socket, which the broker may have closed."""
+        """Whether there is a socket. The broker may have closed it."""
         return self._socket is not None
 
     def connect(self, timeoutMs: float | None = None) -> None:
         """
-        See to it that there is a connection that looks alive.
+        Make a connection, unless there is one that looks alive.
 
         @param timeoutMs: how long it may take; C{connectTimeoutMs}, when that is less.
-        @raise ConnectionError: with the reason of the last attempt; L{TimedOutError}, when that was the time. A broker whose certificate is none for it is not
-            tried again.
+        @raise BrokerConnectionError: with the reason of the last attempt; L{TimedOutError}, when
+            that was the time. A broker with a wrong certificate is not tried again.
         """
         if self._socket is not None and not self._isAlive(self._socket):
             self.drop()
@@ -103,7 +106,8 @@ class BrokerSocket:
                 self._socket = self._made(max(leftMs, 1) / 1000)
             except ssl.SSLCertVerificationError as error:
                 raise BrokerConnectionError(
-                    f"{self.name} has not shown that it is what it should be: {error.verify_message}"
+                    f"{self.name} has not shown that it is what it should be: "
+                    f"{error.verify_message}"
                 ) from error
             except OSError as error:
                 waitMs = self._backoff.failed()
@@ -121,7 +125,6 @@ class BrokerSocket:
             return
 
     def _made(self, seconds: float) -> socket.socket:
-        """A connection."""
         made = socket.create_connection(self._address, seconds)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,7 +139,7 @@ class BrokerSocket:
             raise
 
     def _isAlive(self, idle: socket.socket) -> bool:
-        """Nothing comes on an idle connection but its end. (With TLS, something of its own may, which is taken off.)"""
+        """Whether only silence comes. (With TLS, its own messages may come and are taken in.)"""
         idle.setblocking(False)
         try:
             idle.recv(1)
@@ -151,7 +154,8 @@ class BrokerSocket:
         Hand a request to the kernel.
 
         @param stallMs: how long the broker may take nothing.
-        @raise ConnectionError: the connection was lost, L{TimedOutError}, it took too long. The broker may have it or not.
+        @raise BrokerConnectionError: the connection was lost, L{TimedOutError}, it took too long.
+            The broker may have the request or not.
         """
         sender = self._live()
         try:
@@ -176,7 +180,8 @@ class BrokerSocket:
         The answer's frame, without its size field.
 
         @param timeoutMs: for all of it.
-        @raise ConnectionError: the connection was lost; L{TimedOutError}: it took too long; L{WireError}: it is none.
+        @raise BrokerConnectionError: the connection was lost; L{TimedOutError}: it took too long;
+            L{WireError}: it is no frame.
         """
         receiver = self._live()
         deadlineMs = self.nowMs() + timeoutMs
@@ -190,7 +195,8 @@ class BrokerSocket:
                 data = receiver.recv(RECEIVE_SIZE)
                 if not data:
                     raise BrokerConnectionError(
-                        f"{self.name} closed the connection, which is also how a broker refuses a request"
+                        f"{self.name} closed the connection, which is also how a broker refuses "
+                        "a request"
                     )
                 decoder.feed(data)
                 body = decoder.take()
@@ -218,10 +224,11 @@ class BrokerSocket:
 
     def close(self, closeMs: float = CLOSE_MS) -> None:
         """
-        End our side, wait for the broker to end its own, close. A broker reads to the end before it does.
+        End our side, wait for the broker to end its side, and close. A broker reads to the end
+        before it does.
 
         @param closeMs: how long that may take.
-        @raise ConnectionError: it did not come to that; what the broker has taken is unknown.
+        @raise BrokerConnectionError: it did not happen; what the broker has taken is unknown.
         """
         if self._socket is None:
             return
@@ -238,7 +245,8 @@ class BrokerSocket:
                     return
         except TimeoutError as error:
             raise TimedOutError(
-                f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; what the broker has taken is unknown"
+                f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; "
+                "what the broker has taken is unknown"
             ) from error
         except OSError as error:
             raise BrokerConnectionError(
@@ -248,7 +256,7 @@ class BrokerSocket:
             self.drop()
 
     def drop(self) -> None:
-        """Close, whatever is under way."""
+        """Close at once."""
         dropped, self._socket = self._socket, None
         if dropped is not None:
             dropped.close()

@@ -1,12 +1,13 @@
 """
-Log records as messages: what the log4j appender of 0.7 is, as a C{logging.Handler} (spec-0.7 producer §8).
+Log records as messages: 0.7's log4j appender as a C{logging.Handler} (spec-0.7 producer §8).
 
     producer = SyncProducer("log1", 9092)
     logging.getLogger().addHandler(LogAppender(producer, "app-log"))
 
-As in 0.7 a record is sent at once, by the thread that logs it. What must be true: logging never raises into the application, never logs about
-itself, and a broker that is away does not make each record wait for a connection: after a failure records are left out, and counted, for a
-while. Whoever cannot afford to wait for a socket at all puts C{logging.handlers.QueueHandler} before it.
+As in 0.7, the thread that logs sends the record at once. What must be true: logging never raises
+into the application and never logs about itself. A broker that is away does not delay each record:
+after a failure, records are dropped and counted for C{retryMs}. An application that cannot wait for
+a socket puts C{logging.handlers.QueueHandler} before it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class LogAppender(logging.Handler):
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """
-        @param producer: which is the application's: it closes it.
-        @param partition: of the topic; by default the broker picks one.
-        @param retryMs: how long records are left out after one could not be sent.
+        @param producer: the application's, which closes it.
+        @param partition: of the topic; by default the broker chooses one.
+        @param retryMs: how long records are dropped after a failure.
         @param clock: seconds.
         @raise ConfigurationError: there is no topic.
         """
@@ -59,7 +60,10 @@ class LogAppender(logging.Handler):
         self.leftOutCount = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by C{logging}, one thread at a time. A record that cannot be sent is reported as C{logging} does it (C{handleError}), never raised."""
+        """
+        Called by C{logging}, one thread at a time. A record that cannot be sent is reported as
+        C{logging} does (C{handleError}), never raised.
+        """
         if getattr(self._sending, "now", False):
             return  # logged by what we call
         if self._clock() < self._sendAfter:

@@ -1,8 +1,9 @@
 """
-A schema registry's client, for threads and for Spark's workers.
+A schema registry's client for threads and for Spark's workers.
 
-Ids are for ever, so what one stands for is asked once and remembered, within a limit; also which id a schema has in a subject. Nothing else is
-remembered. A question that nobody answered is asked again, of the next of the addresses if there are several: all of them are safe to repeat.
+Ids last for ever, so the schema of an id and the id of a schema in a subject are cached, within a
+limit; nothing else is. A request without an answer is sent again, to the next address if there are
+several: all requests are safe to repeat.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ SCHEMA_COUNT_MAX = 1_000
 
 class RegistryClient:
     """
-    Asks a schema registry: ours, or another one with the same routes. Threads may share it.
+    A client of our schema registry, or another one with the same routes. Thread-safe.
 
-    All methods raise alike: L{pylogbroker.errors.BrokerConnectionError} when no address answers; L{pylogbroker.errors.WireError} when what answers is no registry;
-    L{pylogbroker.errors.RegistryError} when it says no, and L{pylogbroker.errors.UnknownSchemaError} when it has no such schema.
+    All methods raise L{pylogbroker.errors.BrokerConnectionError} when no address answers;
+    L{pylogbroker.errors.WireError} when the answer is not a registry's;
+    L{pylogbroker.errors.RegistryError} when it refuses, and
+    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema.
     """
 
     def __init__(
@@ -53,11 +56,12 @@ class RegistryClient:
         schemaCountMax: int = SCHEMA_COUNT_MAX,
     ) -> None:
         """
-        @param url: C{http://HOST:PORT} or C{https://…}; several, with commas between, for registries that know the same.
+        @param url: C{http://HOST:PORT} or C{https://…}; several, separated by commas, for
+            registries that know the same.
         @param timeoutMs: for connecting, and for each piece of an answer.
         @param context: for C{https}: whom to trust, and own certificates; by default the system's.
-        @param schemaCountMax: how many schemas are remembered; no more than L{REMEMBERED_SIZE_MAX} either.
-        @raise ConfigurationError: C{url} is none.
+        @param schemaCountMax: schemas in the cache; L{REMEMBERED_SIZE_MAX} bounds it, too.
+        @raise ConfigurationError: C{url} is not valid.
         """
         self._bases = [_base(each.strip()) for each in url.split(",")]
         self._timeoutSeconds = timeoutMs / 1000
@@ -77,7 +81,10 @@ class RegistryClient:
         return text
 
     def register(self, subject: str, text: str) -> int:
-        """The id of a schema, which becomes the subject's next version if it is none yet. Refused with code 409 if it may not follow those that are there."""
+        """
+        The id of a schema, which becomes the subject's next version if it is new. Refused with code
+        409 if it is incompatible.
+        """
         with self._lock:
             schemaId = self._ids.get((subject, text))
         if schemaId is None:
@@ -87,7 +94,7 @@ class RegistryClient:
         return schemaId
 
     def find(self, subject: str, text: str) -> Registered:
-        """Id and version of a schema that ought to be registered."""
+        """Id and version of a registered schema."""
         return self.ask(findCall(subject, text))
 
     def version(self, subject: str, version: int | None = None) -> Registered:
@@ -103,11 +110,11 @@ class RegistryClient:
         return self.ask(subjectsCall())
 
     def incompatibilities(self, subject: str, text: str) -> list[str]:
-        """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
+        """What makes a schema incompatible as the subject's next version; C{[]}: nothing."""
         return self.ask(compatibilityCall(subject, text))
 
     def ask(self, call: RegistryCall[T]) -> T:
-        """Ask anything."""
+        """Send any request."""
         problems = []
         for host, port, isTls, prefix in self._bases:
             try:
@@ -124,7 +131,7 @@ class RegistryClient:
     def _exchange(
         self, host: str, port: int, isTls: bool, prefix: str, call: RegistryCall[T]
     ) -> tuple[int, bytes]:
-        """Over a connection of its own: what is asked is remembered, so there is little of it."""
+        """Send a request over a connection of its own; the cache makes them rare."""
         if isTls:
             connection: HTTPConnection = HTTPSConnection(
                 host, port, timeout=self._timeoutSeconds, context=self._context
@@ -148,7 +155,7 @@ class RegistryClient:
 
 
 def _base(url: str) -> tuple[str, int, bool, str]:
-    """Host, port, whether TLS, and what stands before each path."""
+    """Host, port, whether TLS, and the prefix of each path."""
     try:
         parts = urlsplit(url)
         port = parts.port

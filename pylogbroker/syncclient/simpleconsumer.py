@@ -1,5 +1,5 @@
 """
-Reading from one broker, for threads; see L{pylogbroker.client.simpleconsumer}.
+The low-level consumer of one broker for threads; see L{pylogbroker.client.simpleconsumer}.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ T = TypeVar("T")
 
 class SimpleConsumer:
     """
-    The low-level consumer of one broker. It connects when it is first asked. One call at a time; other threads wait.
+    The low-level consumer of one broker. It connects for the first call. One call at a time; other
+    threads wait.
 
-    When the connection is lost under a call, the call is repeated once over a new one, which is safe since it only reads. All calls
-    raise alike: L{pylogbroker.errors.TimedOutError} after C{timeoutMs} (the connection is then dropped), L{pylogbroker.errors.BrokerConnectionError} when
-    there is no connection to be had or it was lost twice, L{pylogbroker.errors.WireError} when the answer is none.
+    When the connection is lost, a call is sent once more over a new one, since it only reads. Calls
+    raise L{pylogbroker.errors.TimedOutError} after C{timeoutMs} (and drop the connection),
+    L{pylogbroker.errors.BrokerConnectionError} when no connection can be made, or it was lost
+    twice, and L{pylogbroker.errors.WireError} when the answer cannot be decoded.
 
     A context manager: leaving it closes the connection.
     """
@@ -56,13 +58,14 @@ class SimpleConsumer:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: how to speak TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
+        @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
         @param timeoutMs: for a call, connecting and the second try included.
         @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
-        @param responseSizeMax: bytes of an answer; bounds what may be fetched at a time.
-        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by default the system's.
+        @param responseSizeMax: bytes of an answer; bounds a fetch.
+        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by
+            default the system's.
         @param clock: seconds.
-        @param pause: waits so many seconds.
+        @param pause: waits for a number of seconds.
         """
         self._socket = BrokerSocket(
             host,
@@ -94,10 +97,12 @@ class SimpleConsumer:
 
     def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> MessageSet:
         """
-        What the log holds from an offset on; see L{pylogbroker.client.simpleconsumer.SimpleConsumer.fetch}.
+        The messages from an offset on; see
+        L{pylogbroker.client.simpleconsumer.SimpleConsumer.fetch}.
 
-        @return: the set; when the broker answered with an error code, too. That is then its C{error}, and is raised when the set is iterated.
-        @raise ValueError: C{sizeMax} is negative, or more than is accepted.
+        @return: the set, also for an error code. That is then its C{error}, and is raised when the
+            set is iterated.
+        @raise ValueError: C{sizeMax} is negative or more than is accepted.
         """
         return self._ask(fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax))
 
@@ -107,13 +112,15 @@ class SimpleConsumer:
 
         @param fetches: of (topic, partition, offset, sizeMax); at most 32,767.
         @return: a set for each, in the same order, each with its own C{error}.
-        @raise ValueError: a C{sizeMax} is negative, or together they are more than is accepted, or there are too many.
+        @raise ValueError: a C{sizeMax} is negative, their sum is more than is accepted, or there
+            are too many.
         """
         return self._ask(multiFetchCall(fetches, self._responseSizeMax))
 
     def getOffsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> list[int]:
         """
-        Offsets from which can be read, by time; see L{pylogbroker.client.simpleconsumer.SimpleConsumer.getOffsetsBefore}.
+        Offsets at which segments start, by time; see
+        L{pylogbroker.client.simpleconsumer.SimpleConsumer.getOffsetsBefore}.
 
         @raise ValueError: C{countMax} is negative.
         """
@@ -144,6 +151,9 @@ class SimpleConsumer:
         return self._socket.read(deadlineMs - self._socket.nowMs())
 
     def close(self) -> None:
-        """Close the connection, after the call that is under way. The next call connects again, as with 0.7.2."""
+        """
+        Close the connection, after the call that is under way. The next call connects again, as
+        with 0.7.2.
+        """
         with self._lock:
             self._socket.drop()

@@ -1,5 +1,6 @@
 """
-Writing to one broker, for threads; see L{pylogbroker.client.syncproducer}, which says what a success means, and what it does not.
+The low-level producer of one broker for threads; L{pylogbroker.client.syncproducer} says what a
+success means.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ from pylogbroker.types import LATEST
 
 class SyncProducer:
     """
-    The low-level producer for one broker. It connects when it first has something to send; nothing is ever sent twice. One call at a time; other
-    threads wait.
+    The low-level producer of one broker. It connects for the first send, and sends nothing twice.
+    One call at a time; other threads wait.
 
-    A context manager: leaving it closes it, and raises what C{close} raises, unless something else is being raised.
+    A context manager: leaving it closes it, and raises what C{close} raises, unless another
+    exception is on its way.
     """
 
     def __init__(
@@ -72,16 +74,19 @@ class SyncProducer:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: how to speak TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
-        @param payloadSizeMax: bytes of a top-level payload, which is the wrapper's for a compressed set (C{max.message.size}).
-        @param timeoutMs: how long the broker may take nothing of what is sent, and how long a C{confirm} may take.
+        @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
+        @param payloadSizeMax: bytes of a top-level payload, the wrapper's for a compressed set
+            (C{max.message.size}).
+        @param timeoutMs: how long the broker may take nothing, and how long a C{confirm} may take.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
-        @param closeMs: how long the answer to the last question may take, and then the end of the connection, when that is closed or replaced.
-        @param reconnectIntervalCount: requests after which the connection is closed, and the next call makes a new one.
-        @param reconnectTimeIntervalMs: milliseconds after which it is; negative for never.
+        @param closeMs: how long the last confirmation may take, and then the end of a connection
+            that is closed or replaced.
+        @param reconnectIntervalCount: requests after which the connection is closed; the next call
+            makes a new one.
+        @param reconnectTimeIntervalMs: milliseconds after which it is closed; negative for never.
         @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
         @param clock: seconds.
-        @param pause: waits so many seconds.
+        @param pause: waits for a number of seconds.
         """
         random = SystemRandom().random if random is None else random
         self._socket = BrokerSocket(
@@ -140,27 +145,32 @@ class SyncProducer:
         codec: int = NONE,
     ) -> None:
         """
-        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let the broker pick a partition. Returns when the kernel
-        has the bytes. *There is no acknowledgement*; see C{confirm}.
+        Send a message set: C{send(topic, partition, messages)}, or C{send(topic, messages)} to let
+        the broker choose a partition. Returns when the kernel has the bytes. *There is no
+        acknowledgement*; see C{confirm}.
 
         @param messages: an encoded message set, or an iterable of payloads.
         @param codec: to compress with; see L{pylogbroker.records.compression}.
-        @raise pylogbroker.errors.BrokerConnectionError: there is no connection to be had (nothing was sent), or it was lost (the broker may have it or
-            not; it is not tried again). L{pylogbroker.errors.TimedOutError}: the broker took nothing for C{timeoutMs}.
-        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than C{payloadSizeMax}; the text says which. Nothing was sent.
-        @raise pylogbroker.errors.UnknownCodecError: C{codec} is none.
+        @raise pylogbroker.errors.BrokerConnectionError: no connection can be made (nothing was
+            sent), or it was lost (the broker may have the request or not; it is not sent again).
+            L{pylogbroker.errors.TimedOutError}: the broker took nothing for C{timeoutMs}.
+        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than
+            C{payloadSizeMax}; the text says which. Nothing was sent.
+        @raise pylogbroker.errors.UnknownCodecError: C{codec} is unknown.
         """
         part = destination(topic, partition, messages)
         self._send(produceFrame(*part, codec, self._payloadSizeMax), part[:2])
 
     def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> None:
         """
-        Send several message sets in one request. The broker takes them in order, up to the first that it refuses.
+        Send several message sets in one request. The broker takes them in order, up to the first
+        that it refuses.
 
-        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker pick.
+        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker
+            choose.
         @param codec: to compress each of them with.
         @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
-        @raise ValueError: there are too many.
+        @raise ValueError: there are too many parts.
         """
         parts = list(parts)
         self._send(
@@ -187,20 +197,21 @@ class SyncProducer:
             self._leave(None)
 
     def _leave(self, cause: Exception | None) -> None:
-        """The connection over which was sent is not there any more."""
+        """Remember that the connection is gone, and unconfirmed sends with it."""
         if self._unprovenCount:
             self._doubt = self._unknown(cause)
             self._unprovenCount = 0
 
     def _unknown(self, cause: Exception | None) -> BrokerConnectionError:
         unknown = BrokerConnectionError(
-            f"whether {self._socket.name} took the last {self._unprovenCount} requests is unknown: {cause or 'the connection was lost'}"
+            f"whether {self._socket.name} took the last {self._unprovenCount} requests is "
+            f"unknown: {cause or 'the connection was lost'}"
         )
         unknown.__cause__ = cause
         return unknown
 
     def _end(self) -> None:
-        """Find out what there is to find out, and close."""
+        """Confirm what was sent, and close."""
         if self._unprovenCount and not self._socket.isConnected:
             self._leave(None)
         elif self._unprovenCount:
@@ -217,7 +228,7 @@ class SyncProducer:
             pass  # what matters is what was proven before
 
     def _prove(self, call: BrokerCall[list[int]], timeoutMs: float) -> int:
-        """Ask, behind all that was sent. Returns the offset, as far as that is wanted."""
+        """Send the OFFSETS request behind everything that was sent. Returns the offset."""
         self._socket.write(call.frame, timeoutMs)
         try:
             (offset,) = call.decode(self._socket.read(timeoutMs))
@@ -234,13 +245,15 @@ class SyncProducer:
 
     def confirm(self, topic: str, partition: int) -> int:
         """
-        Find out whether the broker is done with all that was sent before; see L{pylogbroker.client.syncproducer.SyncProducer.confirm}.
+        Find out whether the broker is done with everything that was sent before; see
+        L{pylogbroker.client.syncproducer.SyncProducer.confirm}.
 
-        @param topic: any; the answer tells its offset. The proof is for all topics and partitions.
-        @param partition: one of the topic's. -1 is none.
-        @return: the partition's visible end.
-        @raise pylogbroker.errors.BrokerConnectionError: the connection was lost before the answer came, or before this call and after a send that was
-            not confirmed: whether the broker took those is then *unknown*. A time-out loses the connection, too.
+        @param topic: any; the result is its offset. The proof is for all topics and partitions.
+        @param partition: one of the topic's; not -1.
+        @return: the partition's high watermark.
+        @raise pylogbroker.errors.BrokerConnectionError: the connection was lost before the answer,
+            or before this call and after an unconfirmed send: the fate of those is *unknown*. A
+            time-out loses the connection, too.
         @raise ValueError: C{partition} is negative.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
@@ -259,10 +272,11 @@ class SyncProducer:
 
     def close(self) -> None:
         """
-        Find out whether the broker is done with all that was sent, and close, after the call that is under way. No call is taken any more.
+        Find out whether the broker is done with everything that was sent, and close, after the call
+        that is under way. No call is taken any more.
 
-        @raise pylogbroker.errors.BrokerConnectionError: there was no answer within C{closeMs}, or an earlier connection was lost with something on it that
-            was not confirmed: whether the broker took that is unknown.
+        @raise pylogbroker.errors.BrokerConnectionError: there was no answer within C{closeMs}, or
+            an earlier connection was lost with unconfirmed sends, whose fate is unknown.
         """
         with self._lock:
             self._refusal = ClosedError(f"the producer for {self._socket.name} was closed")

@@ -1,5 +1,6 @@
 """
-For people's tests, and for ours: brokers and files that fail on demand. Nothing in the package imports this.
+Public test doubles: a real broker in a test, a ZooKeeper and a network in memory, files that lose
+unsynced data. The package itself does not import this room.
 """
 
 from pylogbroker.testing.localbroker import LocalBroker

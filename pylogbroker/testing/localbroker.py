@@ -1,5 +1,6 @@
 """
-A real broker for people's tests: on a free port of the loopback interface, with a directory of its own that goes when it stops.
+A real broker for an application's tests, on a free port of the loopback interface, with a directory
+that is removed when it stops.
 
 In trial::
 
@@ -8,10 +9,11 @@ In trial::
         self.addCleanup(self.broker.stop)
         return self.broker.start()
 
-One that is not stopped stops when its reactor ends, and its directory goes then. (trial with C{-j} ends its reactor after each test: what is to outlive a test
-does not do so there.)
+The end of the reactor stops it, too. (trial with C{-j} ends its reactor after each test: a broker
+cannot outlive a test there.)
 
-It listens on real sockets and writes real files; what is produced is visible as soon as the next request asks for it (C{log.flush.interval=1}).
+It listens on real sockets and writes real files. A message is visible to the next request
+(C{log.flush.interval=1}).
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ DEFAULTS = {
 
 class LocalBroker:
     """
+    A broker for one test.
+
     @ivar directory: of its data.
-    @ivar broker: the embedded broker, whose counters and partitions a test may look at.
+    @ivar broker: the embedded broker, with its counters and partitions.
     """
 
     def __init__(
@@ -51,8 +55,9 @@ class LocalBroker:
         """
         @param reactor: the test's.
         @param properties: overrides, with Kafka's names.
-        @param directory: of the data; it then stays when the broker stops, so that another can go on with it.
-        @param zookeeper: makes the client, if C{enable.zookeeper} is set: C{lambda: double.client()} with a L{pylogbroker.testing.zookeeper.FakeZookeeper}.
+        @param directory: of the data; it is kept then, for another broker.
+        @param zookeeper: makes the client for C{enable.zookeeper}: C{lambda: fake.client()} with a
+            L{pylogbroker.testing.zookeeper.FakeZookeeper}.
         """
         self._reactor = reactor
         self._owned = directory is None
@@ -64,7 +69,7 @@ class LocalBroker:
 
     def start(self) -> Deferred[None]:
         """
-        @return: fires with L{None} when clients are served; fails as L{EmbeddedBroker.start} does.
+        @return: fires with L{None} when it serves clients; fails as L{EmbeddedBroker.start} does.
         """
         if self._trigger is None:
             self._trigger = self._reactor.addSystemEventTrigger(
@@ -73,9 +78,7 @@ class LocalBroker:
         return self.broker.start()
 
     def stop(self) -> Deferred[None]:
-        """
-        @return: fires with L{None} when the broker has stopped and its directory is gone.
-        """
+        """@return: fires with L{None} when it has stopped and its directory is gone."""
         return self.broker.stop().addBoth(self._stopped)
 
     def _stopped(self, result: Any) -> Any:
@@ -101,5 +104,5 @@ class LocalBroker:
 
     @property
     def endpoint(self) -> str:
-        """The same as a client endpoint string."""
+        """C{host:port}, as a client endpoint string."""
         return self.broker.endpoint

@@ -1,10 +1,10 @@
 """
-A puppet network: connections whose far end is the test itself.
+A network in memory: connections whose far end is the test.
 
-For code that connects through an endpoint. The test accepts or refuses, reads what came, lets half an answer through, stops reading,
-cuts the line; nothing happens but by its hand and by its clock. The transport is Twisted's own L{FileDescriptor} with its buffering and its rules
-for producers, over a wire that is a list; so what it does under pressure is what it does on a socket. C{tests/testing/test_network.py} holds
-both against the same promises.
+For code that connects through an endpoint. The test accepts or refuses, reads, answers in pieces,
+stops reading, cuts; nothing else happens, and time is its clock's. The transport is Twisted's own
+L{FileDescriptor}, with its buffering and its rules for producers, so it behaves under pressure like
+a socket. C{tests/testing/test_network.py} holds both to the same promises.
 
     network = MemoryNetwork(clock)
     consumer = SimpleConsumer(clock, network.endpoint())
@@ -45,14 +45,14 @@ UNLIMITED = 2**63
 
 
 @implementer(ITCPTransport)
-class _PuppetTransport(FileDescriptor):
+class _MemoryTransport(FileDescriptor):
     """
-    The near end of a line.
+    The near end of a connection.
 
     @ivar roomSize: bytes that the wire takes before the far end reads.
     """
 
-    def __init__(self, clock: Clock, line: PuppetLine) -> None:
+    def __init__(self, clock: Clock, line: MemoryConnection) -> None:
         super().__init__(clock)  # type: ignore[arg-type]
         self._clock = clock
         self.connected = 1
@@ -63,7 +63,8 @@ class _PuppetTransport(FileDescriptor):
         self._line = line
         self._turn: Any = None
 
-    # What a reactor would do. A turn is taken when there is something to do; a wire that is full wakes the transport when it has room.
+    # The reactor's part. A turn is taken when there is something to do; a full wire wakes the
+    # transport when it has room.
 
     def startReading(self) -> None:
         pass
@@ -81,7 +82,7 @@ class _PuppetTransport(FileDescriptor):
             self._turn = None
 
     def takeTurn(self) -> None:
-        """The wire has room: what the reactor calls C{doWrite} for."""
+        """Write, since the wire has room: the reactor's C{doWrite}."""
         self._turn = None
         if self.isAborting or not self.connected:
             return
@@ -144,15 +145,16 @@ class _PuppetTransport(FileDescriptor):
         return ADDRESS
 
 
-class PuppetLine:
+class MemoryConnection:
     """
-    A connection, as its far end has it.
+    The far end of a connection.
 
     @ivar protocol: of the near end.
     @ivar transport: of the near end.
     @ivar arrived: bytes that came and were not taken yet.
-    @ivar isEnded: whether the near end has closed its side, or all; what it wrote before has arrived.
-    @ivar reason: why the near end's connection is gone, or L{None} while it is there.
+    @ivar isEnded: whether the near end has closed its side, or all; what it wrote before has
+        arrived.
+    @ivar reason: why the near end's connection is gone; L{None} before.
     """
 
     def __init__(self, clock: Clock, protocol: IProtocol) -> None:
@@ -160,42 +162,45 @@ class PuppetLine:
         self.arrived = bytearray()
         self.isEnded = False
         self.reason: BaseException | None = None
-        self.transport = _PuppetTransport(clock, self)
+        self.transport = _MemoryTransport(clock, self)
 
     def take(self) -> bytes:
-        """What has come since the last time. A stalled line takes in nothing more for that; see L{flow}."""
+        """
+        The bytes that came since the last call. A stalled connection does not read more by it; see
+        L{flow}.
+        """
         taken = bytes(self.arrived)
         self.arrived.clear()
         return taken
 
     def stall(self) -> None:
-        """Read no more: what the near end writes from now on stays with it."""
+        """Stop reading: what the near end writes from now on stays there."""
         self.transport.roomSize = 0
 
     def flow(self, size: int = UNLIMITED) -> None:
-        """Read so many bytes more, or all from now on. They come in the next turns."""
+        """Read C{size} bytes more, or all from now on, in the next turns."""
         self.transport.roomSize = size
         self.transport.startWriting()
 
     def deliver(self, data: bytes) -> None:
-        """Send bytes to the near end, which gets them at once, and in one piece."""
+        """Send bytes to the near end, which gets them at once, in one piece."""
         if self.reason is not None:
             raise RuntimeError(f"the line is gone: {self.reason}")
         if not self.transport.isAborting and not self.transport.disconnecting:
             self.protocol.dataReceived(data)
 
     def end(self) -> None:
-        """Close the far end, in order."""
+        """Close the far end in order."""
         self.transport.connectionLost(Failure(ConnectionDone()))
 
     def cut(self, reason: BaseException | None = None) -> None:
-        """The line breaks."""
+        """Break the connection."""
         self.transport.connectionLost(Failure(reason or ConnectionLost()))
 
 
-class PuppetAttempt:
+class PendingConnect:
     """
-    Somebody tries to connect.
+    An attempt to connect that waits for the test.
 
     @ivar name: of the endpoint.
     @ivar state: C{"waiting"}, C{"accepted"}, C{"refused"} or C{"cancelled"}.
@@ -212,27 +217,25 @@ class PuppetAttempt:
         self.state = "cancelled"
         connecting.errback(ConnectingCancelledError(ADDRESS))
 
-    def accept(self) -> PuppetLine:
+    def accept(self) -> MemoryConnection:
         """Let it connect."""
         self.state = "accepted"
         protocol = self._factory.buildProtocol(ADDRESS)
         assert protocol is not None
-        line = PuppetLine(self._clock, protocol)
+        line = MemoryConnection(self._clock, protocol)
         protocol.makeConnection(line.transport)
         self.connecting.callback(protocol)
         return line
 
     def refuse(self, reason: Exception | None = None) -> None:
-        """Do not."""
+        """Refuse it."""
         self.state = "refused"
         self.connecting.errback(reason or RefusedError())
 
 
 @implementer(IStreamClientEndpoint)
-class PuppetEndpoint:
-    """
-    An endpoint whose attempts to connect wait for the test.
-    """
+class MemoryEndpoint:
+    """An endpoint whose attempts to connect wait for the test."""
 
     def __init__(self, network: MemoryNetwork, name: str) -> None:
         self._network = network
@@ -242,47 +245,41 @@ class PuppetEndpoint:
         return self._name
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Twisted's."""
-        attempt = PuppetAttempt(self._network.clock, self._name, protocolFactory)
+        """See C{IStreamClientEndpoint}."""
+        attempt = PendingConnect(self._network.clock, self._name, protocolFactory)
         self._network.attempts.append(attempt)
         return attempt.connecting
 
 
 class MemoryNetwork:
     """
-    All attempts to connect, and what became of them.
+    All attempts to connect.
 
     @ivar attempts: in the order in which they were made.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """
-        @param clock: of the code under test, too.
-        """
+        """@param clock: of the code under test, too."""
         self.clock = clock
-        self.attempts: list[PuppetAttempt] = []
+        self.attempts: list[PendingConnect] = []
 
-    def endpoint(self, name: str = "puppet:9092") -> PuppetEndpoint:
-        """
-        Where to connect to.
-
-        @param name: what it calls itself.
-        """
-        return PuppetEndpoint(self, name)
+    def endpoint(self, name: str = "puppet:9092") -> MemoryEndpoint:
+        """@param name: of the endpoint, in its repr."""
+        return MemoryEndpoint(self, name)
 
     @property
-    def waiting(self) -> list[PuppetAttempt]:
-        """Attempts that nobody has decided on."""
+    def waiting(self) -> list[PendingConnect]:
+        """Attempts that wait for the test."""
         return [attempt for attempt in self.attempts if attempt.state == "waiting"]
 
-    def accept(self) -> PuppetLine:
-        """Let the oldest attempt that waits connect."""
+    def accept(self) -> MemoryConnection:
+        """Let the oldest waiting attempt connect."""
         return self.waiting[0].accept()
 
     def refuse(self, reason: Exception | None = None) -> None:
-        """Refuse the oldest attempt that waits."""
+        """Refuse the oldest waiting attempt."""
         self.waiting[0].refuse(reason)
 
     def turn(self) -> None:
-        """Let everything happen that takes no time: bytes arrive, what was closed is closed."""
+        """Let everything happen that takes no time: bytes arrive, closed connections end."""
         self.clock.advance(0)

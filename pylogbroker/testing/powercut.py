@@ -1,20 +1,24 @@
 """
-A file system that forgets: what was not synced may be gone after the power was cut.
+A file system in memory that loses unsynced data when the power is cut.
 
-It lives in memory and keeps two states, what programs see and what the disk has. A write, a truncation, a new, renamed or removed name is in the first at
-once, and in the second after C{sync} of the file, or C{syncDirectory} of the directory, has returned. C{cutPower} throws the first away.
+It keeps two states: what programs see, and what the disk has. A write, a truncation, a new, renamed
+or removed name is in the first at once, and in the second after C{sync} of the file, or
+C{syncDirectory} of the directory. C{cutPower} throws the first away.
 
-Without chance, what was not synced is lost altogether, which is the simplest of the things that can happen. Given a C{random.Random}, each unsynced thing
-survives or not by itself, as on disks that reorder: pieces of C{pageSize} bytes of each write, the growth of a file without its bytes (zeros or junk
-stand there then), a truncation, each name. That is harsher than most real file systems, which keep the order of names; a log that survives this
-survives them. Of one thing it is sure: a renaming is all or nothing.
+Given a C{random.Random}, each unsynced change survives or not by itself, as on disks that reorder:
+pieces of C{pageSize} bytes of a write, the growth of a file without its bytes (zeros or junk stand
+there), a truncation, a name. Real file systems mostly keep the order of names; a log that survives
+this survives them. A rename is all or nothing.
 
-For tests of crashes at every point: C{cutAt} names the operation before which the power fails. From then on every call raises L{PowerLostError}, which is
-no L{StorageError}, so that no code under test can take it for a disk error and go on; then call C{cutPower}, and open again what was there.
+For crashes at every point, C{cutAt} names the operation before which the power fails. From then on
+every call raises L{PowerLostError}, which is no L{StorageError}, so that no code under test handles
+it as a disk error. Then call C{cutPower}, and open again what was there.
 
-For tests of bad disks: C{fail} plants errors, C{sizeMax} makes the disk full, with short writes as a real one has them.
+For bad disks, C{fail} plants errors, and C{sizeMax} makes the disk full, with short writes like a
+real one.
 
-Files have real descriptors when asked (C{fileno}), so that C{sendfile} works: the bytes are in an anonymous memory file then, too.
+Files have real descriptors on request (C{fileno}), for C{sendfile}: the bytes are in an anonymous
+memory file then, too.
 """
 
 from __future__ import annotations
@@ -44,7 +48,10 @@ class _Node:
 
 
 class _FileNode(_Node):
-    """C{durable} is what the disk has, C{unsynced} what was done since: (position, bytes) for a write, (size, None) for a truncation."""
+    """
+    C{durable} is what the disk has, C{unsynced} what was done since: (position, bytes) for a write,
+    (size, None) for a truncation.
+    """
 
     def __init__(self, time: int, data: bytes = b"") -> None:
         super().__init__(time)
@@ -82,7 +89,7 @@ class _FileNode(_Node):
         if random is None or not self.unsynced:
             return _FileNode(self.time, self.durable)
         data = bytearray(self.durable)
-        # Sizes survive in their order, up to some point, perhaps in the middle of a write; bytes in no order at all.
+        # Sizes survive in order, up to some point, perhaps inside a write; bytes in no order.
         sizedCount = random.randint(0, len(self.unsynced))
         for i, (position, written) in enumerate(self.unsynced):
             if written is None:
@@ -102,7 +109,10 @@ class _FileNode(_Node):
 
 
 class _DirectoryNode(_Node):
-    """C{unsynced} has (name, node) for a new name, (old, new) for a renaming, (name, None) for a removal."""
+    """
+    C{unsynced} has (name, node) for a new name, (old, new) for a rename, (name, None) for a
+    removal.
+    """
 
     def __init__(self, time: int) -> None:
         super().__init__(time)
@@ -200,7 +210,7 @@ class PowerCutFile:
             return len(self._node.data)
 
     def truncate(self, size: int) -> None:
-        """Cut, or fill up with zeros."""
+        """Cut, or extend with zeros."""
         with self._fileSystem._lock:
             self._enter("truncate")
             if not self._writable:
@@ -209,14 +219,14 @@ class PowerCutFile:
             self._node.time = self._fileSystem.clock()
 
     def sync(self) -> None:
-        """What is in the file now survives, if its name does."""
+        """Make the content durable, if its name is."""
         with self._fileSystem._lock:
             self._enter("fsync")
             if self._fileSystem.syncs:
                 self._node.sync()
 
     def close(self) -> None:
-        """Syncs nothing. Twice does nothing; works without power."""
+        """Sync nothing. May be called twice, and without power."""
         self._isOpen = False
 
 
@@ -230,15 +240,16 @@ class _Fault:
 
 class PowerCutFileSystem:
     """
-    Provider of L{pylogbroker.interfaces.IFileSystem}; see the module. Paths are absolute. May be used from several threads.
+    Provider of L{pylogbroker.interfaces.IFileSystem}. Paths are absolute. Thread-safe.
 
     @ivar clock: milliseconds since the epoch, for the times of files.
-    @ivar pageSize: bytes of a write that survive, or not, together.
-    @ivar operationCount: operations so far that change something, or sync.
-    @ivar cutAt: the power fails before the operation with this number, counted from 0; L{None}: never.
-    @ivar sizeMax: bytes that fit in all files together; L{None}: any number.
-    @ivar syncs: L{False}: C{sync} and C{syncDirectory} do nothing, as if the program had forgotten them; for tests of tests.
-    @ivar generation: how often everything that was open became useless.
+    @ivar pageSize: bytes of a write that survive together or not.
+    @ivar operationCount: operations so far that change or sync something.
+    @ivar cutAt: the power fails before the operation with this number, counted from 0; L{None}:
+        never.
+    @ivar sizeMax: bytes of all files together; L{None}: any number.
+    @ivar syncs: L{False}: C{sync} and C{syncDirectory} do nothing; for tests of tests.
+    @ivar generation: how often all open files became useless.
     """
 
     def __init__(self, clock: Callable[[], int] = lambda: 0, pageSize: int = 512) -> None:
@@ -255,13 +266,14 @@ class PowerCutFileSystem:
         self._locks: set[str] = set()
         self._root = _DirectoryNode(clock())
 
-    # -- what tests do ------------------------------------------------------------------------------------------------
+    # -- what tests do
 
     def cutPower(self, random: Random | None = None) -> None:
         """
-        Forget what was not synced, and switch the power on again. Files that were open are useless, locks are free.
+        Forget what was not synced, and switch the power on again. Open files are useless, locks are
+        free.
 
-        @param random: lets unsynced things survive by chance; L{None}: none does.
+        @param random: lets unsynced changes survive by chance; L{None}: none does.
         """
         with self._lock:
             self._root = self._root.survivor(random, self.pageSize)
@@ -270,8 +282,8 @@ class PowerCutFileSystem:
 
     def kill(self) -> None:
         """
-        As C{kill -9}: files that were open are useless, locks are free, but what was written is there, synced or not. If the power had failed at
-        C{cutAt}, it had not: the process died there.
+        C{kill -9}: open files are useless, locks are free, and everything that was written is
+        there. If the power had failed at C{cutAt}, the process died there instead.
         """
         with self._lock:
             self.generation += 1
@@ -284,9 +296,10 @@ class PowerCutFileSystem:
         """
         Let operations fail, without effect.
 
-        @param action: C{"create"}, C{"open"}, C{"write"}, C{"read"}, C{"stat"}, C{"truncate"}, C{"fsync"}, C{"list"}, C{"rename"}, C{"link"},
-            C{"remove"}, C{"set the time of"} or C{"lock"}: as in L{StorageError.action}.
-        @param pathEnd: of paths that end so.
+        @param action: as in L{StorageError.action}: C{"create"}, C{"open"}, C{"write"}, C{"read"},
+            C{"stat"}, C{"truncate"}, C{"fsync"}, C{"list"}, C{"rename"}, C{"link"}, C{"remove"},
+            C{"set the time of"} or C{"lock"}.
+        @param pathEnd: the end of their paths.
         @param code: C{errno.EIO} …
         @param count: how often.
         """
@@ -294,23 +307,23 @@ class PowerCutFileSystem:
             self._faults.append(_Fault(action, pathEnd, code, count))
 
     def mend(self) -> None:
-        """Take all planted failures back."""
+        """Remove all planted failures."""
         with self._lock:
             self._faults.clear()
 
     @property
     def usedSize(self) -> int:
-        """Bytes in all files that have a name."""
+        """Bytes of all files that have a name."""
         with self._lock:
             return _sizeOf(self._root)
 
     def contents(self, path: str) -> bytes:
-        """What is in a file, as programs see it; no operation, works without power."""
+        """A file's bytes, as programs see them. Counts as no operation, works without power."""
         node = self._find(path)
         assert isinstance(node, _FileNode), path
         return bytes(node.data)
 
-    # -- what the code under test does --------------------------------------------------------------------------------
+    # -- what the code under test does
 
     def _enter(
         self, action: str, path: str, changes: bool = True, generation: int | None = None
@@ -328,7 +341,7 @@ class PowerCutFileSystem:
                 raise _error(path, action, fault.code)
 
     def _room(self, inPlaceSize: int) -> int:
-        """How many bytes a write may have that overwrites so many."""
+        """Bytes that a write may have that overwrites some."""
         if self.sizeMax is None:
             return 1 << 62
         return max(0, inPlaceSize) + max(0, self.sizeMax - self.usedSize)
@@ -408,7 +421,7 @@ class PowerCutFileSystem:
                 node = found
 
     def rename(self, old: str, new: str) -> None:
-        """Within one directory; what had the new name is replaced."""
+        """Rename within one directory; the target is replaced."""
         with self._lock:
             self._enter("rename", old)
             parent, oldName = self._parent(old, "rename")
@@ -420,7 +433,9 @@ class PowerCutFileSystem:
             parent.change(self.clock(), oldName, newName)
 
     def link(self, old: str, new: str) -> None:
-        """A second name for a file. What of it was not synced may survive under the one and not under the other."""
+        """
+        Add a name to a file. Unsynced changes may survive under one name and not under the other.
+        """
         with self._lock:
             self._enter("link", new)
             node = self._find(old)
@@ -461,7 +476,7 @@ class PowerCutFileSystem:
             node.time = modifiedMs
 
     def syncDirectory(self, path: str) -> None:
-        """The names in it survive, and the absence of others; not what is in the files."""
+        """Make the names in a directory durable, and removals; not the content of files."""
         with self._lock:
             self._enter("fsync", path)
             node = self._directory(path, "fsync")
@@ -469,7 +484,7 @@ class PowerCutFileSystem:
                 node.sync()
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Free again when released, or when the power was cut, or the process killed."""
+        """Released by the holder, by a power cut, and by a kill."""
         with self._lock:
             self._enter("lock", path)
             parent, name = self._parent(path, "lock")

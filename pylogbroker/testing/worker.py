@@ -1,5 +1,5 @@
 """
-A worker on a lead: it does its work when it is told to, on the caller's thread.
+A worker that works when the test tells it to, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from twisted.python.failure import Failure
 
 class ManualWorker:
     """
-    A provider of L{pylogbroker.net.workers.IWorker} for tests: ask for a flush, see the mark unmoved, say C{perform}, see it move.
+    A manual L{pylogbroker.net.workers.IWorker}: request a flush, see the high watermark unmoved,
+    call C{perform}, see it move.
 
-    @ivar jobs: what was given and not done yet.
+    @ivar jobs: submitted, and not done yet.
     """
 
     def __init__(self, reactor: Any = None, name: str = "", threadCount: int = 1) -> None:
@@ -39,7 +40,7 @@ class ManualWorker:
 
     def performAll(self, countMax: int = 1000) -> int:
         """
-        Do jobs until none is left, those that come meanwhile, too.
+        Do all jobs, also those that come meanwhile.
 
         @return: how many.
         @raise RuntimeError: there were more than C{countMax}.
@@ -51,8 +52,8 @@ class ManualWorker:
         raise RuntimeError(f"more than {countMax} jobs")
 
     def start(self) -> None:
-        """It has no threads."""
+        """Start nothing."""
 
     def stop(self) -> None:
-        """Do what is left."""
+        """Do the remaining jobs."""
         self.performAll()

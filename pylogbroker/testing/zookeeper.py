@@ -1,11 +1,13 @@
 """
 A ZooKeeper in memory: sessions, ephemeral nodes, watches, and faults on command.
 
-For tests that must steer what happens step by step, on a clock of their own. One suite of promises (C{tests.contracts.zookeeper}) runs on this and on a
-real server. What it cannot do is in no test of ours: transactions, quotas, access control lists that refuse.
+For tests that control each step, on their own clock. The contract suite
+C{tests.contracts.zookeeper} runs on it and on a real server. It has no transactions, no quotas, and
+no access control lists that refuse.
 
-Requests take C{latencyMs} to the server and back. Cutting a connection in between leaves open, as in life, whether a change was made: a request that had
-reached the server is carried out, its answer is lost.
+A request takes C{latencyMs} to the server and back. A connection that is cut in between leaves open
+whether a change was made: a request that had reached the server has its effect, and its answer is
+lost.
 """
 
 from __future__ import annotations
@@ -34,8 +36,6 @@ FIRST_SESSION = 0x1000
 
 
 class _Node:
-    """One node of the tree."""
-
     def __init__(self, data: bytes | None, owner: int, zxid: int) -> None:
         self.data = data
         self.owner = owner
@@ -53,14 +53,14 @@ class FakeZookeeper:
     """
     The server.
 
-    @ivar isRunning: L{False} after C{stop}: nobody is connected, nobody's session ends.
+    @ivar isRunning: L{False} after C{stop}: all clients are disconnected, and no session ends.
     """
 
     def __init__(self, clock: Any, latencyMs: float = 0, sessionTimeoutMsMin: int = 0) -> None:
         """
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param latencyMs: of a request, there and back.
-        @param sessionTimeoutMsMin: what it gives who asks for less.
+        @param sessionTimeoutMsMin: the shortest session time-out that it grants.
         """
         self.clock = clock
         self.latency = latencyMs / 2000
@@ -69,16 +69,16 @@ class FakeZookeeper:
         self._root = _Node(b"", 0, 0)
         self._zxid = 0
         self._nextSession = FIRST_SESSION
-        self._sessions: dict[int, ZookeeperDoubleClient] = {}
+        self._sessions: dict[int, FakeZookeeperClient] = {}
         self._expiries: dict[int, Any] = {}
-        self._watchers: dict[tuple[str, str], dict[_WatchCallback, ZookeeperDoubleClient]] = {}
+        self._watchers: dict[tuple[str, str], dict[_WatchCallback, FakeZookeeperClient]] = {}
 
-    def client(self, session_timeout: int = 6_000, chroot: str = "") -> ZookeeperDoubleClient:
+    def client(self, session_timeout: int = 6_000, chroot: str = "") -> FakeZookeeperClient:
         """A client, not connected yet."""
-        return ZookeeperDoubleClient(self, session_timeout, chroot)
+        return FakeZookeeperClient(self, session_timeout, chroot)
 
     def tree(self, path: str = "") -> dict[str, tuple[Any, int]]:
-        """All nodes by path: data, and the session that they go with (0 for a persistent one)."""
+        """All nodes by path: data, and the owner's session (0 for a persistent node)."""
         found: dict[str, tuple[Any, int]] = {}
         node = self._node(path or "/")
         for name, child in sorted(node.children.items()):
@@ -88,7 +88,7 @@ class FakeZookeeper:
 
     # -- faults
 
-    def disconnect(self, client: ZookeeperDoubleClient) -> None:
+    def disconnect(self, client: FakeZookeeperClient) -> None:
         """Cut a client's connection. Its session expires unless C{reconnect} comes in time."""
         if client.connected:
             self._drop(client)
@@ -97,8 +97,8 @@ class FakeZookeeper:
             )
             client._suspended()
 
-    def reconnect(self, client: ZookeeperDoubleClient) -> None:
-        """Let it connect again: to its session, or to a new one if that has expired meanwhile."""
+    def reconnect(self, client: FakeZookeeperClient) -> None:
+        """Let a client connect again, to its session or, if that has expired, to a new one."""
         if client.connected or client.isClosed or not self.isRunning:
             return
         if client.session_id and client.session_id not in self._sessions:
@@ -109,8 +109,8 @@ class FakeZookeeper:
         if not client.isClosed:
             client._connected(client.session_id or self._open(client))
 
-    def expire(self, client: ZookeeperDoubleClient) -> None:
-        """End a client's session. If it is connected it hears of it and has a new one at once, as with kazoo."""
+    def expire(self, client: FakeZookeeperClient) -> None:
+        """End a client's session. A connected client has a new one at once, as with kazoo."""
         wasConnected = client.connected
         self._drop(client)
         expiry = self._expiries.pop(client.session_id, None)
@@ -123,7 +123,7 @@ class FakeZookeeper:
                 client._connected(self._open(client))
 
     def stop(self) -> None:
-        """The server is gone for a while: all are disconnected, and while it is gone no session ends."""
+        """Stop the server: all clients are disconnected, and no session ends meanwhile."""
         for client in list(self._sessions.values()):
             self.disconnect(client)
         for expiry in self._expiries.values():
@@ -132,7 +132,7 @@ class FakeZookeeper:
         self.isRunning = False
 
     def start(self) -> None:
-        """It is back; clients have to C{reconnect}."""
+        """Start it again; clients have to C{reconnect}."""
         self.isRunning = True
         for session, client in self._sessions.items():
             self._expiries[session] = self.clock.callLater(
@@ -141,20 +141,20 @@ class FakeZookeeper:
 
     # -- sessions
 
-    def _open(self, client: ZookeeperDoubleClient) -> int:
+    def _open(self, client: FakeZookeeperClient) -> int:
         session, self._nextSession = self._nextSession, self._nextSession + 1
         self._sessions[session] = client
         client.session_timeout = max(client.session_timeout, self.sessionTimeoutMsMin)
         return session
 
-    def _drop(self, client: ZookeeperDoubleClient) -> None:
-        """The server forgets a connection's watches."""
+    def _drop(self, client: FakeZookeeperClient) -> None:
+        """Forget the watches of a connection."""
         for watchers in self._watchers.values():
             for seen in [seen for seen, owner in watchers.items() if owner is client]:
                 del watchers[seen]
 
     def _end(self, session: int) -> None:
-        """A session is over: its ephemeral nodes go."""
+        """End a session, and delete its ephemeral nodes."""
         self._expiries.pop(session, None)
         if self._sessions.pop(session, None) is not None:
             for path, (_data, owner) in self.tree().items():
@@ -230,7 +230,7 @@ class FakeZookeeper:
         self._notify("children", parentPath, "child")
 
     def watch(
-        self, what: str, path: str, seen: _WatchCallback, client: ZookeeperDoubleClient
+        self, what: str, path: str, seen: _WatchCallback, client: FakeZookeeperClient
     ) -> None:
         wanted = {
             each: owner
@@ -244,7 +244,7 @@ class FakeZookeeper:
             client._deliver(lambda seen=seen: seen(kind))  # type: ignore[misc] # mypy: a lambda with a default
 
 
-class ZookeeperDoubleClient:
+class FakeZookeeperClient:
     """
     A client of L{FakeZookeeper}; provides L{pylogbroker.interfaces.IZookeeper}.
 
@@ -293,7 +293,7 @@ class ZookeeperDoubleClient:
         )
 
     def _checkChroot(self, _result: object) -> Any:
-        def check(stat: Stat | None) -> ZookeeperDoubleClient:
+        def check(stat: Stat | None) -> FakeZookeeperClient:
             if stat is None:
                 raise NoNodeException(f"the chroot {self._chroot} does not exist")
             return self
@@ -301,7 +301,7 @@ class ZookeeperDoubleClient:
         return self.exists("/").addCallback(check)
 
     def close(self) -> Deferred[None]:
-        """Ends the session at once."""
+        """End the session at once."""
         if not self.isClosed:
             self.isClosed = True
             self.connected = False
@@ -367,18 +367,16 @@ class ZookeeperDoubleClient:
                 listener(event)
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
-        """As in txzookeeper."""
         self._callback = callback
 
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Returns what removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     # -- requests
 
     def _deliver(self, event: Callable[[], None]) -> None:
-        """From the server to here, if the connection is still the same."""
+        """Deliver from the server, if the connection is still the same."""
         generation = self._generation
 
         def arrive() -> None:
@@ -430,7 +428,6 @@ class ZookeeperDoubleClient:
     def create(
         self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
     ) -> Deferred[str]:
-        """Fires with the path."""
         made = self._ask(
             f"create {path}",
             lambda: self._server.create(self._path(path), data, flags, self.session_id),
@@ -438,31 +435,25 @@ class ZookeeperDoubleClient:
         return made.addCallback(lambda found: found[len(self._chroot) :])
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
-        """Fires with (data, stat)."""
         return self._ask(f"get {path}", lambda: self._server.get(self._path(path)))
 
     def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Stat]:
-        """Fires with the new stat."""
         return self._ask(f"set {path}", lambda: self._server.set(self._path(path), data, version))
 
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
-        """Fires with L{None}."""
         return self._ask(f"delete {path}", lambda: self._server.delete(self._path(path), version))
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        """Fires with the stat, or L{None}."""
         return self._ask(f"look for {path}", lambda: self._server.exists(self._path(path)))
 
     def get_children(self, path: str) -> Deferred[list[str]]:
-        """Fires with names, sorted."""
         return self._ask(f"list {path}", lambda: self._server.children(self._path(path))[0])
 
     def sync(self, path: str = "/") -> Deferred[None]:
-        """Fires with L{None}."""
         return self._ask(f"sync {path}", lambda: None)
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
-        """Everybody may do everything here."""
+        """Accept any credentials."""
         return self._ask(f"authenticate by {scheme}", lambda: None)
 
     # -- watches
@@ -491,8 +482,6 @@ class ZookeeperDoubleClient:
     def get_and_watch(
         self, path: str
     ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
-        """See L{pylogbroker.interfaces.IZookeeper}."""
-
         def work() -> tuple[Any, Any]:
             found = self._server.get(self._path(path))
             return found, (found[1].czxid, found[1].mzxid)
@@ -500,8 +489,6 @@ class ZookeeperDoubleClient:
         return self._watch("data", path, "changed", work)
 
     def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
-        """See L{pylogbroker.interfaces.IZookeeper}."""
-
         def work() -> tuple[Any, Any]:
             stat = self._server.exists(self._path(path))
             return stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)
@@ -509,8 +496,6 @@ class ZookeeperDoubleClient:
         return self._watch("data", path, "changed", work)
 
     def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
-        """See L{pylogbroker.interfaces.IZookeeper}."""
-
         def work() -> tuple[Any, Any]:
             names, stat = self._server.children(self._path(path))
             return names, (stat.czxid, stat.cversion)

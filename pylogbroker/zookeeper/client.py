@@ -221,7 +221,7 @@ class ZookeeperClient:
             )
         except (ValueError, TypeError, kazoo.KazooException) as error:
             raise ConfigurationError(f"zk.connect={servers}: {error}") from error
-        # kazoo's own thread calls it, and goes on: the order of events is kept, and what else is on its way comes in between.
+        # kazoo's own thread calls it and does not wait; the order of events is kept.
         self._kazoo.add_listener(
             lambda state: reactor.callFromThread(
                 self._stateChanged, state, self._kazoo.client_id, self._kazoo.client_state
@@ -229,9 +229,12 @@ class ZookeeperClient:
         )
 
     def __repr__(self) -> str:
-        return f"<ZookeeperClient {self.servers} {'connected' if self.connected else 'not connected'}, session {self.session_id:#x}>"
+        return (
+            f"<ZookeeperClient {self.servers} "
+            f"{'connected' if self.connected else 'not connected'}, session {self.session_id:#x}>"
+        )
 
-    # -- the session --------------------------------------------------------------------------------------------------
+    # -- the session
 
     @property
     def session_timeout(self) -> int:
@@ -264,7 +267,8 @@ class ZookeeperClient:
 
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException(
-                f"no connection to ZooKeeper at {self.servers} within {timeoutMs} ms{self._reason()}"
+                f"no connection to ZooKeeper at {self.servers} within {timeoutMs} "
+                f"ms{self._reason()}"
             )
 
         self._reportSlow(connected, timeoutMs)
@@ -324,7 +328,8 @@ class ZookeeperClient:
         def check(stat: Stat | None) -> ZookeeperClient:
             if stat is None:
                 raise NoNodeException(
-                    f"the chroot {self._kazoo.chroot} of {self.servers} does not exist: create it first, nobody else does"
+                    f"the chroot {self._kazoo.chroot} of {self.servers} does not exist: create "
+                    "it first, nobody else does"
                 )
             return self
 
@@ -369,7 +374,8 @@ class ZookeeperClient:
     def _isEnded(self, error: Exception | None) -> None:
         if error is not None:
             self._log.warn(
-                "Closing {client} did not work: {error}. The server ends the session when its time is over",
+                "Closing {client} did not work: {error}. The server ends the session when its "
+                "time is over",
                 client=self,
                 error=error,
             )
@@ -380,8 +386,8 @@ class ZookeeperClient:
         for each in ended:
             each.callback(None)
 
-    # What kazoo does slowly: starting waits for an earlier end, and ending waits for the server. Each has a thread of its own that nobody
-    # waits for at the end of the program: one of the reactor's pool would hold the reactor's end up.
+    # kazoo starts and stops slowly. Each call has a daemon thread of its own: one of the reactor's
+    # pool would delay the reactor's end.
 
     def _inThread(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         def run() -> None:
@@ -411,7 +417,8 @@ class ZookeeperClient:
         reactor is back, and a new session begins.
         """
         self._log.critical(
-            "The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper is ended",
+            "The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper "
+            "is ended",
             hangMs=self._watchdog.hangMs,
         )
         try:
@@ -502,7 +509,7 @@ class ZookeeperClient:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- requests
 
     def _ask(self, what: str, path: str, begin: Callable[[], Any]) -> Deferred[Any]:
         """
@@ -616,7 +623,7 @@ class ZookeeperClient:
             "authenticate by", scheme, lambda: self._kazoo.add_auth_async(scheme, identity)
         ).addCallbacks(lambda _: None, refused)
 
-    # -- watches ------------------------------------------------------------------------------------------------------
+    # -- watches
 
     def get_and_watch(
         self, path: str

@@ -80,7 +80,8 @@ def findJava(environment: Mapping[str, str]) -> str:
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is None:
         raise ConfigurationError(
-            "ZooKeeper needs a Java runtime, and there is none: install one (Debian: default-jre-headless)"
+            "ZooKeeper needs a Java runtime, and there is none: install one (Debian: "
+            "default-jre-headless)"
         )
     return os.path.abspath(found)
 
@@ -103,7 +104,8 @@ def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
     if os.path.exists(debians):
         return debians
     raise ConfigurationError(
-        "there is no ZooKeeper to run: install Debian's package zookeeper, or pyspark into this Python"
+        "there is no ZooKeeper to run: install Debian's package zookeeper, or pyspark into this "
+        "Python"
     )
 
 
@@ -279,7 +281,8 @@ class ZookeeperServer:
         for _look in range(START_MS_MAX // LOOK_MS):
             if child.hasEnded:
                 raise ZookeeperError(
-                    f"ZooKeeper has ended instead of serving on {self.servers}; it said: {_said(child)}"
+                    f"ZooKeeper has ended instead of serving on {self.servers}; it said: "
+                    f"{_said(child)}"
                 )
             if await isReady(self._reactor, self.port) and not child.hasEnded:
                 self._log.info(
@@ -291,7 +294,8 @@ class ZookeeperServer:
             await self._later(LOOK_MS)
         await self.kill()
         raise ZookeeperTimeoutException(
-            f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: {_said(child)}"
+            f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: "
+            f"{_said(child)}"
         )
 
     async def _checkPort(self) -> None:

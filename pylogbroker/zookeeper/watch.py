@@ -134,7 +134,7 @@ class Watch:
             ConnectionLossException, SessionExpiredException
         ):
             self.fail(failure.value)
-        # The connection is lost again, and will be back again; or the session is over, and C{fail} comes.
+        # Else the connection will be back again, or the session is over and C{fail} comes.
 
     def _fire(self, kind: str) -> None:
         if self._over():

@@ -19,7 +19,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
 )
 from pylogbroker.interfaces import EPHEMERAL
-from pylogbroker.testing.zookeeper import FakeZookeeper, ZookeeperDoubleClient
+from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
 
 SESSION_MS = 6_000
 BEGIN = 1_795_194_782.704  # as in golden/zookeeper-tree.txt
@@ -34,7 +34,7 @@ class RegistrationTests(SynchronousTestCase):
         self.clock.advance(BEGIN)
         self.server = FakeZookeeper(self.clock, latencyMs=2)
 
-    def client(self) -> ZookeeperDoubleClient:
+    def client(self) -> FakeZookeeperClient:
         client = self.server.client(SESSION_MS)
         connecting = client.connect()
         self.settle()
@@ -51,7 +51,7 @@ class RegistrationTests(SynchronousTestCase):
             self.clock, client, 0, host, port, lambda topic: 3 if topic == "three" else 2
         )
 
-    def started(self, *topics: str) -> tuple[ZookeeperDoubleClient, Registration]:
+    def started(self, *topics: str) -> tuple[FakeZookeeperClient, Registration]:
         client = self.client()
         registration = self.registration(client)
         starting = registration.start(topics)

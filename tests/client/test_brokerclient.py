@@ -30,7 +30,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.protocol.framing import FrameDecoder
-from pylogbroker.testing.network import MemoryNetwork, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
 
 
 def framed(body: bytes) -> bytes:
@@ -51,7 +51,7 @@ class LinkCase(SynchronousTestCase):
             random=lambda: 0.0,
         )
 
-    def connected(self) -> tuple[ClientConnection, PuppetLine]:
+    def connected(self) -> tuple[ClientConnection, MemoryConnection]:
         """Make it connect."""
         connecting = self.link.connection()
         line = self.network.accept()
@@ -328,7 +328,7 @@ class DoubtTests(LinkCase):
     def lines(self) -> list[str]:
         return [formatEvent(event) for event in self.events]
 
-    def sent(self) -> tuple[ClientConnection, PuppetLine]:
+    def sent(self) -> tuple[ClientConnection, MemoryConnection]:
         """A request without an answer has left."""
         connection, line = self.connected()
         self.successResultOf(connection.send(framed(b"x")))
@@ -409,7 +409,7 @@ class AskTests(LinkCase):
 
         return self.link.call(BrokerCall(framed(b"question"), decode), timeoutMs)
 
-    def takeQuestion(self, line: PuppetLine) -> None:
+    def takeQuestion(self, line: MemoryConnection) -> None:
         self.network.turn()
         self.assertEqual(line.take(), framed(b"question"))
 
@@ -773,7 +773,7 @@ class _RandomRun:
         self.link = BrokerClient(
             self.clock, self.network.endpoint(), random=random.random, limits=limits
         )
-        self.lines: list[tuple[PuppetLine, FrameDecoder, bytearray]] = []
+        self.lines: list[tuple[MemoryConnection, FrameDecoder, bytearray]] = []
         self.calls: list[Deferred[Any]] = []
         self.results: dict[int, object] = {}
 
@@ -838,7 +838,7 @@ class _RandomRun:
             else:
                 self.network.refuse()
 
-    def live(self) -> list[tuple[PuppetLine, FrameDecoder, bytearray]]:
+    def live(self) -> list[tuple[MemoryConnection, FrameDecoder, bytearray]]:
         return [each for each in self.lines if each[0].reason is None]
 
     def serve(self) -> None:
@@ -857,11 +857,13 @@ class _RandomRun:
 
     def breakLine(self) -> None:
         if self.live():
-            self.random.choice([PuppetLine.end, PuppetLine.cut])(self.random.choice(self.live())[0])
+            self.random.choice([MemoryConnection.end, MemoryConnection.cut])(
+                self.random.choice(self.live())[0]
+            )
 
     def stall(self) -> None:
         if self.live():
-            self.random.choice([PuppetLine.stall, PuppetLine.flow])(
+            self.random.choice([MemoryConnection.stall, MemoryConnection.flow])(
                 self.random.choice(self.live())[0]
             )
 

@@ -26,7 +26,7 @@ from pylogbroker.errors import (
     TimedOutError,
     WireError,
 )
-from pylogbroker.testing.network import PuppetLine
+from pylogbroker.testing.network import MemoryConnection
 
 LIMITS = ConnectionLimits(
     responseSizeMax=1 << 20,
@@ -54,7 +54,7 @@ class ConnectionCase(SynchronousTestCase):
 
     def connect(self, limits: ConnectionLimits) -> None:
         self.connection = self.build(limits)
-        self.line = PuppetLine(self.clock, self.connection)
+        self.line = MemoryConnection(self.clock, self.connection)
         self.connection.makeConnection(self.line.transport)
 
     def build(self, limits: ConnectionLimits) -> ClientConnection:
@@ -94,7 +94,7 @@ class AnswerTests(ConnectionCase):
     def test_noTcpOptions(self) -> None:
         """A connection that is not TCP is left alone with options that it does not have."""
         connection = self.build(LIMITS)
-        line = PuppetLine(self.clock, connection)
+        line = MemoryConnection(self.clock, connection)
         alsoProvides(line.transport, IUNIXTransport)
         connection.makeConnection(line.transport)
         self.assertFalse(line.transport.getTcpNoDelay() or line.transport.getTcpKeepAlive())
@@ -123,7 +123,7 @@ class AnswerTests(ConnectionCase):
         """However the bytes of many answers are cut up, each answer is whole and goes to its own request."""
         clock = Clock()
         connection = ClientConnection(clock, "broker:9092")
-        line = PuppetLine(clock, connection)
+        line = MemoryConnection(clock, connection)
         connection.makeConnection(line.transport)
         asked = [connection.request(framed(b"?"), 1000) for _ in bodies]
         stream = b"".join(map(framed, bodies))

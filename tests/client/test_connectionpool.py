@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.client import connectionpool
 from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.errors import BackpressureError, ClosedError, ConfigurationError, TimedOutError
-from pylogbroker.testing.network import MemoryNetwork, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
 from tests.producer.puppets import PuppetConnections
 
 
@@ -78,7 +78,7 @@ class AgainTests(SynchronousTestCase):
         self.network = MemoryNetwork(self.clock)
         self.connections = PuppetConnections(self.network, Random(7).random)
 
-    def connected(self) -> PuppetLine:
+    def connected(self) -> MemoryConnection:
         """Connect."""
         asked = self.connections.get("a:1").connection()
         line = self.network.accept()

@@ -19,7 +19,7 @@ from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeMultiFetch,
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.protocol.kafka07.responses import fetchHeader, multiFetchHeader
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.testing.network import MemoryNetwork, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
 
 HELLO = encodeSet([b"hello"])
 ANSWER = fetchHeader(0, len(HELLO)) + HELLO
@@ -42,7 +42,7 @@ class SimpleConsumerTests(SynchronousTestCase):
             random=lambda: 0.0,
         )
 
-    def arrived(self, line: PuppetLine) -> bytes:
+    def arrived(self, line: MemoryConnection) -> bytes:
         self.network.turn()
         return line.take()
 

@@ -15,7 +15,7 @@ from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.requests import Fetch, MultiFetch, Offsets, decodeRequest
 from pylogbroker.protocol.kafka07.responses import encodeOffsets, fetchHeader, multiFetchHeader
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.testing.network import MemoryNetwork, PuppetEndpoint, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryEndpoint, MemoryNetwork
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import EARLIEST
 from pylogbroker.zookeeper.ephemeral import claim
@@ -66,14 +66,14 @@ class FarBroker:
         self.isUp = True
         self.isHolding = False
         self.network = MemoryNetwork(clock)
-        self.lines: list[PuppetLine] = []
-        self._decoders: dict[PuppetLine, FrameDecoder] = {}
-        self._held: list[tuple[PuppetLine, bytes]] = []
+        self.lines: list[MemoryConnection] = []
+        self._decoders: dict[MemoryConnection, FrameDecoder] = {}
+        self._held: list[tuple[MemoryConnection, bytes]] = []
 
     def log(self, topic: str, partition: int) -> FarLog:
         return self.logs.setdefault((topic, partition), FarLog())
 
-    def endpoint(self) -> PuppetEndpoint:
+    def endpoint(self) -> MemoryEndpoint:
         return self.network.endpoint(f"broker{self.number}")
 
     def serve(self) -> bool:
@@ -166,7 +166,7 @@ class FarCluster:
         self.brokers[number].stop()
         self.sessions.pop(number).close()
 
-    def endpointFor(self, registration: BrokerRegistration) -> PuppetEndpoint:
+    def endpointFor(self, registration: BrokerRegistration) -> MemoryEndpoint:
         return self.brokers[
             int(registration.host.removeprefix("host").partition(".")[0])
         ].endpoint()

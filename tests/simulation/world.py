@@ -19,7 +19,7 @@ from twisted.internet.testing import MemoryReactor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.testing.network import MemoryNetwork, PuppetAttempt, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryNetwork, PendingConnect
 from pylogbroker.testing.worker import ManualWorker
 
 START = 1_795_194_789.0
@@ -92,7 +92,7 @@ class World:
         for wire in self.wires:
             wire.carry()
 
-    def _connect(self, network: MemoryNetwork, attempt: PuppetAttempt) -> None:
+    def _connect(self, network: MemoryNetwork, attempt: PendingConnect) -> None:
         if attempt.state != "waiting":
             return
         client: Any = network.clock
@@ -234,7 +234,7 @@ class Wire:
     """
 
     def __init__(
-        self, world: World, client: Process, line: PuppetLine, server: Process, protocol: Any
+        self, world: World, client: Process, line: MemoryConnection, server: Process, protocol: Any
     ) -> None:
         self.world = world
         self.client = client

@@ -30,7 +30,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from pylogbroker.testing.network import MemoryNetwork, PuppetLine
+from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
 
 MUCH = b"x" * (16 << 20)
 """More than the kernel keeps for a far end that does not read."""
@@ -228,7 +228,7 @@ class PuppetPromisesTests(NetworkPromises, TestCase):
         self.network = MemoryNetwork(Clock())
         self.endpoint = self.network.endpoint
 
-    async def accept(self) -> PuppetLine:
+    async def accept(self) -> MemoryConnection:
         return self.network.accept()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -249,7 +249,7 @@ class PuppetPromisesTests(NetworkPromises, TestCase):
 
 
 class FarEnd(Protocol):
-    """The far end of a socket, with the words of a L{PuppetLine}."""
+    """The far end of a socket, with the words of a L{MemoryConnection}."""
 
     def __init__(self) -> None:
         self.arrived = bytearray()
@@ -352,7 +352,7 @@ class PuppetNetworkTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.network = MemoryNetwork(Clock())
 
-    def connected(self) -> tuple[Near, PuppetLine]:
+    def connected(self) -> tuple[Near, MemoryConnection]:
         connecting = self.network.endpoint().connect(Factory.forProtocol(Near))
         line = self.network.accept()
         near = self.successResultOf(connecting)

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConnectionLossException, NodeExistsException, ZookeeperError
 from pylogbroker.interfaces import EPHEMERAL
-from pylogbroker.testing.zookeeper import FakeZookeeper, ZookeeperDoubleClient
+from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
 from pylogbroker.zookeeper.ephemeral import (
     ConflictError,
     claim,
@@ -34,7 +34,7 @@ class EphemeralCase(SynchronousTestCase):
         self.server = FakeZookeeper(self.clock, latencyMs=2)
         self.client, self.other = self.connected(), self.connected()
 
-    def connected(self) -> ZookeeperDoubleClient:
+    def connected(self) -> FakeZookeeperClient:
         client = self.server.client(SESSION_MS)
         client.connect()
         self.settle()
@@ -127,7 +127,7 @@ class ClaimTests(EphemeralCase):
         self.make("/a")
         self.assertEqual(self.fails(ConflictError, claim(self.client, "/a", b"x")).session, 0)
 
-    def meanwhile(self, client: ZookeeperDoubleClient, method: str, *acts: Any) -> None:
+    def meanwhile(self, client: FakeZookeeperClient, method: str, *acts: Any) -> None:
         """Before each call of a client's method, as long as there are acts, one of them happens on the server."""
         left = list(acts)
         original = getattr(client, method)

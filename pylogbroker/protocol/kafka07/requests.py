@@ -1,10 +1,11 @@
 """
-Requests of the 2011 dialect (spec-0.7 wire-protocol §3), as values, encoded and decoded.
+Requests of Kafka 0.7 (spec-0.7 wire-protocol §3), as values, encoded and decoded.
 
-A producer that sends one message a request sends them one behind the other, to the same partition. Decoding each on its own costs several times
-what its bytes are worth, so L{RequestDecoder.take} gives such a *run* as one L{Produce} with many sets. It recognises a run by its first
-bytes: request type, topic and partition are the same bytes in each, so that one comparison stands for their decoding, and a small table
-remembers what they decode to. Requests in a run are still carried out one by one, in order; nothing is merged.
+A producer that sends one message a request sends them one behind the other, to the same partition.
+Decoding each costs several times what its bytes are worth, so L{RequestDecoder.takeRequest} gives
+such a *run* as one L{Produce} with many sets. Request type, topic and partition are the same bytes
+in each request of a run: one comparison replaces their decoding, and a small table keeps what they
+decode to. The requests of a run are still handled one by one, in order.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _RANGE = struct.Struct(">iqi")
 _POSITION = struct.Struct(">qi")
 _RUN_HEAD = struct.Struct(">ihh")
 _RUN_KEY_COUNT_MAX = 1024
-_RUN_TOPIC_SIZE_MAX = 1024  # more than any topic that a broker accepts, and so little that the table stays small whatever is sent
+_RUN_TOPIC_SIZE_MAX = 1024  # more than any valid topic has, and little, since the table keeps it
 
 
 class Produce(NamedTuple):
     """
     One or more PRODUCE requests in a row for one partition; in a L{MultiProduce} exactly one.
 
-    @ivar partition: -1 lets the broker pick, for each set anew.
-    @ivar sets: a message set for each request, unchecked.
+    @ivar partition: -1 lets the broker choose, for each set anew.
+    @ivar sets: the message set of each request, unchecked.
     """
 
     topic: str
@@ -48,7 +49,7 @@ class Produce(NamedTuple):
 
 
 class MultiProduce(NamedTuple):
-    """MULTIPRODUCE: all parts are carried out in order, or up to the first that fails."""
+    """MULTIPRODUCE. The broker handles the parts in order, up to the first that fails."""
 
     produces: list[Produce]
 
@@ -57,7 +58,7 @@ class Fetch(NamedTuple):
     """
     FETCH.
 
-    @ivar sizeMax: bytes of message set wanted at most; may be negative, as it came.
+    @ivar sizeMax: bytes of message set at most; negative if it came so.
     """
 
     topic: str
@@ -77,7 +78,7 @@ class Offsets(NamedTuple):
     OFFSETS.
 
     @ivar time: milliseconds since the epoch, or -1 (latest), or -2 (earliest).
-    @ivar countMax: offsets wanted at most; may be negative, as it came.
+    @ivar countMax: offsets at most; negative if it came so.
     """
 
     topic: str
@@ -89,7 +90,7 @@ class Offsets(NamedTuple):
 Request = Produce | MultiProduce | Fetch | MultiFetch | Offsets
 
 
-# -- encoding ---------------------------------------------------------------------------------------------------------
+# -- encoding
 
 
 def _frame(kind: int, *parts: bytes) -> bytes:
@@ -121,9 +122,9 @@ def _count(things: Sequence[object]) -> bytes:
 
 def encodeProduce(topic: str, partition: int, messageSet: bytes) -> bytes:
     """
-    A whole PRODUCE frame.
+    A PRODUCE frame.
 
-    @raise ValueError: a part, or the whole, does not fit; here and below.
+    @raise ValueError: a part, or the whole, does not fit; likewise below.
     """
     return _frame(
         PRODUCE, _topicPartition(topic, partition), _pack(_INT, len(messageSet)), messageSet
@@ -131,7 +132,7 @@ def encodeProduce(topic: str, partition: int, messageSet: bytes) -> bytes:
 
 
 def encodeMultiProduce(produces: Iterable[tuple[str, int, bytes]]) -> bytes:
-    """A whole MULTIPRODUCE frame, of (topic, partition, message set)."""
+    """A MULTIPRODUCE frame, of (topic, partition, message set)."""
     produces = list(produces)
     parts = [_count(produces)]
     for topic, partition, messageSet in produces:
@@ -140,12 +141,12 @@ def encodeMultiProduce(produces: Iterable[tuple[str, int, bytes]]) -> bytes:
 
 
 def encodeFetch(topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
-    """A whole FETCH frame."""
+    """A FETCH frame."""
     return _frame(FETCH, _topicPartition(topic, partition), _pack(_POSITION, offset, sizeMax))
 
 
 def encodeMultiFetch(fetches: Iterable[tuple[str, int, int, int]]) -> bytes:
-    """A whole MULTIFETCH frame, of (topic, partition, offset, sizeMax)."""
+    """A MULTIFETCH frame, of (topic, partition, offset, sizeMax)."""
     fetches = list(fetches)
     parts = [_count(fetches)]
     for topic, partition, offset, sizeMax in fetches:
@@ -154,15 +155,15 @@ def encodeMultiFetch(fetches: Iterable[tuple[str, int, int, int]]) -> bytes:
 
 
 def encodeOffsets(topic: str, partition: int, time: int, countMax: int) -> bytes:
-    """A whole OFFSETS frame."""
+    """An OFFSETS frame."""
     return _frame(OFFSETS, _topicPartition(topic, partition), _pack(_POSITION, time, countMax))
 
 
-# -- decoding ---------------------------------------------------------------------------------------------------------
+# -- decoding
 
 
 class _Fields:
-    """Reads the fields of a request body one after the other; what is not there is a L{WireError} that says where."""
+    """Reads the fields of a request's body; a missing one is a L{WireError} that says where."""
 
     __slots__ = ("_body", "_position")
 
@@ -192,7 +193,7 @@ class _Fields:
         return self._body[start:end]
 
     def topic(self) -> str:
-        # Malformed UTF-8 becomes U+FFFD, as in Java, and the rules for topic names then refuse that.
+        # Malformed UTF-8 becomes U+FFFD, as in Java, which the rules for topic names refuse.
         return self.bytes("topic", self.short("topic size")).decode("utf-8", "replace")
 
     def produce(self) -> Produce:
@@ -215,7 +216,7 @@ class _Fields:
 
 def decodeRequest(body: bytes) -> Request:
     """
-    A request from a frame without its size field. Bytes behind a complete request are ignored, as by 0.7.2.
+    Decode a frame without its size field. Bytes behind a complete request are ignored, as by 0.7.2.
 
     @raise UnknownRequestError: the type is none of the five.
     @raise WireError: a field is missing or impossible.
@@ -236,7 +237,7 @@ def decodeRequest(body: bytes) -> Request:
 
 
 class RequestDecoder(FrameDecoder):
-    """Bytes in, requests out: a broker's end of a connection."""
+    """Bytes in, requests out: the broker's end of a connection."""
 
     __slots__ = ("_runs",)
 
@@ -245,7 +246,7 @@ class RequestDecoder(FrameDecoder):
     ) -> None:
         """
         @param sizeMax: the largest frame accepted, in bytes without the size field.
-        @param runs: a table to share among the connections of a broker; it never has more than a thousand or so entries.
+        @param runs: a table for all connections of a broker, with about a thousand entries at most.
         """
         super().__init__(sizeMax)
         self._runs = {} if runs is None else runs
@@ -266,7 +267,9 @@ class RequestDecoder(FrameDecoder):
         return None if body is None else decodeRequest(body)
 
     def _takeRun(self) -> Produce | None:
-        """The hot loop of decoding: only what is whole and regular; anything else is left to L{decodeRequest}."""
+        """
+        The hot loop: whole and regular PRODUCE requests only; L{decodeRequest} decodes all others.
+        """
         buffer, position = self._buffer, self._position
         end = len(buffer)
         if end - position < _RUN_HEAD.size:

@@ -1,6 +1,6 @@
 """
-Responses of the 2011 dialect (spec-0.7 wire-protocol §4): the broker's headers, which go out before message sets that nobody touches, and what
-a client makes of the whole.
+Responses of Kafka 0.7 (spec-0.7 wire-protocol §4): the broker's headers, which precede message
+sets, and the client's decoding.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ SET_SIZE_MAX = SIZE_MAX - _CODE_SIZE
 """Bytes of a message set behind a L{fetchHeader} at most."""
 
 
-# -- the broker's side ------------------------------------------------------------------------------------------------
+# -- the broker's side
 
 
 def fetchHeader(code: int, size: int) -> bytes:
     """
-    What stands before C{size} bytes of message set in a FETCH response, and before each set in a MULTIFETCH response.
+    The header of C{size} bytes of message set in a FETCH response, and of each set in a MULTIFETCH
+    response.
 
     @param code: error code.
     @param size: at most L{SET_SIZE_MAX}.
@@ -34,7 +35,7 @@ def fetchHeader(code: int, size: int) -> bytes:
 
 def multiFetchHeader(sizes: Sequence[int]) -> bytes:
     """
-    What stands before all sets of a MULTIFETCH response; each has its L{fetchHeader} behind it.
+    The header of a MULTIFETCH response, whose sets have a L{fetchHeader} each.
 
     @raise WireError: together they do not fit in a frame.
     """
@@ -45,13 +46,13 @@ def multiFetchHeader(sizes: Sequence[int]) -> bytes:
 
 
 def encodeOffsets(offsets: Sequence[int]) -> bytes:
-    """A whole OFFSETS response. It has no way to say that something is wrong."""
+    """An OFFSETS response. It cannot report an error."""
     return struct.pack(
         f">ihi{len(offsets)}q", _CODE_SIZE + 4 + 8 * len(offsets), NO_ERROR, len(offsets), *offsets
     )
 
 
-# -- the client's side: a body is a frame without its size field ------------------------------------------------------
+# -- the client's side: a body is a frame without its size field
 
 
 def decodeFetch(body: bytes) -> tuple[int, bytes]:
@@ -66,7 +67,8 @@ def decodeFetch(body: bytes) -> tuple[int, bytes]:
 
 def decodeMultiFetch(body: bytes) -> list[tuple[int, bytes]]:
     """
-    @return: (error code, message set) for each fetch, in the order asked. The outer code says nothing.
+    @return: (error code, message set) for each fetch, in the order asked. The outer code has no
+        meaning.
     @raise WireError: the sets do not fill the response exactly.
     """
     decodeFetch(body)
@@ -87,8 +89,8 @@ def decodeMultiFetch(body: bytes) -> list[tuple[int, bytes]]:
 
 def decodeOffsets(body: bytes) -> tuple[int, list[int]]:
     """
-    @return: (error code, offsets as they came: descending).
-    @raise WireError: the count and the size do not agree.
+    @return: (error code, offsets in descending order).
+    @raise WireError: count and size do not agree.
     """
     if len(body) < _OFFSETS_HEAD.size:
         raise WireError(f"offsets response of {len(body)} bytes")
