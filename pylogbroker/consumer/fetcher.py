@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -62,6 +63,7 @@ FETCH_COUNT_MAX = 32_767
 RESET_TIMES = {"smallest": EARLIEST, "largest": LATEST}
 
 
+@dataclass(slots=True, eq=False)
 class PartitionFetchState:
     """
     One partition that is fetched into a stream.
@@ -76,36 +78,18 @@ class PartitionFetchState:
     @ivar readErrorOffset: where the stream could not go on.
     """
 
-    __slots__ = (
-        "backoff",
-        "isPositioned",
-        "isStopped",
-        "isStored",
-        "notBeforeMs",
-        "offset",
-        "partition",
-        "readErrorOffset",
-        "reported",
-        "seeking",
-        "sizeMax",
-        "stream",
-    )
-
-    def __init__(
-        self, partition: PartitionId, stream: MessageStream, sizeMax: int, backoff: Backoff
-    ) -> None:
-        self.partition = partition
-        self.stream = stream
-        self.offset: int | None = None
-        self.sizeMax = sizeMax
-        self.notBeforeMs = 0.0
-        self.backoff = backoff
-        self.isStored = False
-        self.isPositioned = False
-        self.isStopped = False
-        self.seeking: Deferred[None] | None = None
-        self.reported: tuple[int | None, str] | None = None
-        self.readErrorOffset: int | None = None
+    partition: PartitionId
+    stream: MessageStream
+    sizeMax: int
+    backoff: Backoff
+    offset: int | None = None
+    notBeforeMs: float = 0
+    isStored: bool = False
+    isPositioned: bool = False
+    isStopped: bool = False
+    seeking: Deferred[None] | None = None
+    reported: tuple[int | None, str] | None = None
+    readErrorOffset: int | None = None
 
     def delay(self, nowMs: float) -> float:
         """Do not fetch for a while after an error. Returns the milliseconds."""

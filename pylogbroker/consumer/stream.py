@@ -1,28 +1,27 @@
 """
 Streams: what an application reads.
 
-A stream is a bounded queue of chunks with one reader. A chunk holds the undecoded bytes that one
-fetch returned for one partition. The fetcher requests a partition only while its stream has
-capacity (L{MessageStream.hasCapacity}), and reserves that capacity until the response arrives. So a
-slow reader costs a bounded number of bytes, and its silence is the back pressure.
+A stream is a bounded queue of chunks with one reader. A chunk is what one fetch returned for one
+partition, undecoded. A fetcher requests a partition only while its stream has capacity, and
+reserves that capacity until the response arrives. So a slow reader costs a bounded number of bytes,
+and its silence is the back pressure.
 
-Positions: a partition's position moves to a message's next offset when the message is handed out.
-It moves to the chunk's end when the reader asks for more behind the last message, since a chunk may
-end with empty wrappers. The application decides when a message that it was handed is done: with
-auto-commit a crash may lose the message, without it the application calls C{commitOffsets} when it
-is done. Dropping a partition also discards the chunk that is being read, so that nothing is handed
-out after its position was committed.
+Positions: a partition's position moves to a message's next offset when the message is handed out,
+and to the chunk's end when the reader asks for more, since a chunk may end with empty wrappers.
+Whether the application is done with a message is its own concern: with auto-commit a crash may lose
+what it was handed, without it the application calls C{commitOffsets}. Dropping a partition also
+discards the chunk that is being read, so nothing is handed out after a final commit.
 
-Errors: an error of one partition is raised once, in its turn, and the stream goes on with the other
-partitions. The fetcher checks only the first entry of a chunk. The stream finds wrong checksums and
-bad wrappers when it decodes the rest; it then discards what is queued behind them, since order
-counts, and tells the fetcher. An exception of the application's decoder is raised too, and the
-stream goes on behind that message.
+Errors: an error of one partition is raised once, in its turn; the stream goes on with the others.
+Decoding finds what the fetcher does not check: wrong checksums behind the first entry, and bad
+wrappers. The chunk and all that is queued of its partition is discarded then, since order counts,
+and the fetcher is told. The stream goes on behind a message on which the application's decoder
+raised an exception.
 
-An application reads in one of four ways: C{async for} over messages, C{async for} over lists
-(L{MessageStream.batches}), a Twisted producer that a receiver can pause (L{MessageStream.pipeTo}),
-and an iterator for a plain thread (L{MessageStream.blocking}). All of them share
-L{MessageStream.take} or L{MessageStream.poll}.
+An application reads in one of four ways, all on top of L{MessageStream.take} or
+L{MessageStream.poll}: C{async for} over messages or over lists (L{MessageStream.batches}), a Twisted
+push producer (L{MessageStream.pipeTo}), and an iterator for a plain thread
+(L{MessageStream.blocking}).
 """
 
 from __future__ import annotations
@@ -395,6 +394,21 @@ class MessageStream:
         return PolledBatch(
             messages, error, {partition: moved[partition] for partition in partitions}, self._epoch
         )
+
+    async def nextBatch(self, countMax: int) -> PolledBatch:
+        """
+        As L{poll}, but wait until there is a message or an error.
+
+        @raise StopAsyncIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: nothing has come in time; the reader may ask again.
+        """
+        while True:
+            batch = self.poll(countMax)
+            if batch.messages or batch.error is not None:
+                return batch
+            if self.isEnded:
+                raise StopAsyncIteration
+            await self.wait()
 
     def acknowledge(self, batch: PolledBatch) -> None:
         """

@@ -8,12 +8,12 @@ L{MessageStream.poll<pylogbroker.consumer.stream.MessageStream.poll>}.
 
 from __future__ import annotations
 
-import queue
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
+from twisted.internet.threads import blockingCallFromThread
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -53,17 +53,11 @@ class BatchIterator:
         @raise PylogbrokerError: as C{take} of the stream. The messages before the error are handed
             out first.
         """
-        stream = self._stream
-        while True:
-            batch = stream.poll(self._countMax)
-            stream.deliver(batch)
-            if batch.messages:
-                return batch.messages
-            if batch.error is not None:
-                raise batch.error
-            if stream.isEnded:
-                raise StopAsyncIteration
-            await stream.wait()
+        batch = await self._stream.nextBatch(self._countMax)
+        self._stream.deliver(batch)
+        if not batch.messages and batch.error is not None:
+            raise batch.error
+        return batch.messages
 
 
 @implementer(IPushProducer)
@@ -155,12 +149,11 @@ class BlockingIterator:
     """
     Messages for a plain thread, which fetches them from the reactor's thread in batches.
 
-    A message's position moves when the thread gets the message. When a partition is dropped, the
-    rest of the thread's batch of it is dropped too. A message that the thread gets in that very
-    moment may be delivered again by the partition's next owner. When a partition is reset, the
-    thread still gets the messages of its batch, and the position stays where it was reset to. A
-    reset that stands behind messages of the batch takes effect with the last of them, since the
-    batch's other messages may take the thread long.
+    A message's position moves when the thread gets the message. When a partition is dropped, its
+    messages in the batch are dropped, too; one that the thread gets in that very moment may be
+    delivered again by the next owner. When a partition is reset, the thread still gets its messages
+    of the batch, but the position stays where it was reset to. A reset behind messages of the batch
+    takes effect with the last of them.
     """
 
     def __init__(
@@ -202,10 +195,14 @@ class BlockingIterator:
                 return message
         raise StopIteration
 
-    def _poll(self) -> PolledBatch:
-        batches: queue.SimpleQueue[PolledBatch] = queue.SimpleQueue()
-        self._reactor.callFromThread(self._begin, batches)
-        batch = batches.get()
+    def _poll(self) -> PolledBatch | None:
+        done, self._batch = self._batch, None
+        try:
+            batch: PolledBatch = blockingCallFromThread(
+                self._reactor, self._acknowledgeAndPoll, done
+            )
+        except StopAsyncIteration:
+            return None
         # The position moves behind an error only when the error was raised.
         ends = dict(batch.positions) if batch.error is None else {}
         for message in reversed(batch.messages):
@@ -215,24 +212,13 @@ class BlockingIterator:
             self._messages.append(batch.error)
         return batch
 
-    def _begin(self, batches: queue.SimpleQueue[PolledBatch]) -> None:
+    def _acknowledgeAndPoll(self, done: PolledBatch | None) -> Deferred[Any]:
         """
-        On the reactor's thread. The other thread has had all of its batch: what follows each
-        partition's last message counts now.
-        """
-        if self._batch is not None:
-            self._stream.acknowledge(self._batch)
-        self._collect(batches)
+        On the reactor's thread.
 
-    def _collect(self, batches: queue.SimpleQueue[PolledBatch]) -> None:
-        """Answer with what there is, or else with the next thing that comes."""
-        stream = self._stream
-        batch = stream.poll(self._countMax)
-        if batch.messages or batch.error is not None or stream.isEnded:
-            batches.put(batch)
-            return
-        waiting = Deferred.fromCoroutine(stream.wait())
-        waiting.addCallbacks(
-            lambda _: self._collect(batches),
-            lambda failure: batches.put(batch._replace(error=failure.value)),
-        )
+        @param done: the batch that the other thread has had: the positions also move behind what
+            follows its messages.
+        """
+        if done is not None:
+            self._stream.acknowledge(done)
+        return Deferred.fromCoroutine(self._stream.nextBatch(self._countMax))

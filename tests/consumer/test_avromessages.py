@@ -93,22 +93,22 @@ class AvroMessagesTests(TestCase):
             waiting.append(Deferred())
             return waiting[-1]
 
-        messages = self.messages(b"rubbish", LONG(5), onBroken=toTopic(send, "clicks-broken"))
+        messages = self.messages(b"rubbish", LONG(5), onInvalid=toTopic(send, "clicks-broken"))
         asking = Deferred.fromCoroutine(messages.__anext__())
         self.assertEqual((sent, asking.called), ([("clicks-broken", b"rubbish")], False))
         waiting[0].callback(None)
-        self.assertEqual(((await asking).value, messages.brokenCount), (5, 1))
+        self.assertEqual(((await asking).value, messages.invalidCount), (5, 1))
 
     async def test_deadLettersFail(self) -> None:
         """A message that could not be put aside is not lost: it is raised why, and the next call tries again."""
         met: list[tuple[bytes, str]] = []
 
-        def onBroken(message: ConsumedMessage, error: SchemaError) -> None:
+        def onInvalid(message: ConsumedMessage, error: SchemaError) -> None:
             met.append((message.value, type(error).__name__))
             if len(met) == 1:
                 raise PylogbrokerError("the topic is away")
 
-        messages = self.messages(b"rubbish", LONG(5), onBroken=onBroken)
+        messages = self.messages(b"rubbish", LONG(5), onInvalid=onInvalid)
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), PylogbrokerError)
         self.assertEqual((await messages.__anext__()).value, 5)
         self.assertEqual(met, [(b"rubbish", "InvalidPayloadError")] * 2)
@@ -130,8 +130,8 @@ class AvroMessagesTests(TestCase):
             TEXT("a"),
             TEXT("b"),
             LONG(2),
-            onBroken=lambda message, error: met.append(message.value),
-            apart=apart,
+            onInvalid=lambda message, error: met.append(message.value),
+            runInThread=apart,
         )
         given = Deferred.fromCoroutine(messages.__anext__())
         await waiting[0]
@@ -158,7 +158,7 @@ class AvroMessagesTests(TestCase):
             {"error_code": 50301, "message": "not yet"},
         )
         messages = self.messages(
-            LONG(5), onBroken=lambda message, error: self.fail("it is not broken")
+            LONG(5), onInvalid=lambda message, error: self.fail("it is not broken")
         )
         await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
         self.end.schema(1, LONG.text)
@@ -183,7 +183,7 @@ class AvroMessagesTests(TestCase):
         """Nor is one that is being put aside, or could not be."""
         waiting: list[Deferred[None]] = [Deferred(), Deferred()]
         waits = iter(waiting)
-        messages = self.messages(b"rubbish", onBroken=lambda message, error: next(waits))
+        messages = self.messages(b"rubbish", onInvalid=lambda message, error: next(waits))
         asking = Deferred.fromCoroutine(messages.__anext__())
         waiting[0].errback(PylogbrokerError("the topic is away"))
         await self.assertFailure(asking, PylogbrokerError)
