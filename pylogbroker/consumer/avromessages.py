@@ -3,8 +3,8 @@ A stream's messages with values that the schemas of a registry explain.
 
 A stream's C{decode} cannot wait; this iterator can. It holds a message with an unknown schema until
 the registry has answered, and the stream behind it fills up and pushes back. While the registry is
-away, asking again goes on with the held message, and nothing is lost or left out. Anybody may have
-registered a schema, and a large one takes tenths of a second to prepare, so a thread does that once.
+away, asking again goes on with the held message. A thread prepares each new schema, which takes
+tenths of a second if it is large.
 
 A position moves when the value is handed out, or when C{onInvalid} has taken the message: no commit
 covers a held message. When its partition goes to another member, only that member hands it out.

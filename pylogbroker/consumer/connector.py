@@ -1,9 +1,8 @@
 """
 A member of a consumer group, as an application uses it (spec-0.7 consumer §2, zookeeper §4).
 
-How the member gets its partitions is decided by L{pylogbroker.consumer.rebalance} and executed by
-L{pylogbroker.consumer.member}. This module has the streams, the commits, and start and shutdown.
-L{pylogbroker.consumer.groupstate} says what becomes of nodes in ZooKeeper that cannot be used.
+L{pylogbroker.consumer.rebalance} decides how the member gets its partitions. This module has the
+streams, the commits, and start and shutdown.
 """
 
 from __future__ import annotations
@@ -190,10 +189,10 @@ class ConsumerConnector:
         What a commit would store now: for each partition that this member has begun, the next
         offset of the last message handed out.
         """
-        positions = self._offsets.positions
-        return {each: positions[each] for each in self._positionedPartitions() if each in positions}
+        found = self._offsets.positions
+        return {each: found[each] for each in self._positionedPartitions() if each in found}
 
-    # -- joining ------------------------------------------------------------------------------------
+    # -- joining
 
     def connect(self) -> Deferred[ConsumerConnector]:
         """
@@ -325,7 +324,7 @@ class ConsumerConnector:
             counters=self.counters,
         )
 
-    # -- offsets ------------------------------------------------------------------------------------
+    # -- offsets
 
     def commitOffsets(self) -> Deferred[None]:
         """
@@ -357,15 +356,14 @@ class ConsumerConnector:
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Discard what is queued of a partition, and hand out its messages from an offset on, once the
-        offset store has been read again. Until then nothing of the partition is committed. Does
-        nothing for a partition that this member does not have.
+        Discard what is queued of a partition, load its stored offset anew, and hand out messages
+        from C{offset} on. Does nothing for a partition that this member does not have.
 
         @param offset: where a message begins. An offset that another member has stored counts more.
         """
         self._fetchers.seek(partition, offset)
 
-    # -- shutdown -----------------------------------------------------------------------------------
+    # -- shutdown
 
     def shutdown(self) -> Deferred[None]:
         """
@@ -385,9 +383,9 @@ class ConsumerConnector:
 
     def shutdownBeforeStop(self) -> None:
         """
-        Have the reactor shut this consumer down before it stops, and wait for that. Otherwise after
-        Ctrl-C the group waits for the session's end, and a thread that reads
-        (L{MessageStream.blocking}) waits for ever and keeps the process alive.
+        Have the reactor shut this consumer down before it stops, and wait for that. Otherwise
+        Ctrl-C leaves the group waiting for the session's end, and a thread in
+        L{MessageStream.blocking} for ever.
         """
         if self._trigger is None and not self._isShutDown:
             self._trigger = self._clock.addSystemEventTrigger(

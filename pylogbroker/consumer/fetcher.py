@@ -3,28 +3,23 @@ Fetching from one broker what a member owns there, as far as its streams have ca
 
 What must be true: one request is under way at a time, a MULTIFETCH of all partitions that can be
 fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its
-stream has capacity, which is reserved until the response arrives. So a full stream holds up no
-other stream (gotcha 53), and nothing is requested while all streams are full. Partitions take
-turns: a partition that was fetched goes to the end of the line, and a request has a maximum size.
+stream has capacity, which is reserved until the response arrives, so a full stream holds up no
+other one (gotcha 53). A request has a maximum size, and partitions take turns.
 
-No error ends a fetcher (gotcha 52), and an error of one partition does not affect the others:
+No error ends a fetcher (gotcha 52) or affects other partitions:
 
-  - The connection breaks, or the broker's response is invalid: the fetcher tries again for ever,
-    with growing delays.
+  - The connection breaks, or the response is invalid: try again for ever, with growing delays.
   - The offset is out of range: the reset policy says where to go on, and that is stored at once.
-  - The first message is larger than the fetch size: the partition is fetched with a larger size, up
-    to a limit; beyond it the stream raises an error.
-  - No entry begins at a stored offset, which happens when a broker's data were lost and written
-    anew: that is logged, and treated as an offset out of range. A possible header of an entry that
-    is too large is not such a case. Neither is an entry whose checksum alone is wrong: that entry
-    went bad on the disk, and what follows it must not be skipped unseen.
-  - Anything else, such as a wrong checksum or another error code: the stream raises the error, once
-    for each offset and reason, and the partition is tried again with growing delays. An error that
-    the stream finds inside a compressed entry is tried once more and then left alone, since each
-    attempt hands out the entry's first messages again.
+  - The first message is larger than the fetch size: fetch more, up to a limit; then raise an error.
+  - No entry begins at a stored offset, since a broker's data were lost and written anew: log that,
+    and treat it as an offset out of range. This excludes a possible header of an entry that is too
+    large, and an entry whose checksum alone is wrong: it went bad on the disk, and what follows it
+    must not be skipped unseen.
+  - Anything else: raise the error in the stream, once for each offset and reason, and try again
+    with growing delays. What the stream finds inside a compressed entry is tried only once more,
+    since each attempt hands out the entry's first messages again.
 
-The fetcher checks only the first entry of a response, and steps over the others by their sizes. The
-stream checks all of them when it decodes them.
+The fetcher checks only the first entry of a response; the stream checks all when it decodes them.
 """
 
 from __future__ import annotations
@@ -219,8 +214,8 @@ class Fetcher:
         if state.readErrorOffset == offset:
             state.isStopped = True
             self._log.error(
-                "{partition} cannot be read at offset {offset}, and is left alone while this member "
-                "has it",
+                "{partition} cannot be read at offset {offset}, and is left alone while this "
+                "member has it",
                 partition=state.partition,
                 offset=offset,
             )
@@ -395,9 +390,9 @@ class Fetcher:
             self._fail(state, MessageTooLargeError(text))
         elif state.isStored and not messages.isCorruptEntry:
             self._log.error(
-                "The stored offset {offset} of {partition} is not where a message begins ({reason}): "
-                "the broker has other data than when it was stored. Going on as if it were out of "
-                "range (autooffset.reset={policy})",
+                "The stored offset {offset} of {partition} is not where a message begins "
+                "({reason}): the broker has other data than when it was stored. Going on as if it "
+                "were out of range (autooffset.reset={policy})",
                 offset=state.offset,
                 partition=state.partition,
                 reason=error.reason,
@@ -490,7 +485,7 @@ class Fetcher:
                 else f"offset {lostOffset} is out of range, or not where a message begins"
             )
             error = OffsetOutOfRangeError(
-                f"{partition}: {reason}, and autooffset.reset={policy} names no other place to begin"
+                f"{partition}: {reason}, and autooffset.reset={policy} names no other offset"
             )
             state.stream.fail(partition, error)
             return

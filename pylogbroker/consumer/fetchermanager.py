@@ -118,7 +118,8 @@ class FetcherManager:
         if number not in self._unregisteredBrokers:
             self._unregisteredBrokers.add(number)
             self._log.warn(
-                "{consumerId}: broker {number} is not registered; its partitions ({count}) wait for it",
+                "{consumerId}: broker {number} is not registered; its partitions ({count}) wait "
+                "for it",
                 consumerId=self._name,
                 number=number,
                 count=count,

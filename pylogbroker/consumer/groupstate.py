@@ -3,13 +3,11 @@ What a member of a group reads and writes in ZooKeeper, offsets apart (spec-0.7 
 
 What must be true:
 
-  - A watch is armed before anything that it covers is read, and stays armed until it fires. So no
-    change between two reads is missed.
-  - Anybody can write anything into ZooKeeper. What cannot be used is logged once and left out: a
-    member whose registration or pattern cannot be used (0.7's members all stop at it), a broker or
-    a partition count that cannot be read, a topic whose name fits in no request.
-  - Anybody can delete a member's owner nodes: 0.7's C{ConsoleConsumer --from-beginning} deletes all
-    that a group has. So each owner watches its own.
+  - A watch is armed before anything that it covers is read, and stays armed until it fires.
+  - What cannot be used is logged once and left out: a member whose registration or pattern cannot
+    be used (0.7's members all stop at it), a broker, a partition count, a topic's name.
+  - Anybody can delete owner nodes: 0.7's C{ConsoleConsumer --from-beginning} deletes all that a
+    group has. So each owner watches its own.
   - A stale owner node blocks only its own partition. A member deletes only its own nodes.
   - Requests are sent in batches, since partition counts are untrusted.
 """

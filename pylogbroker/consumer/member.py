@@ -104,7 +104,7 @@ class Member:
         """The partitions that this member has, with their threads. Do not change it."""
         return self._rebalance.owned
 
-    # -- joining and leaving ------------------------------------------------------------------------
+    # -- joining and leaving
 
     async def register(self, subscription: ISubscription) -> None:
         """
@@ -170,7 +170,7 @@ class Member:
                     )
         self._watches.cancelAll()
 
-    # -- the session --------------------------------------------------------------------------------
+    # -- the session
 
     def _sessionChanged(self, event: SessionEvent) -> None:
         state = self._rebalance.state
@@ -222,7 +222,7 @@ class Member:
         if self._rebalance.state is State.SUSPENDED:
             self._registerAgain()
 
-    # -- effects ------------------------------------------------------------------------------------
+    # -- effects
 
     def _changed(self) -> None:
         self._execute(self._rebalance.changed())
@@ -294,7 +294,8 @@ class Member:
         waitMs = effect.factor * self._settings.rebalanceBackoffMs
         isLast = effect.attempt >= self._settings.rebalanceRetriesMax
         (self._log.error if isLast else self._log.info)(
-            "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in {waitMs} ms",
+            "{consumerId}: attempt {attempt} to rebalance failed: {reason}. The next is in "
+            "{waitMs} ms",
             consumerId=self._consumerId,
             attempt=effect.attempt,
             reason=effect.reason,
@@ -342,9 +343,9 @@ class Member:
 
     def _uncommittedOf(self, assignment: Assignment) -> list[PartitionId]:
         """
-        Partitions that were read and released, and whose positions may not be stored yet: a release
-        may be cancelled and executed again. Not those of an earlier session, since their positions
-        may be old, and their next owners store newer ones.
+        Partitions that were read and released, and may not be committed: a release may be cancelled
+        and executed again. In a later session their positions are old, and their next owners store
+        newer ones.
         """
         session = self._zookeeper.session_id
         return [

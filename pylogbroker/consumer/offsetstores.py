@@ -1,16 +1,13 @@
 """
 Where a group's offsets are stored, and what a member knows of them.
 
-0.7 stores them in ZooKeeper, and so does L{ZookeeperOffsetStore}. An application that keeps its
-results in a database stores them there, in the same transaction: then each message counts exactly
-once, however the application dies (L{SqliteOffsetStore}).
+0.7 stores them in ZooKeeper (L{ZookeeperOffsetStore}). An application that stores them in the same
+database transaction as its results counts each message exactly once (L{SqliteOffsetStore}).
 
-Streams move a position when they hand out a message; a commit stores those that have moved
-(L{ConsumedOffsets}). A member knows what it read from the store last, and what it tried to write
-since: a write whose answer was lost may have been made, or not. When a partition comes back, after
-an expired session for example, and the store holds one of these offsets or none, nobody else has
-stored one, and the member goes on where it was. Any other offset is of another member that had the
-partition meanwhile, and counts.
+L{ConsumedOffsets} commits positions that have moved. It knows what it read from the store last, and
+what it tried to write since: an unanswered write may have been made. When a partition comes back,
+after an expired session for example, and the store holds one of these offsets or none, the member
+goes on where it was. Any other offset is of a member that had the partition meanwhile, and counts.
 """
 
 from __future__ import annotations
@@ -201,19 +198,15 @@ class SqliteOffsetStore:
     Offsets in a table of the application's own database, changed in its own transactions.
 
     The application does its work, calls L{store} on the same connection for each message, in order,
-    and commits as often as it likes: either both are stored or neither. The consumer is created
-    with C{autocommit.enable=false} and this store, and loads offsets from it when it takes over a
-    partition.
+    and commits as often as it likes. The consumer is created with C{autocommit.enable=false} and
+    this store, and loads offsets from it. So each message counts exactly once:
 
-    Each message counts exactly once, because
-
-      - a transaction may end inside a compressed set: the store also keeps how many of its messages
-        are done, and the next reader leaves them out;
-      - an offset changes only if it is still what this member loaded or stored last, and only
-        forward. When a partition goes to another member, the previous owner may still have messages
-        or an open transaction. The later of the two gets an L{OffsetConflictError}, rolls its
-        transaction back and joins the group anew. Where C{autooffset.reset} has moved the offset
-        back, it goes forward from there.
+      - A transaction may end inside a compressed set: the store also keeps how many of its messages
+        are done, and the next reader leaves them out.
+      - An offset changes only forward, and only if it is what this member loaded or stored last.
+        When a partition goes to another member while the previous owner has messages or an open
+        transaction, the later of the two gets an L{OffsetConflictError}, rolls back and joins the
+        group anew. Where C{autooffset.reset} has moved the offset back, it goes forward from there.
 
     @ivar tracksIntraBatch: asks streams for L{pylogbroker.types.IntraBatchOffset}s.
     """
@@ -322,11 +315,10 @@ class SqliteOffsetStore:
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
-        Store start offsets, in a transaction of its own.
-
-        While the application has a transaction open, this stores nothing. If an offset was to be
-        moved back then, the first one that the application stores may be behind the stored one; the
-        writer's name in the row shows whether the application's transaction was rolled back.
+        Store start offsets, in a transaction of its own; nothing while the application has one
+        open. If an offset was to be moved back then, the first one that the application stores may
+        be behind the stored one. The writer's name in the row shows whether the application rolled
+        that back.
         """
         if self._connection.in_transaction:
             for partition, offset in offsets.items():

@@ -6,10 +6,9 @@ L{Member<pylogbroker.consumer.member.Member>} executes the effects and reports t
 tests try everything that can go wrong between members in one process, by the thousand, on a clock.
 
 What must be true: a member fetches a partition only while the partition's owner node is its own. It
-releases a partition (stops fetching, commits the position if C{autocommit.enable} is set, deletes
-the owner node, in this order) before another member can claim it. Whatever happens in between, a
-member comes back to owning what the group's list assigns to it, or tries again. No event is lost,
-whatever the timing.
+releases a partition (stops fetching, commits if C{autocommit.enable} is set, deletes the owner
+node, in this order) before another member can claim it. Whatever happens in between, it comes back
+to owning what is assigned to it, or tries again. No event is lost, whatever the timing.
 
   ================= ============================ ================================= =================
   state             on                           effect                            then
@@ -33,22 +32,20 @@ whatever the timing.
   stopping          L{Released}, L{Failed}       L{Finish}                         stopped
   ================= ============================ ================================= =================
 
-A change that is reported in a state on the way to owning is remembered, and acted on in owning.
-Unlike 0.7.2, which releases everything each time, a member releases only what it has to, so that a
-partition that stays is not interrupted. Other members see no difference.
+A change on the way to owning is acted on when owning is reached. Unlike 0.7.2, which releases
+everything each time, a member releases only what it has to; other members see no difference.
 
-Owner nodes go missing when somebody deletes them. Most likely no other member has claimed such a
-partition yet, so the member claims it again and fetches on meanwhile. When another session has it,
-the member stops fetching it and commits nothing: the position is the other member's.
+Owner nodes go missing when somebody deletes them. The member claims such a partition again and
+fetches on meanwhile. When another session has it by then, the member stops fetching it and commits
+nothing: the position is the other member's.
 
-After C{retryCountMax} attempts 0.7.2 gives up and owns nothing until the next event (gotcha 51).
-This one tries again, with growing delays while nothing changes, and from then on keeps and fetches
-what it could claim. Otherwise one partition that can never be claimed would stop the others: a
-member that reads the list differently has it (a pattern that only Java knows), or somebody has
-written a persistent node in its place.
+After C{retryCountMax} attempts 0.7.2 owns nothing until the next event (gotcha 51). Here the member
+tries again, with growing delays, and keeps and fetches what it could claim. Otherwise a partition
+that can never be claimed would stop the others: one that a member has which reads the list
+differently (a pattern that only Java knows), or whose owner node is persistent.
 
-A partition whose broker is not registered is assigned and claimed like any other, since 0.7 counts
-it too. It is fetched when its broker is back.
+A partition whose broker is not registered is assigned and claimed, since 0.7 counts it too. It is
+fetched when its broker is back.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ Assignment = dict[PartitionId, str]
 """Partitions, and the member's consumer thread that each belongs to."""
 
 
-# -- results of effects -------------------------------------------------------------------------------------
+# -- results of effects
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class Failed:
 EffectResult = GroupRead | Released | Claimed | Failed
 
 
-# -- effects ------------------------------------------------------------------------------------------------
+# -- effects
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,22 @@ Streams: what an application reads.
 
 A stream is a bounded queue of chunks with one reader. A chunk is what one fetch returned for one
 partition, undecoded. A fetcher requests a partition only while its stream has capacity, and
-reserves that capacity until the response arrives. So a slow reader costs a bounded number of bytes,
-and its silence is the back pressure.
+reserves that capacity until the response arrives: the silence of a slow reader is back pressure.
 
-Positions: a partition's position moves to a message's next offset when the message is handed out,
-and to the chunk's end when the reader asks for more, since a chunk may end with empty wrappers.
-Whether the application is done with a message is its own concern: with auto-commit a crash may lose
-what it was handed, without it the application calls C{commitOffsets}. Dropping a partition also
-discards the chunk that is being read, so nothing is handed out after a final commit.
+A partition's position moves to a message's next offset when the message is handed out, and to the
+chunk's end when the reader asks for more, since a chunk may end with empty wrappers. With
+auto-commit a crash may lose what the application was handed; without, it calls C{commitOffsets}
+when it is done. Dropping a partition also discards the chunk that is being read, so nothing is
+handed out after a final commit.
 
-Errors: an error of one partition is raised once, in its turn; the stream goes on with the others.
-Decoding finds what the fetcher does not check: wrong checksums behind the first entry, and bad
-wrappers. The chunk and all that is queued of its partition is discarded then, since order counts,
-and the fetcher is told. The stream goes on behind a message on which the application's decoder
-raised an exception.
+An error of one partition is raised once, in its turn; the stream goes on with the others. Decoding
+finds wrong checksums behind the first entry, and bad wrappers. Then all that is queued of the
+partition is discarded, since order counts, and the fetcher is told. What the application's decoder
+raises is raised, too; the stream goes on behind that message.
 
-An application reads in one of four ways, all on top of L{MessageStream.take} or
-L{MessageStream.poll}: C{async for} over messages or over lists (L{MessageStream.batches}), a Twisted
-push producer (L{MessageStream.pipeTo}), and an iterator for a plain thread
-(L{MessageStream.blocking}).
+There are four ways to read, all on top of L{MessageStream.take} or L{MessageStream.poll}:
+C{async for} over messages or over lists (L{MessageStream.batches}), a Twisted push producer
+(L{MessageStream.pipeTo}), and an iterator for a plain thread (L{MessageStream.blocking}).
 """
 
 from __future__ import annotations
@@ -55,9 +52,8 @@ class ConsumedMessage(NamedTuple):
     A message as an application gets it.
 
     @ivar value: the payload, or what the decoder made of it.
-    @ivar partition: the broker's number and the partition's number on that broker.
-    @ivar nextOffset: the offset at which a reader that has this message goes on (spec-0.7
-        wire-protocol §6).
+    @ivar partition: numbers of the broker and of its partition.
+    @ivar nextOffset: where a reader that has this message goes on (spec-0.7 wire-protocol §6).
     """
 
     value: Any
@@ -72,8 +68,7 @@ class Chunk(NamedTuple):
 
     @ivar size: bytes.
     @ivar end: the offset behind the last complete entry.
-    @ivar onReadError: called when the reader cannot decode the chunk, with the offset of the bad
-        entry and the error.
+    @ivar onReadError: called with offset and error of an entry that cannot be decoded.
     """
 
     partition: PartitionId
@@ -88,10 +83,9 @@ class PolledBatch(NamedTuple):
     Messages polled but not yet acknowledged. Call L{MessageStream.acknowledge} before polling
     again.
 
-    @ivar messages: in order.
-    @ivar error: what was raised in place of the next message, if anything.
-    @ivar positions: where acknowledging moves the partitions of C{messages}. With an error behind
-        messages: those of all partitions, the one of the error included.
+    @ivar error: what was raised in place of the next message.
+    @ivar positions: where the partitions of C{messages} move; with an error behind messages also
+        those of other partitions.
     @ivar epoch: of the stream, when it was polled.
     """
 
@@ -155,18 +149,16 @@ class MessageStream:
         counters: ConsumerCounters | None = None,
     ) -> None:
         """
-        @param name: of the consumer thread that it belongs to.
-        @param decode: from a payload to a value; the stream raises what it raises, and goes on
-            behind that message.
+        @param name: of the consumer thread.
+        @param decode: from a payload to a value.
         @param isShallow: whether compressed entries are handed out as they are.
-        @param tracksIntraBatch: whether a position inside a compressed set is an
-            L{pylogbroker.types.IntraBatchOffset}, which says how many of the set's messages are
-            done; a reader that comes back begins behind them. Otherwise a position there is the
-            set's beginning.
-        @param queuedSizeMax: bytes of chunks that are queued or reserved; an empty stream accepts
-            one chunk of any size.
-        @param timeoutMs: how long a reader waits for a message before L{ConsumerTimeoutError} is
-            raised; negative: for ever.
+        @param tracksIntraBatch: whether positions inside compressed sets are
+            L{pylogbroker.types.IntraBatchOffset}s, behind which a reader that comes back begins.
+            Otherwise a position there is the set's beginning.
+        @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any
+            chunk.
+        @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for
+            ever.
         """
         self.name = name
         self.positions = positions
@@ -193,7 +185,8 @@ class MessageStream:
         self._wakeReader: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
-        return f"<MessageStream {self.name}, {len(self._queue)} chunks{', ended' if self.isEnded else ''}>"
+        ended = ", ended" if self.isEnded else ""
+        return f"<MessageStream {self.name}, {len(self._queue)} chunks{ended}>"
 
     # -- the fetcher's side
 
@@ -246,7 +239,7 @@ class MessageStream:
         if isReading or any(each.partition == partition for each in self._queue):
             self._queue.append(_Reset(partition, offset))
         else:
-            # The order matters: a thread that moves the position at the same time looks here afterwards.
+            # In this order: a thread that moves the position at the same time looks here then.
             self._epoch += 1
             self._resetAt[partition] = (self._epoch, offset)
             self.positions[partition] = offset
@@ -531,8 +524,8 @@ class MessageStream:
         """
         Push messages into a receiver.
 
-        @param receiver: a L{twisted.internet.interfaces.IConsumer}. Its C{write} is called with
-            L{ConsumedMessage}s, and it may pause the producer that it is given.
+        @param receiver: a L{twisted.internet.interfaces.IConsumer} whose C{write} takes
+            L{ConsumedMessage}s. It may pause the producer that it is given.
         @return: fires with L{None} when the consumer was shut down, or the receiver wants no more.
             Fails with a partition's error, or with what C{write} raised; the stream can then be
             piped again. Fails with L{ConsumerStateError} when another reader is attached, and with
@@ -548,7 +541,7 @@ class MessageStream:
         """
         An iterator for a plain thread, while the reactor runs in another one.
 
-        It ends when the consumer is shut down. That must happen before the reactor stops
+        It ends when the consumer is shut down, which must happen before the reactor stops
         (C{shutdownBeforeStop} of the connector), or the thread waits for ever.
 
         @param reactor: the one that the consumer belongs to.

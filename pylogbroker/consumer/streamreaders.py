@@ -32,9 +32,8 @@ class BatchIterator:
     """
     An asynchronous iterator over lists of messages.
 
-    The positions move behind all messages of a list when the list is handed out. The position moves
-    behind an error that follows the list only when the error was raised: by this iterator, or by
-    whatever reads the stream next.
+    Positions move behind a whole list when it is handed out, and behind an error that follows the
+    list when the error was raised: by this iterator, or by whatever reads the stream next.
     """
 
     def __init__(self, stream: MessageStream, countMax: int) -> None:
@@ -149,11 +148,10 @@ class BlockingIterator:
     """
     Messages for a plain thread, which fetches them from the reactor's thread in batches.
 
-    A message's position moves when the thread gets the message. When a partition is dropped, its
-    messages in the batch are dropped, too; one that the thread gets in that very moment may be
-    delivered again by the next owner. When a partition is reset, the thread still gets its messages
-    of the batch, but the position stays where it was reset to. A reset behind messages of the batch
-    takes effect with the last of them.
+    A message's position moves when the thread gets the message. Of a dropped partition the thread
+    gets no more, but a message that it gets in that very moment may be delivered again by the next
+    owner. Of a reset partition it gets the rest of the batch, and the position stays where it was
+    reset to. A reset behind messages of the batch takes effect with the last of them.
     """
 
     def __init__(
@@ -198,9 +196,7 @@ class BlockingIterator:
     def _poll(self) -> PolledBatch | None:
         done, self._batch = self._batch, None
         try:
-            batch: PolledBatch = blockingCallFromThread(
-                self._reactor, self._acknowledgeAndPoll, done
-            )
+            batch = blockingCallFromThread(self._reactor, self._nextBatch, done)
         except StopAsyncIteration:
             return None
         # The position moves behind an error only when the error was raised.
@@ -212,12 +208,9 @@ class BlockingIterator:
             self._messages.append(batch.error)
         return batch
 
-    def _acknowledgeAndPoll(self, done: PolledBatch | None) -> Deferred[Any]:
+    def _nextBatch(self, done: PolledBatch | None) -> Deferred[Any]:
         """
-        On the reactor's thread.
-
-        @param done: the batch that the other thread has had: the positions also move behind what
-            follows its messages.
+        On the reactor's thread. All of C{done} is handed out, and what follows its messages counts.
         """
         if done is not None:
             self._stream.acknowledge(done)

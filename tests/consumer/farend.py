@@ -1,5 +1,6 @@
 """
-Brokers at the far ends of puppet lines: logs that are bytes, and the answers that spec-0.7 gives. Nothing takes time but by the clock.
+Brokers at the far ends of puppet lines: logs that are bytes, and the answers that spec-0.7 gives.
+Nothing takes time but by the clock.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ def drain(*streams: MessageStream) -> list[Any]:
 
 
 async def deleteTree(zookeeper: Any, path: str) -> None:
-    """Delete a node and all below, as C{deleteall} of ZooKeeper's shell does; what is made again meanwhile stays, and so does what is above it."""
+    """
+    Delete a node and all below, as C{deleteall} of ZooKeeper's shell does; what is made again
+    meanwhile stays, and so does what is above it.
+    """
     try:
         for name in await zookeeper.get_children(path):
             await deleteTree(zookeeper, f"{path}/{name}")

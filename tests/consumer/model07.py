@@ -1,6 +1,7 @@
 """
-A consumer that follows spec-0.7 zookeeper §4 to the letter, for groups of theirs and ours: it lets go of everything in each attempt, claims all or nothing,
-sleeps, and gives up after four attempts until the next event. It reads no messages.
+A consumer that follows spec-0.7 zookeeper §4 to the letter, for groups of theirs and ours: it lets
+go of everything in each attempt, claims all or nothing, sleeps, and gives up after four attempts
+until the next event. It reads no messages.
 """
 
 from __future__ import annotations

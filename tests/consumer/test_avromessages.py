@@ -100,7 +100,10 @@ class AvroMessagesTests(TestCase):
         self.assertEqual(((await asking).value, messages.invalidCount), (5, 1))
 
     async def test_deadLettersFail(self) -> None:
-        """A message that could not be put aside is not lost: it is raised why, and the next call tries again."""
+        """
+        A message that could not be put aside is not lost: it is raised why, and the next call tries
+        again.
+        """
         met: list[tuple[bytes, str]] = []
 
         def onInvalid(message: ConsumedMessage, error: SchemaError) -> None:
@@ -114,7 +117,10 @@ class AvroMessagesTests(TestCase):
         self.assertEqual(met, [(b"rubbish", "InvalidPayloadError")] * 2)
 
     async def test_apart(self) -> None:
-        """A schema that is new is looked at elsewhere, and once, whether it can be used or not; the message is held meanwhile, even if nobody waits."""
+        """
+        A schema that is new is looked at elsewhere, and once, whether it can be used or not; the
+        message is held meanwhile, even if nobody waits.
+        """
         worker, waiting = ManualWorker(), [Deferred[None]()]
 
         def apart(work: Callable[[], Any]) -> Deferred[Any]:
@@ -152,7 +158,10 @@ class AvroMessagesTests(TestCase):
         )
 
     async def test_registryAway(self) -> None:
-        """While the registry cannot be asked the message is held: nothing is skipped, nothing is taken for broken."""
+        """
+        While the registry cannot be asked the message is held: nothing is skipped, nothing is taken
+        for broken.
+        """
         self.end.answers["GET", "/schemas/ids/1"] = (
             503,
             {"error_code": 50301, "message": "not yet"},
@@ -165,7 +174,9 @@ class AvroMessagesTests(TestCase):
         self.assertEqual((await messages.__anext__()).value, 5)
 
     async def test_position(self) -> None:
-        """A message that is held is not committed: its position moves when its value is handed out."""
+        """
+        A message that is held is not committed: its position moves when its value is handed out.
+        """
         self.end.answers["GET", "/schemas/ids/1"] = (
             503,
             {"error_code": 50301, "message": "not yet"},
@@ -201,7 +212,10 @@ class AvroMessagesTests(TestCase):
         self.assertEqual(self.positions, {PLACE: len(encodeSet([b"rubbish"]))})
 
     async def test_dropped(self) -> None:
-        """A partition that goes to another member takes the message that is held with it, also while the registry is asked; the others go on."""
+        """
+        A partition that goes to another member takes the message that is held with it, also while
+        the registry is asked; the others go on.
+        """
         messages = self.messages(LONG(5), LONG(6))
         asking = Deferred.fromCoroutine(messages.__anext__())
         self.stream.drop((PLACE,))
@@ -221,7 +235,9 @@ class AvroMessagesTests(TestCase):
         self.assertEqual(self.positions[OTHER], message.nextOffset)
 
     async def test_shutDown(self) -> None:
-        """Nor is a message handed out when the consumer was shut down, which has committed without it."""
+        """
+        Nor is a message handed out when the consumer was shut down, which has committed without it.
+        """
         messages = self.messages(LONG(5))
         asking = Deferred.fromCoroutine(messages.__anext__())
         self.stream.end()

@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.consumer.connector}: members of groups, on a clock, with a ZooKeeper in memory and brokers at the far ends of puppet lines."""
+"""
+Tests for L{pylogbroker.consumer.connector}: members of groups, on a clock, with a ZooKeeper in
+memory and brokers at the far ends of puppet lines.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class JoiningTests(GroupCase):
     """Connecting, asking for streams, leaving."""
 
     def test_names(self) -> None:
-        """The consumer id, the registration, the owners and the offsets are 0.7.2's, byte for byte, as in golden/zookeeper-tree.txt."""
+        """
+        The consumer id, the registration, the owners and the offsets are 0.7.2's, byte for byte, as
+        in golden/zookeeper-tree.txt.
+        """
         member = ConsumerConnector(
             self.clock,
             {"groupid": "grp"},
@@ -113,7 +119,10 @@ class JoiningTests(GroupCase):
         self.failureResultOf(member.createMessageStreams({"t": 1}), ConsumerStateError)
 
     def test_badInput(self) -> None:
-        """Names with a slash, numbers of streams below 1 and a missing C{zk.connect} are refused by name."""
+        """
+        Names with a slash, numbers of streams below 1 and a missing C{zk.connect} are refused by
+        name.
+        """
         with self.assertRaisesRegex(InvalidNameError, "'/'"):
             ConsumerConnector(self.clock, {"groupid": "a/b"}, self.cluster.zookeeper.client())
         with self.assertRaisesRegex(ConfigurationError, r"zk\.connect"):
@@ -151,7 +160,10 @@ class JoiningTests(GroupCase):
         self.failureResultOf(connecting, ZookeeperTimeoutException)
 
     def test_missingChroot(self) -> None:
-        """A chroot that does not exist is an error, also by way of C{async with}, which cleans up behind itself."""
+        """
+        A chroot that does not exist is an error, also by way of C{async with}, which cleans up
+        behind itself.
+        """
         member = ConsumerConnector(
             self.clock, {"groupid": "g"}, self.cluster.zookeeper.client(chroot="/none")
         )
@@ -198,7 +210,10 @@ class JoiningTests(GroupCase):
         return triggers
 
     def test_beforeStop(self) -> None:
-        """A reactor can be asked to shut a consumer down before it stops, and to wait for that; one that is shut down earlier needs it no more."""
+        """
+        A reactor can be asked to shut a consumer down before it stops, and to wait for that; one
+        that is shut down earlier needs it no more.
+        """
         triggers = self.triggers()
         self.broker.log("t", 0).append(b"a")
         member = self.member()
@@ -240,7 +255,10 @@ class JoiningTests(GroupCase):
         self.assertEqual((self.cluster.do(using), triggers), ("goes on", []))
 
     def test_joiningBeforeStop(self) -> None:
-        """Who has no streams yet when the reactor stops is told by a L{ClosedError}, or a L{ClosingException}, whatever was about to be done."""
+        """
+        Who has no streams yet when the reactor stops is told by a L{ClosedError}, or a
+        L{ClosingException}, whatever was about to be done.
+        """
         alsoProvides(self.clock, IReactorCore)
 
         async def use(session: Any) -> None:
@@ -305,7 +323,9 @@ class JoiningTests(GroupCase):
         self.cluster.advance(1)
 
     def test_emptyMap(self) -> None:
-        """ZookeeperConsumerConnectorTest.testBasic, its end: a consumer of nothing disturbs nothing."""
+        """
+        ZookeeperConsumerConnectorTest.testBasic, its end: a consumer of nothing disturbs nothing.
+        """
         first = self.member()
         self.streams(first)
         nothing = self.member()
@@ -315,7 +335,10 @@ class JoiningTests(GroupCase):
         self.assertEqual(set(first.owned), {place("0-0"), place("0-1")})
 
     def test_rebalanceFails(self) -> None:
-        """When ZooKeeper does not answer, the caller hears so after the retries; the member goes on trying and gets there."""
+        """
+        When ZooKeeper does not answer, the caller hears so after the retries; the member goes on
+        trying and gets there.
+        """
         member = self.member()
         self.cluster.write("/consumers/g/ids/g_other", b"{  }")
         self.cluster.zookeeper.latency = 0.01
@@ -356,7 +379,10 @@ class SharingTests(GroupCase):
         return payloads
 
     def test_queueInsidePubSubAcross(self) -> None:
-        """Features 95 and 121: each message reaches one member of each group, in order within a partition."""
+        """
+        Features 95 and 121: each message reaches one member of each group, in order within a
+        partition.
+        """
         first, second = self.member(), self.member()
         other = self.member({"groupid": "h"})
         streams = self.streams(first) + self.streams(second) + self.streams(other)
@@ -379,7 +405,10 @@ class SharingTests(GroupCase):
                 )
 
     def test_handOver(self) -> None:
-        """Features 100 and 120: when members join and leave, nothing is lost, and nothing is delivered twice, since positions are committed in between."""
+        """
+        Features 100 and 120: when members join and leave, nothing is lost, and nothing is delivered
+        twice, since positions are committed in between.
+        """
         wanted = self.fill(200)
         first = self.member()
         one = self.streams(first)[0]
@@ -407,7 +436,10 @@ class SharingTests(GroupCase):
         )
 
     def test_filter(self) -> None:
-        """Features 98, 99 and gotcha 47: a filter finds topics as they appear, and thread i of every topic feeds stream i."""
+        """
+        Features 98, 99 and gotcha 47: a filter finds topics as they appear, and thread i of every
+        topic feeds stream i.
+        """
         member = self.member()
         streams = self.soon(member.createMessageStreamsByFilter(whitelist("t|new.*", 5), 2))
         self.assertEqual(self.cluster.zookeeper.tree()["/consumers/g/ids/g_m1"][0], b"*2*t|new.*")
@@ -423,7 +455,10 @@ class SharingTests(GroupCase):
         )
 
     def test_blacklist(self) -> None:
-        """A blacklist takes all other topics; a filter's own number of streams holds if no other is given."""
+        """
+        A blacklist takes all other topics; a filter's own number of streams holds if no other is
+        given.
+        """
         member = self.member()
         streams = self.soon(member.createMessageStreamsByFilter(blacklist("t", 3)))
         self.assertEqual(len(streams), 3)
@@ -463,7 +498,10 @@ class SharingTests(GroupCase):
         self.assertEqual(set(member.owned), {place("0-0")})
 
     def test_idle(self) -> None:
-        """Feature 102: more members than partitions: who is left over is idle, and takes over when another goes."""
+        """
+        Feature 102: more members than partitions: who is left over is idle, and takes over when
+        another goes.
+        """
         members = [self.member() for _ in range(3)]
         for member in members:
             self.streams(member)
@@ -475,7 +513,10 @@ class SharingTests(GroupCase):
         self.assertEqual([len(member.owned) for member in members[1:]], [1, 1])
 
     def test_killed(self) -> None:
-        """A member that dies without a word loses its partitions with its session; what it had not committed is delivered again, and nothing is lost."""
+        """
+        A member that dies without a word loses its partitions with its session; what it had not
+        committed is delivered again, and nothing is lost.
+        """
         wanted = self.fill(20)
         first, second = self.member(), self.member()
         one, two = self.streams(first)[0], self.streams(second)[0]
@@ -490,7 +531,10 @@ class SharingTests(GroupCase):
         self.assertEqual(set(drain(two)), wanted)
 
     def test_with07(self) -> None:
-        """A consumer that follows spec-0.7 zookeeper §4 to the letter shares a group with ours, as members come and go, and nobody fights."""
+        """
+        A consumer that follows spec-0.7 zookeeper §4 to the letter shares a group with ours, as
+        members come and go, and nobody fights.
+        """
         theirs = [
             Consumer07(self.clock, self.cluster.zookeeper.client(), "g", name, {"t": 1})
             for name in ("a", "z")
@@ -558,8 +602,8 @@ class SqliteTests(GroupCase):
 
     def test_insideASet(self) -> None:
         """
-        A transaction may end in the midst of a compressed set: who comes next goes on behind what is done, and so does a member whose session is over and
-        who comes back.
+        A transaction may end in the midst of a compressed set: who comes next goes on behind what
+        is done, and so does a member whose session is over and who comes back.
         """
         log = self.broker.log("t", 0)
         for number in range(0, 30, 10):
@@ -583,7 +627,10 @@ class SqliteTests(GroupCase):
         self.assertEqual(got, [b"%d" % number for number in range(21)])
 
     def test_takenOver(self) -> None:
-        """What a member has in hand when its partition goes to another, who does the same, counts once: the later one is refused."""
+        """
+        What a member has in hand when its partition goes to another, who does the same, counts
+        once: the later one is refused.
+        """
         self.broker.log("t", 0).append(*(b"%d" % number for number in range(10)), codec=GZIP)
         store = self.store()
         (stream,) = self.streams(
@@ -628,7 +675,10 @@ class CommitTests(GroupCase):
         ]
 
     def test_byClock(self) -> None:
-        """Feature 104, gotcha 54: positions are stored every interval, the first time after one; what has not moved is not written again."""
+        """
+        Feature 104, gotcha 54: positions are stored every interval, the first time after one; what
+        has not moved is not written again.
+        """
         member = self.member({"autocommit.interval.ms": "1000"})
         (stream,) = self.cluster.do(member.createMessageStreams({"t": 1}))["t"]
         stream.take()
@@ -642,7 +692,10 @@ class CommitTests(GroupCase):
         self.assertEqual(self.versions(), [1, 0])
 
     def test_byHand(self) -> None:
-        """Features 105, 106, gotcha 48: without auto-commit nothing is stored, not in a rebalance and not at the end, but by C{commitOffsets}."""
+        """
+        Features 105, 106, gotcha 48: without auto-commit nothing is stored, not in a rebalance and
+        not at the end, but by C{commitOffsets}.
+        """
         member = self.member({"autocommit.enable": "false"})
         (stream,) = self.streams(member)
         stream.take()
@@ -658,7 +711,9 @@ class CommitTests(GroupCase):
         self.end(other)
 
     def test_afterRelease(self) -> None:
-        """Without auto-commit a partition that comes back from another goes on at what is stored."""
+        """
+        Without auto-commit a partition that comes back from another goes on at what is stored.
+        """
         member = self.member({"autocommit.enable": "false"})
         (stream,) = self.streams(member)
         self.assertEqual(len(drain(stream)), 10)
@@ -698,7 +753,10 @@ class CommitTests(GroupCase):
         self.assertEqual(self.offset("0-0"), "11")
 
     def test_brokenOffRelease(self) -> None:
-        """A member that is told to leave while it lets go of a partition commits the position of that one, too."""
+        """
+        A member that is told to leave while it lets go of a partition commits the position of that
+        one, too.
+        """
         self.broker.log("t", 1).append(b"x")
         first, second = self.member(), self.member()
         (stream,) = self.streams(first)
@@ -720,8 +778,9 @@ class CommitTests(GroupCase):
 
     def test_brokenOffCommit(self) -> None:
         """
-        A member that is told to leave while it commits keeps its partitions until its positions are stored, even if its store ends a cancelled commit as if all
-        were well (seed 58071 of C{tests.simulation}).
+        A member that is told to leave while it commits keeps its partitions until its positions are
+        stored, even if its store ends a cancelled commit as if all were well (seed 58071 of
+        C{tests.simulation}).
         """
 
         class Slow(MemoryOffsetStore):
@@ -750,7 +809,10 @@ class CommitTests(GroupCase):
         self.successResultOf(joining)
 
     def test_lateRelease(self) -> None:
-        """A member that leaves, and whose session ends before it could commit, commits nothing in the next: others have its partitions by then."""
+        """
+        A member that leaves, and whose session ends before it could commit, commits nothing in the
+        next: others have its partitions by then.
+        """
         first, second = self.member({"autocommit.interval.ms": "1000"}), self.member()
         (stream,) = self.streams(first)
         stream.take()
@@ -772,7 +834,10 @@ class CommitTests(GroupCase):
         self.assertEqual(self.offset("0-0"), "110")
 
     def test_deleted(self) -> None:
-        """Stored offsets that somebody has deleted are stored again at the next commit, though nothing has moved and nothing comes."""
+        """
+        Stored offsets that somebody has deleted are stored again at the next commit, though nothing
+        has moved and nothing comes.
+        """
         member = self.member({"autocommit.interval.ms": "1000"})
         (stream,) = self.streams(member)
         self.cluster.advance(1)
@@ -785,7 +850,10 @@ class CommitTests(GroupCase):
             self.assertEqual((self.offset("0-0"), self.offset("0-1")), ("11", "0"))
 
     def test_deletedBeforeTheEnd(self) -> None:
-        """Who leaves before that stores them, so that a member that begins at the logs' ends without a stored offset skips nothing."""
+        """
+        Who leaves before that stores them, so that a member that begins at the logs' ends without a
+        stored offset skips nothing.
+        """
         member = self.member({"autooffset.reset": "largest"})
         (stream,) = self.streams(member)
         self.assertIsNone(stream.take())
@@ -822,7 +890,10 @@ class CommitTests(GroupCase):
         self.assertIsNone(self.offset("0-0"))
 
     def test_brokenStore(self) -> None:
-        """A store that fails in its own way stops nobody: loading is tried again, and what was not stored is reported."""
+        """
+        A store that fails in its own way stops nobody: loading is tried again, and what was not
+        stored is reported.
+        """
 
         class Broken(MemoryOffsetStore):
             isBroken = True
@@ -844,7 +915,10 @@ class CommitTests(GroupCase):
         self.flushLoggedErrors(ValueError)
 
     def test_shutDownByAReader(self) -> None:
-        """An application that is told of an error while partitions are being taken over, and shuts down at once, is not in the way."""
+        """
+        An application that is told of an error while partitions are being taken over, and shuts
+        down at once, is not in the way.
+        """
         member = self.member({"autooffset.reset": "fail"}, offsetStore=MemoryOffsetStore())
         ending: list[Deferred[None]] = []
 

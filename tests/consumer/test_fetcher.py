@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.consumer.fetcher}: what is asked of brokers, and what becomes of what they answer."""
+"""
+Tests for L{pylogbroker.consumer.fetcher}: what is asked of brokers, and what becomes of what they
+answer.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,8 @@ class AskingTests(FetchCase):
 
     def test_multifetch(self) -> None:
         """
-        Feature 114, FetcherTest.testFetcher: one request asks for all partitions of a broker, each at its offset; two brokers feed one stream, which
-        is empty once drained.
+        Feature 114, FetcherTest.testFetcher: one request asks for all partitions of a broker, each
+        at its offset; two brokers feed one stream, which is empty once drained.
         """
         other = self.cluster.addBroker(1, {"t": 1})
         (stream,) = self.streams(self.member())
@@ -62,7 +65,10 @@ class AskingTests(FetchCase):
         self.assertEqual(sorted(parts), [(0, 22, 1 << 20), (1, 11, 1 << 20)])
 
     def test_backsOffWhenEmpty(self) -> None:
-        """Feature 113: a round without anything is followed by C{fetcher.backoff.ms}; one with something by the next round at once."""
+        """
+        Feature 113: a round without anything is followed by C{fetcher.backoff.ms}; one with
+        something by the next round at once.
+        """
         (stream,) = self.streams(self.member({"fetcher.backoff.ms": "250"}))
         self.cluster.advance(0.3)
         self.fetches()
@@ -74,7 +80,10 @@ class AskingTests(FetchCase):
         self.assertEqual(len(self.fetches()), 2)
 
     def test_fullStream(self) -> None:
-        """Feature 112, gotcha 53: a full stream is not asked for, and holds up no other; with no room anywhere nothing is asked at all."""
+        """
+        Feature 112, gotcha 53: a full stream is not asked for, and holds up no other; with no room
+        anywhere nothing is asked at all.
+        """
         member = self.member({"fetch.size": "110", "queuedchunks.max": "3"})
         full, other = self.soon(member.createMessageStreams({"t": 2}))["t"]
         self.broker.log("t", 0).append(*(b"%d" % (index % 10) for index in range(200)))
@@ -176,7 +185,10 @@ class FailingTests(FetchCase):
     """What goes wrong."""
 
     def test_brokenConnection(self) -> None:
-        """Gotcha 52: a broken connection, and a broker that is away for long, are tried again for ever; then it goes on, with nothing lost or twice."""
+        """
+        Gotcha 52: a broken connection, and a broker that is away for long, are tried again for
+        ever; then it goes on, with nothing lost or twice.
+        """
         (stream,) = self.streams(self.member())
         self.broker.log("t", 0).append(b"a")
         self.cluster.advance(1)
@@ -215,7 +227,10 @@ class FailingTests(FetchCase):
         self.assertEqual(drain(stream), [b"a"])
 
     def test_oneBadPartition(self) -> None:
-        """An error code stops its partition alone, comes out of the stream once, and the partition is tried again, later and later."""
+        """
+        An error code stops its partition alone, comes out of the stream once, and the partition is
+        tried again, later and later.
+        """
         self.broker.log("t", 0).code = 3
         (stream,) = self.streams(self.member())
         self.broker.log("t", 1).append(b"b")
@@ -230,8 +245,9 @@ class FailingTests(FetchCase):
 
     def test_badChecksum(self) -> None:
         """
-        Feature 117, LogCorruptionTest: an entry that went bad on the disk: what is before it is handed out, then comes an error that names the offset; others
-        go on; once it is mended, it goes on there.
+        Feature 117, LogCorruptionTest: an entry that went bad on the disk: what is before it is
+        handed out, then comes an error that names the offset; others go on; once it is mended, it
+        goes on there.
         """
         good = encodeMessage(b"a")
         log = self.broker.log("t", 0)
@@ -262,7 +278,10 @@ class FailingTests(FetchCase):
             self.broker.logs[("t", 1)].data = b""
 
     def reading(self, stream: Any) -> list[Any]:
-        """Somebody reads on and on, and waits where nothing has come yet: values, and the names of errors."""
+        """
+        Somebody reads on and on, and waits where nothing has come yet: values, and the names of
+        errors.
+        """
         got: list[Any] = []
 
         async def read() -> None:
@@ -278,8 +297,9 @@ class FailingTests(FetchCase):
 
     def test_badBeforeWaitingReader(self) -> None:
         """
-        A reader that waits when a chunk with a bad entry comes reads in that moment: the error comes once, no position gets behind it, and what stands there is
-        handed out when it is mended.
+        A reader that waits when a chunk with a bad entry comes reads in that moment: the error
+        comes once, no position gets behind it, and what stands there is handed out when it is
+        mended.
         """
         good = encodeMessage(b"a")
         log = self.broker.log("t", 0)
@@ -298,7 +318,9 @@ class FailingTests(FetchCase):
         self.assertEqual(got[2:], [b"a", b"a"])
 
     def test_badInsideBeforeWaitingReader(self) -> None:
-        """The same inside a wrapper, which is tried once more, and then its partition is left alone."""
+        """
+        The same inside a wrapper, which is tried once more, and then its partition is left alone.
+        """
         log = self.broker.log("t", 0)
         member = self.member()
         (stream,) = self.streams(member)
@@ -314,7 +336,10 @@ class FailingTests(FetchCase):
         self.assertEqual((len(got), self.offset("0-0")), (4, str(end)))
 
     def test_waitingReaderShutsDown(self) -> None:
-        """A reader that shuts its consumer down in the moment in which a message comes has had that one, and nothing else goes on."""
+        """
+        A reader that shuts its consumer down in the moment in which a message comes has had that
+        one, and nothing else goes on.
+        """
         member = self.member()
         (stream,) = self.streams(member)
         got: list[Any] = []
@@ -334,7 +359,10 @@ class FailingTests(FetchCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_badInside(self) -> None:
-        """What is bad inside a wrapper is tried once more, and then its partition is left alone; others go on."""
+        """
+        What is bad inside a wrapper is tried once more, and then its partition is left alone;
+        others go on.
+        """
         bad = encodeMessage(b"this is not gzip", codec=GZIP)
         log = self.broker.log("t", 0)
         log.data = encodeMessage(b"a") + bad + encodeMessage(b"c")
@@ -354,7 +382,10 @@ class FailingTests(FetchCase):
         self.assertEqual(drain(stream), [b"b"])
 
     def test_largeMessage(self) -> None:
-        """A message that is larger than C{fetch.size} is fetched with more, by doubling, for its partition alone; then the size is as before."""
+        """
+        A message that is larger than C{fetch.size} is fetched with more, by doubling, for its
+        partition alone; then the size is as before.
+        """
         member = self.member({"fetch.size": "100", "fetch.size.max": "1000"})
         (stream,) = self.streams(member)
         self.broker.log("t", 0).append(b"x" * 700, b"y")
@@ -365,7 +396,10 @@ class FailingTests(FetchCase):
         self.assertEqual(sizes[-1], 100)
 
     def test_hugeMessage(self) -> None:
-        """Beyond C{fetch.size.max} an error names offset and size; other partitions go on, and no position moves."""
+        """
+        Beyond C{fetch.size.max} an error names offset and size; other partitions go on, and no
+        position moves.
+        """
         (stream,) = self.streams(self.member({"fetch.size": "100", "fetch.size.max": "1000"}))
         self.broker.log("t", 0).append(b"a", b"x" * 2_000)
         self.broker.log("t", 1).append(b"b")
@@ -427,7 +461,10 @@ class BeginningTests(FetchCase):
         )
 
     def test_outOfRangeSmallest(self) -> None:
-        """AutoOffsetResetTest: stored offset 10000 with smallest gives all 10, and the reset is stored at once, also without auto-commit."""
+        """
+        AutoOffsetResetTest: stored offset 10000 with smallest gives all 10, and the reset is stored
+        at once, also without auto-commit.
+        """
         self.store(10_000)
         member = self.member({"autooffset.reset": "smallest", "autocommit.enable": "false"})
         (stream,) = self.streams(member)
@@ -435,12 +472,17 @@ class BeginningTests(FetchCase):
         self.assertEqual(drain(stream), self.all)
 
     def test_minusOneSmallest(self) -> None:
-        """AutoOffsetResetTest: stored -1, which 0.7.2 leaves when it could not ask, with smallest gives all 10."""
+        """
+        AutoOffsetResetTest: stored -1, which 0.7.2 leaves when it could not ask, with smallest
+        gives all 10.
+        """
         self.store(-1)
         self.assertEqual(self.read(autooffset_reset="smallest"), self.all)
 
     def test_outOfRangeLargest(self) -> None:
-        """AutoOffsetResetTest: stored offset 10000 with largest gives none; what comes later comes."""
+        """
+        AutoOffsetResetTest: stored offset 10000 with largest gives none; what comes later comes.
+        """
         self.store(10_000)
         (stream,) = self.streams(self.member({"autooffset.reset": "largest"}))
         self.cluster.advance(3)
@@ -451,7 +493,10 @@ class BeginningTests(FetchCase):
         self.assertEqual(drain(stream), [b"new"])
 
     def test_retention(self) -> None:
-        """What was deleted before it was read is passed over; what is queued is still read first, and the position follows the reading."""
+        """
+        What was deleted before it was read is passed over; what is queued is still read first, and
+        the position follows the reading.
+        """
         member = self.member({"fetch.size": "110", "queuedchunks.max": "1"})
         (stream,) = self.streams(member)
         log = self.broker.log("t", 0)
@@ -468,7 +513,10 @@ class BeginningTests(FetchCase):
         self.assertEqual(self.read(autooffset_reset="largest"), [])
 
     def test_otherPolicy(self) -> None:
-        """Anything else as the policy: an error of the stream, absent or out of range; the partition is left alone, others go on."""
+        """
+        Anything else as the policy: an error of the stream, absent or out of range; the partition
+        is left alone, others go on.
+        """
         self.cluster.write("/consumers/g/offsets/t/1-0", b"0")
         self.cluster.addBroker(1, {"t": 1}).log("t", 0).append(b"b")
         (stream,) = self.streams(self.member({"autooffset.reset": "fail"}))
@@ -483,7 +531,9 @@ class BeginningTests(FetchCase):
         self.assertIn("offset 11 is out of range", self.raising(stream, OffsetOutOfRangeError))
 
     def test_wipedBroker(self) -> None:
-        """A stored offset that is not where a message begins: named in the log, then the reset policy."""
+        """
+        A stored offset that is not where a message begins: named in the log, then the reset policy.
+        """
         for stored in (3, 5, 12, 16, 20, 105):
             self.store(stored)
             with capturedLogs() as events:
@@ -503,16 +553,23 @@ class BeginningTests(FetchCase):
 
     def test_badChecksumAtStoredOffset(self) -> None:
         """
-        A stored offset where an entry stands whose checksum alone is wrong is no wiped broker, whatever is behind it: an error of the stream that names the
-        offset; nothing is skipped, and nothing delivered again.
+        A stored offset where an entry stands whose checksum alone is wrong is no wiped broker,
+        whatever is behind it: an error of the stream that names the offset; nothing is skipped, and
+        nothing delivered again.
         """
         log = self.broker.log("t", 0)
         whole = log.data
         good = encodeMessage(b"x")
         bad = good[:-1] + b"?"
         for data, fetchSize in (
-            (bad, 1_000), (bad + good, 1_000), (bad + bad + good, 1_000), (bad + good, 11), (bad + good, 13), (bad + good, 16), (bad + good, 18),
-        ):  # fmt: skip
+            (bad, 1_000),
+            (bad + good, 1_000),
+            (bad + bad + good, 1_000),
+            (bad + good, 11),
+            (bad + good, 13),
+            (bad + good, 16),
+            (bad + good, 18),
+        ):
             self.store(55)
             log.data = whole[:55] + data
             member = self.member({"autooffset.reset": "largest", "fetch.size": str(fetchSize)})
@@ -542,7 +599,9 @@ class BeginningTests(FetchCase):
         self.raising(stream, OffsetOutOfRangeError)
 
     def test_brokerAway(self) -> None:
-        """While the broker cannot be asked where to begin, it is tried again; nothing else suffers."""
+        """
+        While the broker cannot be asked where to begin, it is tried again; nothing else suffers.
+        """
         self.broker.stop()
         member = self.member()
         joining = member.createMessageStreams({"t": 1})

@@ -14,7 +14,10 @@ class FetchersTests(GroupCase):
     """Brokers come, go and move, and each partition is fetched from where it is."""
 
     def test_brokersComeAndGo(self) -> None:
-        """ZKLoadBalanceTest.testLoadBalance: with 400 alone, then 200 and 300, then without 400, the two members own what is listed."""
+        """
+        ZKLoadBalanceTest.testLoadBalance: with 400 alone, then 200 and 300, then without 400, the
+        two members own what is listed.
+        """
         self.cluster.removeBroker(0)
         self.cluster.addBroker(400, {"t": 1})
         first, second = (
@@ -37,7 +40,10 @@ class FetchersTests(GroupCase):
         self.assertEqual(self.owners(), {"200-0": one, "200-1": one, "300-0": two, "300-1": two})
 
     def test_brokerMoves(self) -> None:
-        """A broker that comes back elsewhere is found there; what is queued stays, and nothing comes twice."""
+        """
+        A broker that comes back elsewhere is found there; what is queued stays, and nothing comes
+        twice.
+        """
         self.broker.log("t", 0).append(b"a", b"b")
         member = self.member()
         (stream,) = self.streams(member)
@@ -52,8 +58,9 @@ class FetchersTests(GroupCase):
 
     def test_readAgain(self) -> None:
         """
-        A partition is read again from an offset on, what is queued of it is forgotten, and others are not touched; what somebody else has stored
-        meanwhile counts more; and one that is not fetched stays so.
+        A partition is read again from an offset on, what is queued of it is forgotten, and others
+        are not touched; what somebody else has stored meanwhile counts more; and one that is not
+        fetched stays so.
         """
         self.broker.log("t", 0).append(b"a", b"b", b"c")
         self.broker.log("t", 1).append(b"x")
@@ -83,7 +90,10 @@ class FetchersTests(GroupCase):
         )
 
     def test_unregisteredBroker(self) -> None:
-        """Partitions of a broker that is not registered are shared out all the same, do not stop the others, and are read when it comes."""
+        """
+        Partitions of a broker that is not registered are shared out all the same, do not stop the
+        others, and are read when it comes.
+        """
         self.broker.log("t", 0).append(b"a")
         self.cluster.write("/brokers/topics/t/7", b"1")
         member = self.member()
@@ -97,8 +107,9 @@ class FetchersTests(GroupCase):
 
     def test_noAddress(self) -> None:
         """
-        A broker of whose address no endpoint can be made, by its own fault or C{broker.endpoint}'s, is told of once; its partitions wait, the others are read,
-        and so are its own when it is somewhere.
+        A broker of whose address no endpoint can be made, by its own fault or C{broker.endpoint}'s,
+        is told of once; its partitions wait, the others are read, and so are its own when it is
+        somewhere.
         """
         endpointFor = self.cluster.endpointFor
 

@@ -62,7 +62,10 @@ class GarbageTests(GroupCase):
         self.check("/consumers/g/ids/g_java", b"*1*(?iu)T", "g_java")
 
     def test_endlessPattern(self) -> None:
-        """A pattern that would keep Python's matcher busy for ever is matched all the same; if that cannot be, that member is taken not to be there."""
+        """
+        A pattern that would keep Python's matcher busy for ever is matched all the same; if that
+        cannot be, that member is taken not to be there.
+        """
         self.check("/consumers/g/ids/g_endless", b"*1*(?!x)(a+)+b", "which takes unbounded time")
         self.cluster.write("/consumers/g/ids/g_endless", b"*1*(a+)+b")
         for name in ("a" * 200, "a" * 200 + "b"):
@@ -72,7 +75,9 @@ class GarbageTests(GroupCase):
         self.assertEqual({each.topic for each in member.owned}, {"a" * 200})
 
     def test_counts(self) -> None:
-        """A number of partitions that is none, or absurd, and a broker that is not named like one."""
+        """
+        A number of partitions that is none, or absurd, and a broker that is not named like one.
+        """
         self.check("/brokers/topics/t/1", b"many", "/brokers/topics/t/1")
         self.check("/brokers/topics/t/1", b"-4", "/brokers/topics/t/1")
         self.check("/brokers/topics/t/1", b"4000000000", "/brokers/topics/t/1")
@@ -88,7 +93,10 @@ class GarbageTests(GroupCase):
         self.assertEqual(drain(stream), [b"a"])
 
     def test_topicNames(self) -> None:
-        """With a filter: a topic whose name no request can carry, or that would be no step of a path, is left out."""
+        """
+        With a filter: a topic whose name no request can carry, or that would be no step of a path,
+        is left out.
+        """
         long = "x" * 40_000
         self.cluster.write(f"/brokers/topics/{long}/0", b"1")
         self.cluster.write("/brokers/topics/a\ue000b/0", b"1")
@@ -138,7 +146,10 @@ class WatchesTests(SynchronousTestCase):
         return found
 
     def test_children(self) -> None:
-        """A change fires once, however often the children were read before it; after that they are to be read again."""
+        """
+        A change fires once, however often the children were read before it; after that they are to
+        be read again.
+        """
         self.do(self.other.create("/a"))
         self.assertEqual(self.children("/a"), [])
         self.assertEqual(self.children("/a"), [])
@@ -193,7 +204,10 @@ class OwnershipTests(GroupCase):
     """Owners' nodes are ours, or left alone."""
 
     def test_owner(self) -> None:
-        """An owner's node of no session keeps its partition from us, and nothing else; when it goes, so does the matter."""
+        """
+        An owner's node of no session keeps its partition from us, and nothing else; when it goes,
+        so does the matter.
+        """
         self.broker.log("t", 0).append(b"a")
         self.broker.log("t", 1).append(b"b")
         self.cluster.write("/consumers/g/owners/t/0-0", b"nobody")
@@ -206,7 +220,10 @@ class OwnershipTests(GroupCase):
         self.assertEqual(drain(stream), [b"a"])
 
     def test_garbageCount(self) -> None:
-        """A number of partitions that somebody wrote for a broker that is not there is claimed and let go of a hundred at a time; the others are read."""
+        """
+        A number of partitions that somebody wrote for a broker that is not there is claimed and let
+        go of a hundred at a time; the others are read.
+        """
         self.broker.log("t", 0).append(b"a")
         self.cluster.write("/brokers/topics/t/7", b"500")
         member = self.member()
@@ -227,7 +244,10 @@ class OwnershipTests(GroupCase):
         self.assertLessEqual(max(abs(after - before) for before, after in pairwise(counts)), 100)
 
     def test_oneCannotBeDeleted(self) -> None:
-        """A connection that is lost while hundreds are let go of leaves those that were on their way, and not the hundreds behind them."""
+        """
+        A connection that is lost while hundreds are let go of leaves those that were on their way,
+        and not the hundreds behind them.
+        """
         self.cluster.write("/brokers/topics/t/7", b"500")
         member = self.member()
         self.streams(member)
@@ -268,11 +288,16 @@ class OwnershipTests(GroupCase):
         self.assertEqual(self.owners(), {"0-0": "somebody"})
 
     def deleteGroup(self) -> None:
-        """What 0.7's C{ConsoleConsumer --from-beginning} does to a group that it is started into."""
+        """
+        What 0.7's C{ConsoleConsumer --from-beginning} does to a group that it is started into.
+        """
         self.cluster.do(deleteTree(self.cluster.admin, "/consumers/g"))
 
     def test_comesBack(self) -> None:
-        """Owner nodes that were deleted come back at once, and what is read goes on without a gap and without a repetition."""
+        """
+        Owner nodes that were deleted come back at once, and what is read goes on without a gap and
+        without a repetition.
+        """
         self.broker.log("t", 0).append(b"a", b"b")
         member = self.member()
         (stream,) = self.streams(member)
@@ -286,7 +311,10 @@ class OwnershipTests(GroupCase):
         self.assertEqual([first and first.value, *drain(stream)], [b"a", b"b", b"c"])
 
     def test_oneComesBack(self) -> None:
-        """So does a single one, also one that somebody has written to, and though nothing else in the group has changed."""
+        """
+        So does a single one, also one that somebody has written to, and though nothing else in the
+        group has changed.
+        """
         member = self.member()
         self.streams(member)
         before = self.owners()
@@ -297,7 +325,10 @@ class OwnershipTests(GroupCase):
         self.assertEqual(self.owners(), before)
 
     def test_goneWhileAway(self) -> None:
-        """Owner nodes that were deleted while the connection to ZooKeeper was lost come back when it is there again."""
+        """
+        Owner nodes that were deleted while the connection to ZooKeeper was lost come back when it
+        is there again.
+        """
         member = self.member()
         self.streams(member)
         before = self.owners()
@@ -308,7 +339,10 @@ class OwnershipTests(GroupCase):
         self.assertEqual(self.owners(), before)
 
     def test_takenMeanwhile(self) -> None:
-        """A partition whose deleted owner node another session has made is fetched no more, and its position is the other's; when the node goes, we have it."""
+        """
+        A partition whose deleted owner node another session has made is fetched no more, and its
+        position is the other's; when the node goes, we have it.
+        """
         member = self.member({"autocommit.interval.ms": "1000"})
         (stream,) = self.streams(member)
         self.broker.log("t", 0).append(b"a")
@@ -331,7 +365,9 @@ class OwnershipTests(GroupCase):
         )
 
     def test_noWatchOfItsOwnDoing(self) -> None:
-        """A partition that goes to another member in order does not make its old owner look again."""
+        """
+        A partition that goes to another member in order does not make its old owner look again.
+        """
         first = self.member()
         self.streams(first)
         second = self.member()

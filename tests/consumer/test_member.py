@@ -17,7 +17,10 @@ class SessionTests(GroupCase):
     """The end of a session, and lost connections."""
 
     def test_positionsSurvive(self) -> None:
-        """Feature 118, gotcha 55: after an expiry the member registers again and goes on where it was: nothing is lost, and nothing comes twice."""
+        """
+        Feature 118, gotcha 55: after an expiry the member registers again and goes on where it was:
+        nothing is lost, and nothing comes twice.
+        """
         self.broker.log("t", 0).append(*(b"%d" % index for index in range(10)))
         member = self.member()
         (stream,) = self.streams(member)
@@ -46,7 +49,10 @@ class SessionTests(GroupCase):
         self.assertEqual(drain(stream), [b"8", b"9"])
 
     def test_yieldDoesNotCommitOldPositions(self) -> None:
-        """What a member claims back after an expiry and has to give up again is not committed from memory: another has moved on."""
+        """
+        What a member claims back after an expiry and has to give up again is not committed from
+        memory: another has moved on.
+        """
         self.broker.log("t", 0).append(*(b"%d" % index for index in range(10)))
         member = self.member()
         (stream,) = self.streams(member)
@@ -62,7 +68,10 @@ class SessionTests(GroupCase):
         self.assertEqual(self.offset("0-0"), "88")
 
     def test_expiryInARebalance(self) -> None:
-        """A session that ends in any moment of a rebalance is followed by a new registration and a share."""
+        """
+        A session that ends in any moment of a rebalance is followed by a new registration and a
+        share.
+        """
         for steps in range(1, 30):
             member = self.member()
             self.cluster.zookeeper.latency = 0.01
@@ -109,7 +118,10 @@ class SessionTests(GroupCase):
         self.assertEqual(len(member.owned), 2)
 
     def test_lostConnection(self) -> None:
-        """A lost connection to ZooKeeper does not stop the fetching; what changed meanwhile is noticed when it is back."""
+        """
+        A lost connection to ZooKeeper does not stop the fetching; what changed meanwhile is noticed
+        when it is back.
+        """
         member = self.member()
         (stream,) = self.streams(member)
         self.cluster.zookeeper.disconnect(self.sessions[member])
@@ -126,7 +138,10 @@ class SessionTests(GroupCase):
         self.assertEqual([len(each.owned) for each in (member, other)], [1, 1])
 
     def test_clientClosed(self) -> None:
-        """A client that its owner closes under a member ends the fetching; the member can still be shut down."""
+        """
+        A client that its owner closes under a member ends the fetching; the member can still be
+        shut down.
+        """
         self.broker.log("t", 0).append(b"a")
         member = self.member()
         (stream,) = self.streams(member)
@@ -171,7 +186,10 @@ class UnforeseenTests(GroupCase):
     """What nobody thought of."""
 
     def test_shareCannotBeReckoned(self) -> None:
-        """An answer that cannot be dealt with, whatever is raised, is a failed attempt: it is logged, and tried again."""
+        """
+        An answer that cannot be dealt with, whatever is raised, is a failed attempt: it is logged,
+        and tried again.
+        """
         member = self.member()
         joining = member.createMessageStreamsByFilter(FailingOnce(True, 1, "t"))
         self.cluster.turn()

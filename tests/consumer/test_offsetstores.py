@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.consumer.offsetstores}: one suite of promises for all stores, what is special to each, and what a member knows of its store."""
+"""
+Tests for L{pylogbroker.consumer.offsetstores}: one suite of promises for all stores, what is
+special to each, and what a member knows of its store.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ class ZookeeperTests(Promises, SynchronousTestCase):
         return self.successResultOf(doing)
 
     def test_nodes(self) -> None:
-        """Plain decimal numbers under C{/consumers/<group>/offsets/<topic>/<broker>-<partition>}, persistent, parents made as needed."""
+        """
+        Plain decimal numbers under C{/consumers/<group>/offsets/<topic>/<broker>-<partition>},
+        persistent, parents made as needed.
+        """
         self.do(self.store.commit({A: 282, B: 0}))
         tree = self.server.tree()
         self.assertEqual(tree["/consumers/g/offsets/t/0-0"], (b"282", 0))
@@ -87,7 +93,9 @@ class ZookeeperTests(Promises, SynchronousTestCase):
         return found
 
     def test_missing(self) -> None:
-        """What was deleted is missing, one by one or all at once; one request a topic finds it out."""
+        """
+        What was deleted is missing, one by one or all at once; one request a topic finds it out.
+        """
         self.do(self.store.commit({A: 5, B: 7}))
         self.assertEqual(self.missing(), [])
         self.do(self.client.delete("/consumers/g/offsets/t/0-0"))
@@ -110,7 +118,10 @@ class ZookeeperTests(Promises, SynchronousTestCase):
         self.failureResultOf(loading, ConnectionLossException)
 
     def test_oneLineACommit(self) -> None:
-        """While ZooKeeper is away a commit of many partitions is one line in the log, with how many there are, the first few, and why."""
+        """
+        While ZooKeeper is away a commit of many partitions is one line in the log, with how many
+        there are, the first few, and why.
+        """
         many = {PartitionId("t", BrokerPartition(0, number)): 10 * number for number in range(90)}
         for positions, sentence in (
             (many, "90 offsets were not committed (0 of t/0-0, 10 of t/0-1, 20 of t/0-2 …): "),
@@ -141,7 +152,9 @@ class SqliteTests(Promises, SynchronousTestCase):
         self.store = self.sqlite
 
     def test_oneTransaction(self) -> None:
-        """The position is in the transaction with the application's work: both are there, or neither."""
+        """
+        The position is in the transaction with the application's work: both are there, or neither.
+        """
         self.connection.execute("CREATE TABLE sums (total INTEGER)")
         self.connection.execute("INSERT INTO sums VALUES (1)")
         self.sqlite.store("t", A.partition, 11)
@@ -174,7 +187,10 @@ class SqliteTests(Promises, SynchronousTestCase):
         return first, second
 
     def test_insideASet(self) -> None:
-        """Of a position in the midst of a compressed set it is kept how many of its messages are done; a plain one has none."""
+        """
+        Of a position in the midst of a compressed set it is kept how many of its messages are done;
+        a plain one has none.
+        """
         for offset, doneCount in (
             (IntraBatchOffset(30, 2), 2),
             (IntraBatchOffset(30, 7), 7),
@@ -190,7 +206,8 @@ class SqliteTests(Promises, SynchronousTestCase):
         connection = sqlite3.connect(":memory:")
         self.addCleanup(connection.close)
         connection.execute(
-            'CREATE TABLE pylogbroker_offsets ("group" TEXT, topic TEXT, broker INTEGER, "partition" INTEGER, offset INTEGER NOT NULL, '
+            'CREATE TABLE pylogbroker_offsets ("group" TEXT, topic TEXT, broker INTEGER, '
+            '"partition" INTEGER, offset INTEGER NOT NULL, '
             'PRIMARY KEY ("group", topic, broker, "partition"))'
         )
         connection.execute("INSERT INTO pylogbroker_offsets VALUES ('g', 't', 0, 0, 11)")
@@ -209,8 +226,9 @@ class SqliteTests(Promises, SynchronousTestCase):
 
     def test_takenOver(self) -> None:
         """
-        Two members have read the same position, since the first had a transaction open when its partition went: the second, whose work is that of the first
-        once more, is refused, rolls back, and goes on from there.
+        Two members have read the same position, since the first had a transaction open when its
+        partition went: the second, whose work is that of the first once more, is refused, rolls
+        back, and goes on from there.
         """
         first, second = self.two()
         self.do(first.commit({A: 0}))
@@ -228,7 +246,10 @@ class SqliteTests(Promises, SynchronousTestCase):
         self.assertEqual(self.do(first.load(A)), 33)
 
     def test_late(self) -> None:
-        """The same when the second was quicker, and what the first has in hand is done already; also when the first has had nothing before."""
+        """
+        The same when the second was quicker, and what the first has in hand is done already; also
+        when the first has had nothing before.
+        """
         for start in (None, 0):
             first, second = self.two()
             if start is not None:
@@ -242,7 +263,10 @@ class SqliteTests(Promises, SynchronousTestCase):
             self.assertEqual(self.do(first.commit({A: 5, B: 7})), {B: 7})
 
     def test_forward(self) -> None:
-        """What is stored already is not stored again, also by the same member: messages that it has in hand from before it lost its session, and had anew."""
+        """
+        What is stored already is not stored again, also by the same member: messages that it has in
+        hand from before it lost its session, and had anew.
+        """
         store, _second = self.two()
         store.store("t", A.partition, IntraBatchOffset(11, 2))
         self.connection.commit()
@@ -258,8 +282,9 @@ class SqliteTests(Promises, SynchronousTestCase):
 
     def test_begunAnew(self) -> None:
         """
-        A position that is put back while the application has a transaction open goes forward from there, however often that is rolled back, or begun anew; one
-        that is another member's meanwhile does not.
+        A position that is put back while the application has a transaction open goes forward from
+        there, however often that is rolled back, or begun anew; one that is another member's
+        meanwhile does not.
         """
         first, second = self.two()
         self.do(second.commit({A: 90}))
@@ -290,7 +315,9 @@ class SqliteTests(Promises, SynchronousTestCase):
         self.assertRaises(OffsetConflictError, first.store, "t", A.partition, 11)
 
     def test_groups(self) -> None:
-        """Groups do not see each other, and a second store on the same database finds what is there."""
+        """
+        Groups do not see each other, and a second store on the same database finds what is there.
+        """
         self.do(self.store.commit({A: 5}))
         self.assertIsNone(self.do(SqliteOffsetStore(self.connection, "h").load(A)))
         self.assertEqual(self.do(SqliteOffsetStore(self.connection, "g").load(A)), 5)
@@ -320,7 +347,10 @@ class PositionsTests(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(work))
 
     def test_insideASet(self) -> None:
-        """In the midst of a set it counts how much of it is done: that somebody else has done more of it is seen, and that we have moved is stored."""
+        """
+        In the midst of a set it counts how much of it is done: that somebody else has done more of
+        it is seen, and that we have moved is stored.
+        """
         store = MemoryOffsetStore({A: IntraBatchOffset(30, 1)})
         positions = ConsumedOffsets(store)
         self.assertEqual(consumedCount(self.do(positions.find(A))), 1)
@@ -346,7 +376,9 @@ class PositionsTests(SynchronousTestCase):
         self.assertEqual(store.pending, [])
 
     def test_oneAtATime(self) -> None:
-        """A commit waits for the one before, and then takes what is ours and where it is by then."""
+        """
+        A commit waits for the one before, and then takes what is ours and where it is by then.
+        """
         store = HeldStore()
         positions = ConsumedOffsets(store)
         positions.begin(A, 10)
@@ -373,7 +405,10 @@ class PositionsTests(SynchronousTestCase):
         self.assertEqual(len(store.pending), 2)
 
     def test_goesOnWhereItWas(self) -> None:
-        """When the store says what it said before, or what was written without an answer, the position in the process counts; otherwise the store does."""
+        """
+        When the store says what it said before, or what was written without an answer, the position
+        in the process counts; otherwise the store does.
+        """
         store = MemoryOffsetStore({A: 5})
         positions = ConsumedOffsets(store)
         self.assertEqual(self.do(positions.find(A)), 5)
@@ -401,7 +436,10 @@ class PositionsTests(SynchronousTestCase):
         self.assertEqual(self.do(positions.find(A)), 5)
 
     def test_deleted(self) -> None:
-        """What is gone from the store is stored again, though it has not moved; a store that cannot say what is gone is asked at the next commit."""
+        """
+        What is gone from the store is stored again, though it has not moved; a store that cannot
+        say what is gone is asked at the next commit.
+        """
 
         class HttpRequest(MemoryOffsetStore):
             reachable = True

@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.consumer.rebalance}: one member step by step, and many that must agree whatever happens."""
+"""
+Tests for L{pylogbroker.consumer.rebalance}: one member step by step, and many that must agree
+whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class ShareTests(SynchronousTestCase):
     """Who reads what."""
 
     def test_shippedExample(self) -> None:
-        """spec-0.7 zookeeper §4.5's examples, and ZKLoadBalanceTest.testLoadBalance: brokers come and go, the shares are as listed."""
+        """
+        spec-0.7 zookeeper §4.5's examples, and ZKLoadBalanceTest.testLoadBalance: brokers come and
+        go, the shares are as listed.
+        """
         both = ("g_consumer1", "g_consumer2")
         seen = view(both, "200-0", "200-1", "300-0", "300-1", "400-0")
         self.assertEqual(
@@ -111,7 +117,10 @@ class RebalanceTests(SynchronousTestCase):
         return member
 
     def test_noChange(self) -> None:
-        """A change elsewhere costs one look; nothing is let go, and fetching goes on with the brokers of now."""
+        """
+        A change elsewhere costs one look; nothing is let go, and fetching goes on with the brokers
+        of now.
+        """
         member = self.owning("200-0")
         self.assertEqual(member.changed(), [ReadGroup()])
         self.assertEqual(
@@ -144,7 +153,9 @@ class RebalanceTests(SynchronousTestCase):
         )
 
     def test_yields(self) -> None:
-        """Who does not get all gives back what it got, keeps what it had, waits, and looks again."""
+        """
+        Who does not get all gives back what it got, keeps what it had, waits, and looks again.
+        """
         member = self.owning("200-0")
         member.changed()
         member.completed(GroupRead(view("a", "200-0", "200-1", "300-0")))
@@ -172,7 +183,10 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.completed(Released()), [ReadGroup()])
 
     def test_keepsInTheEnd(self) -> None:
-        """What can never be claimed does not stop the rest: after the retries what there is is kept and fetched, and the trying goes on, later and later."""
+        """
+        What can never be claimed does not stop the rest: after the retries what there is is kept
+        and fetched, and the trying goes on, later and later.
+        """
         member = self.owning(retryCountMax=2)
         member.changed()
         wanted, had = view("a", "200-0", "200-1"), frozenset([place("200-0")])
@@ -201,7 +215,9 @@ class RebalanceTests(SynchronousTestCase):
         self.assertIsInstance(member.completed(Claimed(frozenset()))[1], ReadGroup)
 
     def test_newsResetsWaiting(self) -> None:
-        """A change, or a connection that is back, ends the waiting, and attempts count from one again."""
+        """
+        A change, or a connection that is back, ends the waiting, and attempts count from one again.
+        """
         for news in ("changed", "connected"):
             member = self.owning()
             member.changed()
@@ -228,7 +244,10 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(effect.attempt, 1)
 
     def test_missingOwnerNode(self) -> None:
-        """A partition whose owner node is not ours any more is claimed again, though nothing else has changed, and is not interrupted."""
+        """
+        A partition whose owner node is not ours any more is claimed again, though nothing else has
+        changed, and is not interrupted.
+        """
         member = self.owning("200-0", "200-1")
         member.changed()
         missing = frozenset([place("200-1")])
@@ -244,7 +263,9 @@ class RebalanceTests(SynchronousTestCase):
         self.assertIs(member.state, State.OWNING)
 
     def test_missingAndAnothers(self) -> None:
-        """One whose owner node is missing, and that is to be another's, is let go of like any other."""
+        """
+        One whose owner node is missing, and that is to be another's, is let go of like any other.
+        """
         member = self.owning("200-0", "200-1")
         member.changed()
         seen = GroupRead(view("ab", "200-0", "200-1"), frozenset([place("200-0"), place("200-1")]))
@@ -252,7 +273,10 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.completed(Released()), [Claim({place("200-0"): "a-0"})])
 
     def test_missingAndTaken(self) -> None:
-        """One that another has claimed meanwhile is fetched no more, in that moment: it is neither committed nor deleted, and claimed again later."""
+        """
+        One that another has claimed meanwhile is fetched no more, in that moment: it is neither
+        committed nor deleted, and claimed again later.
+        """
         member = self.owning("200-0", "200-1")
         member.changed()
         wanted, missing = view("a", "200-0", "200-1"), frozenset([place("200-0"), place("200-1")])
@@ -272,7 +296,10 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.completed(Released()), [Claim({place("200-1"): "a-0"})])
 
     def test_missingUnanswered(self) -> None:
-        """After a claim that was not answered, those that are still missing are claimed again, and all that may be ours is let go of at the end."""
+        """
+        After a claim that was not answered, those that are still missing are claimed again, and all
+        that may be ours is let go of at the end.
+        """
         member = self.owning("200-0")
         member.changed()
         seen = GroupRead(view("a", "200-0"), frozenset([place("200-0")]))
@@ -292,7 +319,10 @@ class RebalanceTests(SynchronousTestCase):
         self.assertIsInstance(effect, BackOff)
 
     def test_claimUnanswered(self) -> None:
-        """A claim whose answer was lost may have worked: it is claimed again if it is still ours, and let go of if not."""
+        """
+        A claim whose answer was lost may have worked: it is claimed again if it is still ours, and
+        let go of if not.
+        """
         mine = {place("200-0"): "a-0"}
         cases: list[tuple[tuple[str, ...], Any, Any]] = [(("200-0",), {}, mine), ((), mine, {})]
         for texts, released, claimed in cases:
@@ -306,7 +336,10 @@ class RebalanceTests(SynchronousTestCase):
             self.assertEqual(member.completed(Released()), [Claim(claimed)])
 
     def test_releaseUnanswered(self) -> None:
-        """A release that was not answered may have worked: what was to be let go is not taken to be ours any more without a new claim."""
+        """
+        A release that was not answered may have worked: what was to be let go is not taken to be
+        ours any more without a new claim.
+        """
         member = self.owning("200-0", "200-1")
         member.changed()
         member.completed(GroupRead(view("ab", "200-0", "200-1")))
@@ -317,7 +350,10 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.completed(Released()), [Claim({place("200-1"): "a-0"})])
 
     def test_expiry(self) -> None:
-        """The end of the session ends the fetching, in every state; the new session begins with a look."""
+        """
+        The end of the session ends the fetching, in every state; the new session begins with a
+        look.
+        """
         for steps in range(4):
             member = self.owning("200-0")
             member.changed()
@@ -335,7 +371,10 @@ class RebalanceTests(SynchronousTestCase):
             self.assertEqual(member.completed(GroupRead(view("a", "200-0"))), [Release({})])
 
     def test_stopped(self) -> None:
-        """Who stops lets go of all that is its own, or may be, also in the middle of a claim or a release."""
+        """
+        Who stops lets go of all that is its own, or may be, also in the middle of a claim or a
+        release.
+        """
         mine, more = {place("200-0"): "a-0"}, {place("200-0"): "a-0", place("200-1"): "a-0"}
         member = self.owning("200-0")
         self.assertEqual(member.stopped(), [Release(mine)])
@@ -363,7 +402,10 @@ class RebalanceTests(SynchronousTestCase):
 
 
 class Group:
-    """Members and a ZooKeeper that is a dictionary; effects are carried out one at a time, in an order that the test chooses, and may fail."""
+    """
+    Members and a ZooKeeper that is a dictionary; effects are carried out one at a time, in an order
+    that the test chooses, and may fail.
+    """
 
     def __init__(self, names: list[str], partitionCount: int) -> None:
         self.partitions = [BrokerPartition(200, index) for index in range(partitionCount)]
@@ -451,7 +493,9 @@ class Group:
                 self.pending[name].append(effect)
 
     def perform(self, name: str, isFailing: bool = False, isHalf: bool = False) -> bool:
-        """Carry out the effect that a member waits for: not at all, in half, or whole, and answer it."""
+        """
+        Carry out the effect that a member waits for: not at all, in half, or whole, and answer it.
+        """
         if not self.pending[name]:
             return False
         effect = self.pending[name].pop(0)
@@ -530,8 +574,9 @@ class ConvergenceTests(SynchronousTestCase):
     )
     def test_converges(self, steps: list[tuple[str, str, int]]) -> None:
         """
-        Whatever the order of joins, ends, expiries, failures half way and changes: nobody ever fetches what is not its own or what another fetches, and
-        once nothing happens any more, the members have exactly their shares.
+        Whatever the order of joins, ends, expiries, failures half way and changes: nobody ever
+        fetches what is not its own or what another fetches, and once nothing happens any more, the
+        members have exactly their shares.
         """
         self.converge(steps)
 
@@ -545,7 +590,10 @@ class ConvergenceTests(SynchronousTestCase):
         max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
     )
     def test_convergesWhenMeddledWith(self, steps: list[tuple[str, str, int]]) -> None:
-        """So it is in the end when somebody deletes owner nodes meanwhile, but for the while until their owners and those who claim them have noticed."""
+        """
+        So it is in the end when somebody deletes owner nodes meanwhile, but for the while until
+        their owners and those who claim them have noticed.
+        """
         self.converge(steps)
 
     def converge(self, steps: list[tuple[str, str, int]]) -> None:

@@ -79,7 +79,10 @@ class TakingTests(StreamCase):
     """Chunks in, messages out."""
 
     def test_order(self) -> None:
-        """Messages come in order, with topic, partition and the next offset; the position moves with each that is handed out."""
+        """
+        Messages come in order, with topic, partition and the next offset; the position moves with
+        each that is handed out.
+        """
         stream = self.stream()
         stream.put(chunk(A, 100, b"a", b"b"))
         stream.put(chunk(B, 0, b"c"))
@@ -91,7 +94,10 @@ class TakingTests(StreamCase):
         self.assertIn("0 chunks", repr(stream))
 
     def test_emptyWrapper(self) -> None:
-        """Behind a wrapper without messages the position is where the chunk ends, once more is asked for; so it is for what is taken ahead, when it is done."""
+        """
+        Behind a wrapper without messages the position is where the chunk ends, once more is asked
+        for; so it is for what is taken ahead, when it is done.
+        """
         empty = encodeMessage(gzip.compress(b""), codec=GZIP)
         data = encodeSet([b"a"]) + empty
         for isAhead in (False, True):
@@ -113,8 +119,9 @@ class TakingTests(StreamCase):
 
     def test_counting(self) -> None:
         """
-        Asked to, a stream says of positions in the midst of a compressed set how many of its messages are done; a reader that comes back to one gets the
-        others, whatever is behind the set, and all of one that has become another.
+        Asked to, a stream says of positions in the midst of a compressed set how many of its
+        messages are done; a reader that comes back to one gets the others, whatever is behind the
+        set, and all of one that has become another.
         """
         first, second = encodeSet([b"a", b"b", b"c"], GZIP), encodeSet([b"d", b"e"], GZIP)
         empty = encodeMessage(gzip.compress(b""), codec=GZIP)
@@ -153,8 +160,8 @@ class TakingTests(StreamCase):
 
     def test_ahead(self) -> None:
         """
-        What is taken ahead leaves the positions where they are until it is done with, whatever else moves them; of a partition that is dropped meanwhile they
-        stay, also when it comes back.
+        What is taken ahead leaves the positions where they are until it is done with, whatever else
+        moves them; of a partition that is dropped meanwhile they stay, also when it comes back.
         """
         stream = self.stream()
         stream.put(chunk(A, 100, b"a", b"b"))
@@ -181,7 +188,10 @@ class TakingTests(StreamCase):
         self.assertEqual(stream.poll(10).messages, [])
 
     def test_aheadOfJump(self) -> None:
-        """A partition that goes on elsewhere while what was taken ahead of it is worked on stays there when that is done; the others move."""
+        """
+        A partition that goes on elsewhere while what was taken ahead of it is worked on stays there
+        when that is done; the others move.
+        """
         stream = self.stream()
         stream.put(chunk(A, 100, b"a"))
         stream.put(chunk(B, 0, b"b"))
@@ -204,7 +214,10 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions[A], 18)
 
     def test_aheadWithErrors(self) -> None:
-        """An error ends what is taken ahead; what is before it counts, and the next call goes on behind it."""
+        """
+        An error ends what is taken ahead; what is before it counts, and the next call goes on
+        behind it.
+        """
         stream = self.stream()
         stream.put(chunk(A, 0, b"a"))
         stream.fail(A, RemoteUnknownError("t-0"))
@@ -218,7 +231,10 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions, {A: 11, B: 11})
 
     def test_room(self) -> None:
-        """Capacity is reserved for what is on its way; a fetcher that waits for capacity is told once when there is some."""
+        """
+        Capacity is reserved for what is on its way; a fetcher that waits for capacity is told once
+        when there is some.
+        """
         stream = self.stream()
         stream.whenCapacity(self.onCapacity)
         stream.whenCapacity(self.onCapacity)
@@ -238,7 +254,10 @@ class TakingTests(StreamCase):
         self.assertEqual(self.wakeCount, 2)
 
     def test_roomInBytes(self) -> None:
-        """Chunks of many bytes fill a stream before their number does; an empty stream has room for any."""
+        """
+        Chunks of many bytes fill a stream before their number does; an empty stream has room for
+        any.
+        """
         stream = self.stream(queuedSizeMax=10)
         self.assertTrue(stream.hasCapacity)
         stream.put(chunk(A, 0, b"a"))
@@ -247,7 +266,10 @@ class TakingTests(StreamCase):
         self.assertTrue(stream.hasCapacity)
 
     def test_drop(self) -> None:
-        """Dropping a partition forgets its chunks, the one that is being read and errors included, and nothing else."""
+        """
+        Dropping a partition forgets its chunks, the one that is being read and errors included, and
+        nothing else.
+        """
         stream = self.stream()
         stream.put(chunk(A, 0, b"a", b"b"))
         stream.put(chunk(B, 0, b"c"))
@@ -280,7 +302,9 @@ class TakingTests(StreamCase):
         self.assertEqual(self.values(stream), [b"b"])
 
     def test_jump(self) -> None:
-        """A jump moves the position in its turn, or at once when nothing of the partition is waiting."""
+        """
+        A jump moves the position in its turn, or at once when nothing of the partition is waiting.
+        """
         stream = self.stream()
         stream.resetPosition(A, 500)
         self.assertEqual(self.positions[A], 500)
@@ -293,7 +317,10 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions[A], 1000)
 
     def test_badChecksum(self) -> None:
-        """An entry with a wrong checksum: what is before it comes, then an error that names the offset; what is behind it does not come."""
+        """
+        An entry with a wrong checksum: what is before it comes, then an error that names the
+        offset; what is behind it does not come.
+        """
         good, bad = encodeMessage(b"a"), bytearray(encodeMessage(b"b"))
         bad[-1] ^= 1
         stream = self.stream()
@@ -316,7 +343,10 @@ class TakingTests(StreamCase):
         self.assertEqual(self.readErrors, [(A, 7)])
 
     def test_compressed(self) -> None:
-        """Feature 115: inside a wrapper the position stays at its start until its last message, so that a reader that stops gets it again whole."""
+        """
+        Feature 115: inside a wrapper the position stays at its start until its last message, so
+        that a reader that stops gets it again whole.
+        """
         stream = self.stream()
         stream.put(chunk(A, 0, b"a", b"b", codec=GZIP))
         stream.take()
@@ -334,7 +364,10 @@ class TakingTests(StreamCase):
         self.assertEqual(self.positions[A], len(encodeSet([b"a", b"b"], GZIP)))
 
     def test_decoder(self) -> None:
-        """What the decoder makes is the value; what it raises comes out, and the stream goes on behind that message."""
+        """
+        What the decoder makes is the value; what it raises comes out, and the stream goes on behind
+        that message.
+        """
         stream = self.stream(decode=int)
         stream.put(chunk(A, 0, b"1", b"x", b"3"))
         self.assertEqual(stream.take().value, 1)  # type: ignore[union-attr]
@@ -364,8 +397,8 @@ class IteratingTests(StreamCase):
 
     def test_chunks(self) -> None:
         """
-        By lists: what is there, at most so many; positions move with the list; an error comes behind what was before it, and then it goes on; the end is the
-        consumer's.
+        By lists: what is there, at most so many; positions move with the list; an error comes
+        behind what was before it, and then it goes on; the end is the consumer's.
         """
         stream = self.stream(decode=int, timeoutMs=500)
         chunks = stream.batches(3)
@@ -401,8 +434,9 @@ class IteratingTests(StreamCase):
 
     def test_errorBehindAList(self) -> None:
         """
-        An error behind a list is about something that is in front of its partition's position until it is told, whichever partition that is; who leaves the
-        loop is told by the next one, or by any other way to read.
+        An error behind a list is about something that is in front of its partition's position until
+        it is told, whichever partition that is; who leaves the loop is told by the next one, or by
+        any other way to read.
         """
         for place, start in ((A, 11), (B, 0)):
             for isChunks in (True, False):
@@ -445,7 +479,10 @@ class IteratingTests(StreamCase):
         self.assertEqual(self.positions[A], 5)
 
     def test_oneReader(self) -> None:
-        """Who reads where another waits already, or a receiver is served, is told so, and the first one goes on."""
+        """
+        Who reads where another waits already, or a receiver is served, is told so, and the first
+        one goes on.
+        """
         stream = self.stream()
         first = Deferred.fromCoroutine(stream.__anext__())
         self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), ConsumerStateError)
@@ -465,7 +502,9 @@ class IteratingTests(StreamCase):
         self.failureResultOf(Deferred.fromCoroutine(stream.__anext__()), StopAsyncIteration)
 
     def test_timeout(self) -> None:
-        """Feature 108: with a time-out the iteration raises when nothing comes, and can be used again."""
+        """
+        Feature 108: with a time-out the iteration raises when nothing comes, and can be used again.
+        """
         stream = self.stream(timeoutMs=500)
         for _time in range(2):
             reading = Deferred.fromCoroutine(stream.__anext__())
@@ -564,7 +603,9 @@ class DeliveryTests(StreamCase):
         self.assertEqual((counts, len(receiver.got)), ([1_000], 2_500))
 
     def test_receiverFails(self) -> None:
-        """What the receiver raises, and a partition's error, end the delivery; a new one goes on."""
+        """
+        What the receiver raises, and a partition's error, end the delivery; a new one goes on.
+        """
         stream, receiver = self.stream(), Receiver()
         stream.put(chunk(A, 0, b"poison", b"b"))
         done = stream.pipeTo(receiver)
@@ -577,7 +618,10 @@ class DeliveryTests(StreamCase):
         self.failureResultOf(again, RemoteUnknownError)
 
     def test_refused(self) -> None:
-        """A receiver that has a producer already refuses, and gets nothing, though it may have asked for it first; the stream is there for the next one."""
+        """
+        A receiver that has a producer already refuses, and gets nothing, though it may have asked
+        for it first; the stream is there for the next one.
+        """
 
         class Occupied(Receiver):
             def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -597,7 +641,10 @@ class DeliveryTests(StreamCase):
         self.assertEqual(receiver.got, [b"a"])
 
     def test_stopped(self) -> None:
-        """A receiver that wants no more, and an application that cancels, end the delivery; what is left stays in the stream."""
+        """
+        A receiver that wants no more, and an application that cancels, end the delivery; what is
+        left stays in the stream.
+        """
         stream, receiver = self.stream(), Receiver()
         stream.put(chunk(A, 0, b"a"))
         done = stream.pipeTo(receiver)
@@ -643,7 +690,10 @@ class BlockingTests(TestCase):
         return stream, messages
 
     async def test_reads(self) -> None:
-        """The thread gets all messages in order, waits for more, and comes to the end when the consumer is shut down."""
+        """
+        The thread gets all messages in order, waits for more, and comes to the end when the
+        consumer is shut down.
+        """
         stream = self.stream()
         reading = deferToThread(lambda: [message.value for message in stream.blocking(reactor)])
         stream.put(chunk(A, 0, *(b"%d" % index for index in range(250))))
@@ -664,7 +714,10 @@ class BlockingTests(TestCase):
         self.assertEqual((await waiting).value, b"a")
 
     async def test_positions(self) -> None:
-        """A position moves when the thread gets the message, not when the batch leaves the reactor's thread."""
+        """
+        A position moves when the thread gets the message, not when the batch leaves the reactor's
+        thread.
+        """
         _stream, messages = await self.begun(0)
         self.assertEqual(self.positions, {A: 11, B: 0})
         await deferToThread(next, messages)
@@ -673,7 +726,10 @@ class BlockingTests(TestCase):
         self.assertEqual(self.positions, {A: 22, B: 11})
 
     async def test_jumpInABatch(self) -> None:
-        """A partition that goes on elsewhere behind messages of the batch does so with the last of them, while the batch goes on with others."""
+        """
+        A partition that goes on elsewhere behind messages of the batch does so with the last of
+        them, while the batch goes on with others.
+        """
         stream = self.stream()
         stream.put(chunk(A, 100, b"a", b"b"))
         stream.resetPosition(A, 0)
@@ -686,7 +742,10 @@ class BlockingTests(TestCase):
         self.assertEqual(found, [{A: 111, B: 0}, {A: 0, B: 0}, {A: 0, B: 11}])
 
     async def test_jumpBeforeAnError(self) -> None:
-        """With an error in the batch, what is behind a message counts when the thread has had the error, and asks for more."""
+        """
+        With an error in the batch, what is behind a message counts when the thread has had the
+        error, and asks for more.
+        """
         stream = self.stream(decode=int)
         stream.put(chunk(A, 100, b"1", b"x", b"3"))
         messages = stream.blocking(reactor)
@@ -697,7 +756,10 @@ class BlockingTests(TestCase):
         self.assertEqual(self.positions, {A: 133, B: 0})
 
     async def test_errorElsewhere(self) -> None:
-        """The same for a partition of which the batch has no message: its position moves when the thread has had the error."""
+        """
+        The same for a partition of which the batch has no message: its position moves when the
+        thread has had the error.
+        """
         stream = self.stream(decode=int)
         stream.put(chunk(A, 0, b"1"))
         stream.put(chunk(B, 0, b"x", b"3"))
@@ -709,7 +771,10 @@ class BlockingTests(TestCase):
         self.assertEqual(self.positions, {A: 11, B: 22})
 
     async def test_elsewhere(self) -> None:
-        """A partition that goes on elsewhere while the thread still has messages of it stays there when the thread gets them, and goes on from there."""
+        """
+        A partition that goes on elsewhere while the thread still has messages of it stays there
+        when the thread gets them, and goes on from there.
+        """
         stream, messages = await self.begun(100)
         stream.resetPosition(A, 7)
         for _message in range(2):
@@ -720,14 +785,19 @@ class BlockingTests(TestCase):
         self.assertEqual(self.positions, {A: 18, B: 11})
 
     async def test_dropped(self) -> None:
-        """What is dropped while it waits in the thread's batch is not handed out; the other partitions' messages are."""
+        """
+        What is dropped while it waits in the thread's batch is not handed out; the other
+        partitions' messages are.
+        """
         stream, messages = await self.begun(0)
         stream.drop((A,))
         self.assertEqual((await deferToThread(next, messages)).value, b"c")
         self.assertEqual(self.positions, {A: 11, B: 11})
 
     async def test_errors(self) -> None:
-        """Errors come in their turn, a decoder's, too, and the iteration goes on; so does a time-out."""
+        """
+        Errors come in their turn, a decoder's, too, and the iteration goes on; so does a time-out.
+        """
         stream = self.stream(decode=int, timeoutMs=1)
         stream.put(chunk(A, 0, b"1", b"x", b"3"))
         stream.fail(B, RemoteUnknownError())
