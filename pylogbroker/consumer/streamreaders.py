@@ -9,7 +9,7 @@ L{MessageStream.poll<pylogbroker.consumer.stream.MessageStream.poll>}.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
@@ -196,7 +196,9 @@ class BlockingIterator:
     def _poll(self) -> PolledBatch | None:
         done, self._batch = self._batch, None
         try:
-            batch = blockingCallFromThread(self._reactor, self._nextBatch, done)
+            batch = cast(
+                "PolledBatch", blockingCallFromThread(self._reactor, self._nextBatch, done)
+            )
         except StopAsyncIteration:
             return None
         # The position moves behind an error only when the error was raised.
