@@ -108,9 +108,7 @@ class TierReader:
         self._hasAsked = False
 
     def _client(self, address: TierAddress) -> IZookeeper:
-        return ZookeeperClient(
-            self._reactor, address.zookeeperServers, digest=self._settings.zkDigest
-        )
+        return ZookeeperClient.fromSettings(self._reactor, self._settings, address.zookeeperServers)
 
     async def open(self) -> None:
         """

@@ -410,13 +410,7 @@ class BrokerService(Service):
 
     def _client(self) -> IZookeeper:
         settings = self._settings
-        return ZookeeperClient(
-            self._reactor,
-            settings.zkConnect,
-            settings.zkSessionTimeoutMs,
-            digest=settings.zkDigest,
-            acl=settings.zkAcl,
-        )
+        return ZookeeperClient.fromSettings(self._reactor, settings)
 
     async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
         """

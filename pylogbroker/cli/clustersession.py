@@ -38,9 +38,7 @@ class ClusterSession:
         @param timeoutMs: for ZooKeeper, and for each answer of a broker.
         @param access: how to get at both.
         """
-        self.zookeeper: IZookeeper = ZookeeperClient(
-            reactor, servers, digest=access.zkDigest, acl=access.zkAcl
-        )
+        self.zookeeper: IZookeeper = ZookeeperClient.fromSettings(reactor, access, servers)
         self.problems: list[str] = []
         self.registries = ClusterReader(self.zookeeper, self.problems.append)
         self.ends = OffsetLookup(reactor, self._find, timeoutMs, template=access.brokerEndpoint)

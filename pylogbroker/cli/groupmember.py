@@ -59,13 +59,7 @@ class GroupMember:
             **changes,
         }
         settings = ConsumerSettings.fromProperties(properties, streams.say)
-        self.zookeeper = ZookeeperClient(
-            reactor,
-            settings.zkConnect,
-            settings.zkSessionTimeoutMs,
-            digest=settings.zkDigest,
-            acl=settings.zkAcl,
-        )
+        self.zookeeper = ZookeeperClient.fromSettings(reactor, settings)
         self.consumer = ConsumerConnector(reactor, settings, self.zookeeper)
 
     async def connect(self) -> None:

@@ -85,9 +85,7 @@ class ClusterConsole(ConsoleService):
         @param zookeeper: makes the client, not connected.
         @param access: how to get at ZooKeeper and the brokers.
         """
-        self._make = zookeeper or (
-            lambda: ZookeeperClient(reactor, servers, digest=access.zkDigest)
-        )
+        self._make = zookeeper or (lambda: ZookeeperClient.fromSettings(reactor, access, servers))
         self._servers = servers
         self.zookeeper: IZookeeper | None = None
         self._connecting: Deferred[None] | None = None

@@ -107,13 +107,7 @@ class ConsumerConnector:
         if zookeeper is None and not settings.zkConnect:
             raise ConfigurationError("zk.connect is missing: a consumer group lives in ZooKeeper")
         self._ownsZookeeper = zookeeper is None
-        self._zookeeper: IZookeeper = zookeeper or ZookeeperClient(
-            reactor,
-            settings.zkConnect,
-            settings.zkSessionTimeoutMs,
-            digest=settings.zkDigest,
-            acl=settings.zkAcl,
-        )
+        self._zookeeper: IZookeeper = zookeeper or ZookeeperClient.fromSettings(reactor, settings)
         if endpointFor is None:
             endpointFor = partial(_endpointOf, settings.brokerEndpoint)
         random = random or SystemRandom()

@@ -74,14 +74,7 @@ class SourceCluster:
         self._recording.clock = reactor
 
     def _client(self) -> IZookeeper:
-        settings = self._settings
-        return ZookeeperClient(
-            self._reactor,
-            settings.zkConnect,
-            settings.zkSessionTimeoutMs,
-            digest=settings.zkDigest,
-            acl=settings.zkAcl,
-        )
+        return ZookeeperClient.fromSettings(self._reactor, self._settings)
 
     def __repr__(self) -> str:
         return f"the source at {self._settings.zkConnect} (group {self._settings.groupId})"

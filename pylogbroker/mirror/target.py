@@ -132,15 +132,7 @@ class Target:
         )
 
     def _client(self) -> IZookeeper:
-        settings = self._settings
-        servers, timeoutMs = settings.zkConnect, settings.zkSessionTimeoutMs
-        return ZookeeperClient(
-            self._reactor,
-            servers,
-            timeoutMs,
-            digest=settings.zkDigest,
-            acl=settings.zkAcl,
-        )
+        return ZookeeperClient.fromSettings(self._reactor, self._settings)
 
     def __repr__(self) -> str:
         where = self._settings.zkConnect or ",".join(

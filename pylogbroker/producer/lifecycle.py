@@ -119,13 +119,7 @@ class DiscoveryStartup:
         from pylogbroker.zookeeper.client import ZookeeperClient
 
         settings = self._settings
-        client = ZookeeperClient(
-            self._reactor,
-            settings.zkConnect,
-            settings.zkSessionTimeoutMs,
-            digest=settings.zkDigest,
-            acl=settings.zkAcl,
-        )
+        client = ZookeeperClient.fromSettings(self._reactor, settings)
         await client.connect(settings.zkConnectionTimeoutMs)
         self._ownZookeeper = client
         return client

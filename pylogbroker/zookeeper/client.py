@@ -228,6 +228,25 @@ class ZookeeperClient:
             )
         )
 
+    @classmethod
+    def fromSettings(
+        cls, reactor: Any, settings: Any, servers: str | None = None
+    ) -> ZookeeperClient:
+        """
+        A client for the settings of any role.
+
+        @param settings: with C{zkDigest} and C{zkAcl}; C{zkSessionTimeoutMs} and C{zkConnect} count
+            if they exist.
+        @param servers: replaces C{zkConnect}.
+        """
+        return cls(
+            reactor,
+            settings.zkConnect if servers is None else servers,
+            getattr(settings, "zkSessionTimeoutMs", SESSION_TIMEOUT_MS),
+            digest=settings.zkDigest,
+            acl=settings.zkAcl,
+        )
+
     def __repr__(self) -> str:
         return (
             f"<ZookeeperClient {self.servers} "
