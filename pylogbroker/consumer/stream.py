@@ -114,7 +114,7 @@ def _unconsumed(messages: MessageSet, position: int) -> Iterator[tuple[bytes, in
     doneCount = consumedCount(position) if position == messages.baseOffset else 0
     return dropwhile(
         lambda each: each[1] == position and 0 < consumedCount(each[1]) <= doneCount,
-        messages.counted(),
+        messages.payloadsWithOffsets(),
     )
 
 

@@ -1,9 +1,11 @@
 """
-A message set as columns: lists of payloads and of offsets, for readers that build tables and would pay for an object a message.
+A message set as columns: lists of payloads and offsets, for readers that build tables, to which an
+object a message costs too much.
 
-A L{ColumnBatch} is a run of plain entries, or what is inside one wrapper. What is plain, whole and valid is walked by one tight loop; everything else goes
-through L{readEntry}, so that nothing is accepted here that is refused elsewhere (the tests hold the two readings against each other). Offsets
-mean what they mean to the other readers (spec-0.7 wire-protocol §6): messages inside a wrapper share its offset, and all but the last of them lead back to it.
+A L{ColumnBatch} is a run of plain entries, or the content of one compressed entry. One tight loop
+walks plain, whole, valid entries; L{readEntry} reads everything else, so that nothing is accepted
+here that is refused elsewhere. Messages inside a compressed entry share its offset, and all but the
+last lead back to it (spec-0.7 wire-protocol §6).
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from pylogbroker.types import Message
 
 class ColumnBatch(NamedTuple):
     """
-    Messages that stand behind one another.
+    Consecutive messages.
 
-    @ivar offsets: where the entry of each begins, or the wrapper that it is in.
-    @ivar nextOffsets: what to fetch behind each.
-    @ivar behind: the offset behind the last entry; a wrapper without messages has that, too.
+    @ivar offsets: where each message's top-level entry begins.
+    @ivar nextOffsets: the offset to fetch after each message.
+    @ivar behind: the offset behind the last entry, also of a compressed entry without messages.
     """
 
     payloads: list[bytes]
@@ -46,17 +48,20 @@ class ColumnBatch(NamedTuple):
     behind: int
 
 
-def stretches(
+def columnBatches(
     data: bytes, baseOffset: int, limits: CheckLimits = DEFAULT_LIMITS
 ) -> Iterator[ColumnBatch]:
     """
-    @param data: whole entries, and at their end perhaps one that is cut.
+    Read a message set.
+
+    @param data: whole entries; the last may be cut.
     @param baseOffset: of the first.
-    @raise FormatError: as L{pylogbroker.records.messageset.MessageSet} raises it, at the entry where it is met; what is before it has been given out.
+    @raise FormatError: as from L{pylogbroker.records.messageset.MessageSet}, behind the columns of
+        the entries before the fault.
     """
     position, end = 0, len(data)
     while True:
-        plain, position = _plainStretch(data, position, baseOffset)
+        plain, position = _plainColumns(data, position, baseOffset)
         if plain.payloads:
             yield plain
         found = readEntry(data, position, end, position == 0)
@@ -71,8 +76,8 @@ def stretches(
         position = behind
 
 
-def _plainStretch(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBatch, int]:
-    """The hot loop, and two that run in C. Returns where it stopped, too."""
+def _plainColumns(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBatch, int]:
+    """The plain entries from a position, and where they end. The hot loop."""
     edges, checksums = [position], list[int]()
     unpack, end, add, addChecksum = PLAIN.unpack_from, len(data), edges.append, checksums.append
     try:
@@ -110,7 +115,7 @@ def _opened(
 
 def completeEntriesSize(data: bytes) -> int:
     """
-    Bytes of whole entries from the start, by their size fields alone: checksums are not looked at, and it stops at a size that is none.
+    Bytes of complete entries at the start, by their size fields alone, up to an impossible size.
     """
     unpack, position, end = SIZE.unpack_from, 0, len(data)
     while position + SIZE_FIELD_SIZE <= end:

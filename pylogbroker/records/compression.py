@@ -1,10 +1,11 @@
 """
 The codecs of the 2011 message format: gzip and snappy (spec-0.7 wire-protocol §5.4).
 
-What must be true: a payload of a few bytes must not be able to make us allocate more than C{sizeMax}, whatever it claims and whatever its codec;
-what Java's readers accept is accepted. gzip is therefore decoded in bounded steps, and stops at the first output byte over the limit; of
-snappy, whose blocks announce their size, every announcement is read and added up before the block is opened. Java's gzip reader takes concatenated
-members and ignores junk behind the last: so do we, up to a number of members, since each costs a copy of what is left.
+What must be true: a payload of a few bytes cannot make us allocate more than C{sizeMax}, whatever
+it claims; input that Java's readers accept is accepted. gzip is decoded in bounded steps and stops
+at the first output byte over the limit. Snappy blocks announce their size: each announcement is
+checked before the block is decompressed. Like Java's gzip reader, ours takes concatenated members
+and ignores junk behind the last, up to a number of members, since each costs a copy of the rest.
 
 gzip is written at level 6, as Java does.
 """
@@ -51,7 +52,7 @@ def codecByName(name: str) -> int:
 
 def compress(codec: int, data: bytes) -> bytes:
     """
-    @param codec: L{GZIP} or L{SNAPPY}; for L{NONE} the data come back as they are.
+    @param codec: L{GZIP} or L{SNAPPY}; L{NONE} returns the data unchanged.
     @raise UnknownCodecError: any other.
     """
     if codec == NONE:
@@ -72,8 +73,8 @@ def decompress(codec: int, data: bytes, sizeMax: int) -> bytes:
     """
     @param codec: L{GZIP} or L{SNAPPY}.
     @param sizeMax: bytes that may come out.
-    @raise CorruptCompressionError: the data are not what the codec writes, or end too soon.
-    @raise DecompressionLimitError: they open to more than C{sizeMax}; no more than that was allocated.
+    @raise CorruptCompressionError: the data are not the codec's, or end too soon.
+    @raise DecompressionLimitError: the output exceeds C{sizeMax}; no more was allocated.
     @raise UnknownCodecError: another codec.
     """
     if codec == GZIP:
@@ -148,12 +149,12 @@ def _unsnappyBlock(block: bytes, sizeMax: int) -> bytes:
         )
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
-    except Exception as error:  # cramjam's own DecompressionError, and whatever else a native library may raise on foreign bytes
+    except Exception as error:  # a native library may raise anything on foreign bytes
         raise CorruptCompressionError(f"not snappy: {error}") from error
 
 
 def _announcedSize(block: bytes) -> int:
-    """The size that a raw block says it opens to: a little-endian base-128 number of at most five bytes at its start."""
+    """The decompressed size that a raw block announces, a little-endian base-128 number."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)

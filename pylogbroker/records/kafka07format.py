@@ -1,8 +1,7 @@
 """
-The 2011 format, magic 0 and 1, as a log sees it (L{pylogbroker.interfaces.IFormat}).
+The 2011 format, magic 0 and 1, as the log sees it (L{pylogbroker.interfaces.IRecordFormat}).
 
-Offsets are bytes of the partition's lifetime stream, so that the next offset is this one plus the size of the entry, and an offset's
-position in a segment is a subtraction. Nobody but this module may know that.
+An offset is the number of a byte in the partition's stream. Only this module may know that.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from pylogbroker.records.messageset import (
     HEADER_SIZE_0,
     HEADER_SIZE_1,
     SIZE_FIELD_SIZE,
-    checkPlain,
-    checkSet,
     readEntry,
+    validatePlain,
+    validateSet,
 )
 from pylogbroker.records.zlibbackend import crc32
 
@@ -67,16 +66,16 @@ class Kafka07Format:
     suffix = ".kafka"
 
     def validatePlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> ValidatedBatches | None:
-        """See L{pylogbroker.records.messageset.checkPlain}."""
-        setCount, messageCount = checkPlain(sets, payloadSizeMax)
+        """See L{pylogbroker.records.messageset.validatePlain}."""
+        setCount, messageCount = validatePlain(sets, payloadSizeMax)
         if setCount < len(sets):
             return None
         size = sum(map(len, sets))
         return ValidatedBatches(sets, size, messageCount, size)
 
     def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
-        """See L{pylogbroker.records.messageset.checkSet}."""
-        size, messageCount = checkSet(data, limits)
+        """See L{pylogbroker.records.messageset.validateSet}."""
+        size, messageCount = validateSet(data, limits)
         buffers = (data[:size],) if size else ()
         return ValidatedBatches(buffers, size, messageCount, size)
 
@@ -102,21 +101,22 @@ class Kafka07Format:
 
     def scan(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
-    ) -> Scan:
+    ) -> SegmentScan:
         """See L{pylogbroker.interfaces.IRecordFormat.scan}."""
-        return Scan(read, baseOffset, start, end)
+        return SegmentScan(read, baseOffset, start, end)
 
 
-class Scan:
+class SegmentScan:
     """
-    A walk over a segment that ends, without raising, at the first entry that spec-0.7 log-storage §8 would cut off; gotcha 3 mended: an unknown
-    magic byte and a magic-1 entry too short for its header end it, too. Wrappers are not opened.
+    A walk over a segment, up to the first entry that spec-0.7 log-storage §8 would cut off. Unlike
+    0.7.2's (gotcha 3), it also ends at an unknown magic byte and at a magic-1 entry too short for
+    its header. Compressed entries are not opened.
 
-    The file is read in windows of L{SCAN_WINDOW_SIZE}; of an entry that is larger the checksum is taken piece by piece, since a corrupt size field may
-    claim a gigabyte.
+    The file is read in windows of L{SCAN_WINDOW_SIZE}. The checksum of a larger entry is computed
+    in pieces, since a corrupt size field may claim a gigabyte.
 
     @ivar position: byte behind the last good entry.
-    @ivar reason: why the walk stopped; L{None} when it ended exactly at C{end}, and until it has ended.
+    @ivar reason: why the walk stopped; L{None} when it ended exactly at C{end}, and until it ends.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Scan:
             )
 
     def skipToEnd(self) -> int:
-        """Walk to the stop. Returns the position behind the last good entry."""
+        """Walk to the stop, and return C{position}."""
         unpack, crc = struct.Struct(">iHI").unpack_from, crc32
         while self._step() is not None:
             window, end = self._window, len(self._window)
@@ -158,7 +158,7 @@ class Scan:
         return self.position
 
     def _step(self) -> int | None:
-        """Past one entry. Returns its size, or L{None} at the stop."""
+        """Pass one entry, and return its size; L{None}: the walk stops."""
         left = self._end - self.position
         if left <= 0:
             return None
@@ -186,7 +186,7 @@ class Scan:
         return SIZE_FIELD_SIZE + size
 
     def _isGood(self, size: int) -> bool:
-        """Whether the entry of so many bytes behind its size field is valid; it fits in a window."""
+        """Whether an entry that fits in a window is valid."""
         at = self._have(SIZE_FIELD_SIZE + size)
         if at is None:
             return False
@@ -198,7 +198,7 @@ class Scan:
         return True
 
     def _isGoodLarge(self, size: int) -> bool:
-        """The same for one that does not fit."""
+        """Whether an entry larger than a window is valid."""
         header = self._read(self.position, SIZE_FIELD_SIZE + HEADER_SIZE_1)
         magic = int.from_bytes(header[SIZE_FIELD_SIZE : SIZE_FIELD_SIZE + 1], "big")
         if magic not in HEADER_SIZES:
@@ -220,7 +220,7 @@ class Scan:
         return True
 
     def _have(self, size: int) -> int | None:
-        """See to it that the window has so many bytes from the position on. Returns where in the window; L{None} if the file no longer has them."""
+        """Read C{size} bytes at the position into the window: their index there, or L{None}."""
         at = self.position - self._windowStart
         if at + size > len(self._window):
             self._window = self._read(

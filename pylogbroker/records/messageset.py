@@ -1,13 +1,15 @@
 """
-Message sets of the 2011 format: entries, one behind the other, of C{int32 size} and a message (spec-0.7 wire-protocol §5 to §7).
+Message sets of the 2011 format: consecutive entries of C{int32 size} and a message (spec-0.7
+wire-protocol §5 to §7).
 
-There are two readings of the same bytes, and 0.7.2 has both. The *shallow* one steps over top-level entries; the broker keeps what it
-finds, byte for byte. The *deep* one opens wrappers and gives the messages inside. Both share L{readEntry}, which knows what a valid
-entry is. Two loops stand beside it for speed alone, L{checkPlain} for the broker and L{MessageSet.payloads} for applications: they deal with
-what nearly all entries are (magic 1, not compressed, whole), and hand everything else, good or bad, to L{readEntry}. They never
-accept what it would refuse; the tests hold them against it.
+The I{shallow} reading steps over top-level entries, which the broker keeps byte for byte. The
+I{deep} one opens compressed entries (I{wrappers}) and yields the messages inside. Both use
+L{readEntry}, which knows what a valid entry is. For speed, L{validatePlain} and
+L{MessageSet.payloads} handle plain entries (magic 1, not compressed, whole) and hand all others to
+L{readEntry}; they never accept an entry that it would refuse.
 
-Opening wrappers is bounded twice, in bytes over all depths of a set and in depth: an L{DecompressionBudget} is drawn down as wrappers open.
+Decompression is bounded in bytes, over all depths of a set, and in depth
+(L{DecompressionBudget}).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ PLAIN_HEAD = 0x0100  # magic 1, no attributes
 DEFAULT_LIMITS = CheckLimits()
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing
 
 
 def encodeMessage(payload: bytes, magic: int = 1, codec: int = NONE) -> bytes:
@@ -75,7 +77,7 @@ def wrapCompressed(codec: int, innerSet: bytes) -> bytes:
     """
     One entry whose payload is a compressed message set.
 
-    @return: the entry; for no inner messages none, since that is what 0.7.2 writes; for codec 0 the set as it is.
+    @return: nothing for an empty set, as 0.7.2 does; for codec 0 the set as it is.
     @raise UnknownCodecError: the codec is not known.
     """
     if codec not in CODEC_NAMES:
@@ -115,17 +117,17 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
     return wrapCompressed(codec, b"".join(pieces))
 
 
-# -- reading one entry ------------------------------------------------------------------------------------------------
+# -- reading one entry
 
 
 def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Message, int] | None:
     """
     The entry at a position.
 
-    @param end: where the bytes at hand end.
-    @param first: whether no entry was read before it: then one that is not whole is an error, and no silent end.
-    @return: (the message, the position behind it), or L{None} where the set ends: at the end, or in a last entry that is not whole.
-    @raise FormatError: what is wrong with it, as spec-0.7 wire-protocol §7.2 lists it.
+    @param end: of the data.
+    @param first: whether this is the first entry: then a cut one is an error, not the end.
+    @return: (the message, the position behind it); L{None}: the set ends here, or in a cut entry.
+    @raise FormatError: a fault of spec-0.7 wire-protocol §7.2.
     """
     left = end - position - SIZE_FIELD_SIZE
     if left < 0:
@@ -136,7 +138,8 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     if size > left:
         if first:
             raise InvalidMessageSizeError(
-                f"size field is {size} and {left} bytes follow: larger than the fetch size, or corrupt",
+                f"size field is {size} and {left} bytes follow:"
+                " larger than the fetch size, or corrupt",
                 position,
             )
         return None
@@ -165,7 +168,7 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
 
 
 class DecompressionBudget:
-    """How much may still be opened."""
+    """Bytes that may still be decompressed."""
 
     __slots__ = ("depthMax", "size", "sizeMax")
 
@@ -174,7 +177,7 @@ class DecompressionBudget:
         self.depthMax = limits.depthMax
 
     def open(self, message: Message, depth: int, position: int) -> bytes:
-        """The set inside a wrapper that C{depth} wrappers are around."""
+        """The set inside a wrapper at a depth."""
         if message.codec not in CODEC_NAMES:
             raise UnknownCodecError(f"codec {message.codec}", position)
         if depth >= self.depthMax:
@@ -188,7 +191,7 @@ class DecompressionBudget:
 
 
 def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | None:
-    """As L{readEntry}, of what is inside a wrapper; errors carry the wrapper's position."""
+    """L{readEntry} inside a wrapper; errors carry the wrapper's position."""
     try:
         return readEntry(inner, at, len(inner), at == 0)
     except FormatError as error:
@@ -196,24 +199,24 @@ def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | No
 
 
 def _innerMessages(
-    message: Message, allowance: DecompressionBudget, depth: int, position: int
+    message: Message, budget: DecompressionBudget, depth: int, position: int
 ) -> Iterator[Message]:
-    """The messages inside a wrapper, at every depth. Errors carry the position of the outermost wrapper."""
-    inner = allowance.open(message, depth, position)
+    """The messages inside a wrapper, at every depth. Errors carry the outermost position."""
+    inner = budget.open(message, depth, position)
     at = 0
     while found := _readInner(inner, at, position):
         innerMessage, at = found
         if innerMessage.codec == NONE:
             yield innerMessage
         else:
-            yield from _innerMessages(innerMessage, allowance, depth + 1, position)
+            yield from _innerMessages(innerMessage, budget, depth + 1, position)
 
 
 def decompressedPayloads(
-    message: Message, allowance: DecompressionBudget, depth: int, position: int
+    message: Message, budget: DecompressionBudget, depth: int, position: int
 ) -> Iterator[bytes]:
-    """The same, of payloads alone, and twice as quick where the entries are plain."""
-    inner = allowance.open(message, depth, position)
+    """The payloads inside a wrapper: twice as fast as L{_innerMessages} on plain entries."""
+    inner = budget.open(message, depth, position)
     at, end = 0, len(inner)
     unpack, crc = PLAIN.unpack_from, crc32
     while True:
@@ -236,17 +239,18 @@ def decompressedPayloads(
         if innerMessage.codec == NONE:
             yield innerMessage.payload
         else:
-            yield from decompressedPayloads(innerMessage, allowance, depth + 1, position)
+            yield from decompressedPayloads(innerMessage, budget, depth + 1, position)
 
 
-# -- checking: the broker's reading -----------------------------------------------------------------------------------
+# -- checking: the broker's reading
 
 
-def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
+def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
     """
-    The hot loop of producing; see L{pylogbroker.interfaces.IFormat.checkPlain}.
+    The hot loop of producing: how far a run of sets is plain, whole and valid. An empty set ends
+    it, too.
 
-    A set that is not plain, not whole or not valid ends it; so does an empty one.
+    @return: sets from the first on, messages in them.
     """
     unpack, crc = PLAIN.unpack_from, crc32
     sizeMax = payloadSizeMax + HEADER_SIZE_1
@@ -276,12 +280,13 @@ def checkPlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
     return done, count
 
 
-def checkSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
+def validateSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
     """
-    Judge one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): first all top-level entries, their checksums and
-    sizes; then what is inside the wrappers.
+    Validate one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): all
+    top-level entries first, then the insides of wrappers.
 
-    @raise FormatError: the first fault of the first walk, or else of the second. L{MessageTooLargeError} and L{DecompressionLimitError} among them.
+    @return: bytes of whole entries, messages.
+    @raise FormatError: the first fault.
     """
     position, end, count = 0, len(data), 0
     wrappers: list[tuple[Message, int]] = []
@@ -297,31 +302,30 @@ def checkSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
         else:
             wrappers.append((message, position))
         position = behind
-    allowance = DecompressionBudget(limits)
+    budget = DecompressionBudget(limits)
     for message, at in wrappers:
         if len(message.payload) > limits.compressedSizeMax:
             raise DecompressionLimitError(
-                f"compressed payload of {len(message.payload)} bytes, {limits.compressedSizeMax} are to be opened",
+                f"compressed payload of {len(message.payload)} bytes,"
+                f" {limits.compressedSizeMax} are to be opened",
                 at,
             )
-        count += _countInside(message, allowance, at)
+        count += _countInside(message, budget, at)
     return position, count
 
 
-def _countInside(message: Message, allowance: DecompressionBudget, position: int) -> int:
-    before = allowance.size
-    inner = allowance.open(message, 0, position)
-    done, count = checkPlain((inner,), PAYLOAD_SIZE_MAX)
+def _countInside(message: Message, budget: DecompressionBudget, position: int) -> int:
+    before = budget.size
+    inner = budget.open(message, 0, position)
+    done, count = validatePlain((inner,), PAYLOAD_SIZE_MAX)
     if done:
         return count
-    del inner  # or it would be there twice
-    allowance.size = (
-        before  # _innerMessages opens it again; only wrappers of wrappers and bad sets pay for that
-    )
-    return sum(1 for _ in _innerMessages(message, allowance, 0, position))
+    del inner  # _innerMessages decompresses it again
+    budget.size = before
+    return sum(1 for _ in _innerMessages(message, budget, 0, position))
 
 
-# -- reading: the application's ---------------------------------------------------------------------------------------
+# -- reading: the application's
 
 
 class CompleteEntries(NamedTuple):
@@ -350,15 +354,17 @@ def _canBeEntry(data: bytes) -> bool:
 
 class MessageSet:
     """
-    What a fetch returned: an iterable of L{MessageAndOffset}, in the log's order, decoded as it is iterated, as often as one likes.
+    The result of a fetch: an iterable of L{MessageAndOffset} in the log's order, decoded during
+    each iteration.
 
-    The bytes may end inside an entry, which is then left for the next fetch. Iterating raises, at the entry where it is met,
-    L{RemoteError} when the broker answered with a code; L{InvalidMessageSizeError} when not even the first entry is whole (the fetch size was
-    too small, or the log is corrupt); another L{FormatError} for a bad entry (spec-0.7 wire-protocol §7.2, consumer §1).
+    The bytes may end inside an entry, which is left for the next fetch. Iteration raises, at the
+    entry concerned, L{RemoteError} for an error code; L{InvalidMessageSizeError} when the first
+    entry is cut (the fetch size was too small, or the log is corrupt); another L{FormatError} for a
+    bad entry (spec-0.7 wire-protocol §7.2, consumer §1).
 
     @ivar data: the bytes.
     @ivar baseOffset: the offset that was fetched.
-    @ivar error: what the broker answered instead, or L{None}.
+    @ivar error: the broker's error, or L{None}.
     """
 
     __slots__ = ("baseOffset", "data", "error", "limits")
@@ -376,7 +382,8 @@ class MessageSet:
         self.limits = limits
 
     def __repr__(self) -> str:
-        return f"<MessageSet {len(self.data)} bytes at {self.baseOffset}{f', {self.error}' if self.error else ''}>"
+        error = f", {self.error}" if self.error else ""
+        return f"<MessageSet {len(self.data)} bytes at {self.baseOffset}{error}>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageSet):
@@ -387,7 +394,7 @@ class MessageSet:
 
     @property
     def sizeInBytes(self) -> int:
-        """Bytes that came, a cut last entry included."""
+        """All bytes, a cut last entry included."""
         return len(self.data)
 
     @property
@@ -471,7 +478,7 @@ class MessageSet:
                 return isEntry and position > 0
 
     def __iter__(self) -> Iterator[MessageAndOffset]:
-        """The messages, wrappers opened, each with the offset that spec-0.7 wire-protocol §6 gives it."""
+        """The messages, with the offsets of spec-0.7 wire-protocol §6; wrappers are opened."""
         start = self.baseOffset
         for outer in self.shallow():
             if outer.message.codec == NONE:
@@ -481,7 +488,7 @@ class MessageSet:
             start = outer.nextOffset
 
     def _inside(self, outer: MessageAndOffset, start: int) -> Iterator[MessageAndOffset]:
-        """All but the last have the wrapper's own offset: a reader that stops among them gets the whole wrapper again."""
+        """All but the last lead back to the wrapper: a reader that stops early reads it again."""
         previous: Message | None = None
         for message in _innerMessages(
             outer.message, DecompressionBudget(self.limits), 0, start - self.baseOffset
@@ -492,9 +499,10 @@ class MessageSet:
         if previous is not None:
             yield MessageAndOffset(previous, outer.nextOffset)
 
-    def counted(self) -> Iterator[tuple[bytes, int]]:
+    def payloadsWithOffsets(self) -> Iterator[tuple[bytes, int]]:
         """
-        As L{payloads}, but inside a wrapper the next offset is an L{IntraBatchOffset}, which says how many of its messages a reader has then; slower.
+        C{payloads}, slower, with an L{IntraBatchOffset} inside wrappers: it tells how many messages
+        of the wrapper a reader has then.
         """
         start = self.baseOffset
         for message, behind in self.shallow():
@@ -516,7 +524,7 @@ class MessageSet:
 
     def payloads(self) -> Iterator[tuple[bytes, int]]:
         """
-        The same as iterating, as plain tuples of (payload, next offset): the quickest way to read.
+        (payload, next offset) of each message: the fastest way to read.
         """
         if self.error is not None:
             raise self.error
@@ -554,6 +562,6 @@ class MessageSet:
             position = behind
         while found := readEntry(
             data, position, end, position == 0
-        ):  # at most 9 bytes are left: an empty message of magic 0, or a fault
+        ):  # at most 9 bytes: an empty message of magic 0, or a fault
             yield found[0].payload, base + found[1]
             position = found[1]

@@ -20,7 +20,7 @@ from pylogbroker.errors import (
     RemoteOffsetOutOfRangeError,
     UnreadableRangeError,
 )
-from pylogbroker.records.columns import ColumnBatch, stretches
+from pylogbroker.records.columns import ColumnBatch, columnBatches
 from pylogbroker.records.messageset import SIZE_FIELD_SIZE, MessageSet
 from pylogbroker.spark.brokerclients import BrokerClients
 from pylogbroker.spark.options import SourceOptions
@@ -93,7 +93,7 @@ class RangeReader:
 
     def _walk(self, fetched: MessageSet) -> Iterator[ColumnBatch]:
         try:
-            for stretch in stretches(fetched.data, self._offset):
+            for stretch in columnBatches(fetched.data, self._offset):
                 yield stretch
                 self._offset = stretch.behind
         except FormatError as error:

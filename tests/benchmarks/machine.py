@@ -64,7 +64,9 @@ def describe(folder: Path, compiler: str, pythonPath: Sequence[Path]) -> list[tu
 
 def checksumName(pythonPath: Sequence[Path] = ()) -> str:
     """What the broker takes CRC-32 from, with its version."""
-    code = "from pylogbroker.records.zlibbackend import CRC32_NAME; print(CRC32_NAME)"
+    code = (
+        "from pylogbroker.records.zlibbackend import zlib; print(zlib.__name__.rpartition('.')[2])"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*pythonPath, ROOT)))}
     name = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

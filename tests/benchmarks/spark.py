@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from pylogbroker import __version__
-from pylogbroker.records.zlibbackend import CRC32_NAME
+from pylogbroker.records.zlibbackend import zlib
 from pylogbroker.types import BrokerPartition
 from tests.integration.sparksession import SparkCluster, sharedSession
 
@@ -64,7 +64,7 @@ def main() -> int:
     options = parser.parse_args()
     out, half = sys.stdout, options.messages // 2
     out.write(
-        f"{2 * half} messages of {MESSAGE_SIZE} bytes; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; checksums by {CRC32_NAME}\n"
+        f"{2 * half} messages of {MESSAGE_SIZE} bytes; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; checksums by {zlib.__name__}\n"
     )
     out.write(
         f"pylogbroker {__version__}, PySpark {version('pyspark')}, pyarrow {version('pyarrow')}, Python {platform.python_version()}\n"

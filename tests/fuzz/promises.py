@@ -51,10 +51,10 @@ from pylogbroker.records import kafka07format
 from pylogbroker.records.compression import GZIP, SNAPPY, compress, decompress
 from pylogbroker.records.messageset import (
     MessageSet,
-    checkPlain,
-    checkSet,
     encodeMessage,
     encodeSet,
+    validatePlain,
+    validateSet,
     wrapCompressed,
 )
 from tests.fuzz import judge
@@ -297,7 +297,7 @@ def messageSet(data: bytes) -> None:
 def messageCheck(data: bytes) -> None:
     """A broker's check agrees with the judge's, and its short way accepts only what the long way keeps whole."""
     try:
-        checked: tuple[int, int] | type[FormatError] = checkSet(data, LIMITS)
+        checked: tuple[int, int] | type[FormatError] = validateSet(data, LIMITS)
     except FormatError as error:
         checked = type(error)
     try:
@@ -310,7 +310,7 @@ def messageCheck(data: bytes) -> None:
     except judge.RefusedError as refused:
         expected = refused.error
     demand(checked == expected or (checked in UNOPENED and expected in UNOPENED), checked, expected)
-    done, count = checkPlain([data], LIMITS.payloadSizeMax)
+    done, count = validatePlain([data], LIMITS.payloadSizeMax)
     if done:
         demand(
             done == 1 and checked == (len(data), count),
@@ -320,7 +320,7 @@ def messageCheck(data: bytes) -> None:
     else:
         demand(count == 0, "messages of no set", count)
     demand(
-        checkPlain([data, data], LIMITS.payloadSizeMax) == (2 * done, 2 * count),
+        validatePlain([data, data], LIMITS.payloadSizeMax) == (2 * done, 2 * count),
         "a set depends on its neighbour",
     )
 
@@ -448,7 +448,7 @@ def plainSet(data: bytes) -> None:
             demand(
                 [payload for payload, _ in MessageSet(encoded).payloads()] == payloads, codec, magic
             )
-            demand(checkSet(encoded, limits) == (len(encoded), len(payloads)), codec, magic)
+            demand(validateSet(encoded, limits) == (len(encoded), len(payloads)), codec, magic)
 
 
 PROMISES: dict[str, Callable[[bytes], None]] = {

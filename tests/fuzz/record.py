@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pylogbroker.records.zlibbackend import CRC32_NAME
+from pylogbroker.records.zlibbackend import zlib
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("twisted", "cramjam", "crcmod", "zlib-ng")
@@ -39,7 +39,7 @@ def opening(options: Mapping[str, str], *packages: str) -> None:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
-    found["CRC-32 by"] = CRC32_NAME
+    found["CRC-32 by"] = zlib.__name__
     found["revision"] = revision()
     for name, what in found.items():
         say(f"{name}: {what}")

@@ -103,7 +103,7 @@ class ExactSumTrial:
             start = self._ends[partition]
             total, count = self._prefixes[partition][start, 0]
             for (_payload, offset), number in zip(
-                MessageSet(data, start).counted(), numbers, strict=True
+                MessageSet(data, start).payloadsWithOffsets(), numbers, strict=True
             ):
                 total, count = total + number, count + 1
                 self._prefixes[partition][int(offset), consumedCount(offset)] = total, count

@@ -22,7 +22,7 @@ from random import SystemRandom
 from time import monotonic
 
 from pylogbroker import __version__
-from pylogbroker.records.zlibbackend import CRC32_NAME
+from pylogbroker.records.zlibbackend import zlib
 from tests.integration.brokerprocess import ROOT
 from tests.integration.chaos import (
     BACKOFF_MS,
@@ -78,7 +78,7 @@ def page(outcomes: Sequence[Outcome], seconds: float, command: str, revision: st
         "by others; ZooKeeper is restarted; connections are cut in the middle of a frame. What must hold is in [testing](../testing.md#chaos).",
         "",
         "```",
-        f"pylogbroker {__version__}, Twisted {version('Twisted')}, kazoo {version('kazoo')}, Python {platform.python_version()}, CRC by {CRC32_NAME}, "
+        f"pylogbroker {__version__}, Twisted {version('Twisted')}, kazoo {version('kazoo')}, Python {platform.python_version()}, CRC by {zlib.__name__}, "
         f"{platform.system()} {platform.release()}",
         f"session {SESSION_MS} ms, back-off {BACKOFF_MS} ms, commit every {COMMIT_MS} ms; stable within {SETTLE_SECONDS} s after the last fault",
         *(f"{key}={value}" for key, value in BROKER_PROPERTIES.items()),

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from time import monotonic
 
-from pylogbroker.records.zlibbackend import CRC32_NAME
+from pylogbroker.records.zlibbackend import zlib
 from tests.integration.kills import PROPERTIES, KillTrial, LostError
 from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 
@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = seedOf(options)
     tellStart(
-        f"seed {seed}, {options.rounds} rounds", f"CRC by {CRC32_NAME}", properties=PROPERTIES
+        f"seed {seed}, {options.rounds} rounds", f"CRC by {zlib.__name__}", properties=PROPERTIES
     )
     folder = tempfile.mkdtemp()
     begun = monotonic()

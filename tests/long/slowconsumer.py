@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from pylogbroker import __version__
-from pylogbroker.records.zlibbackend import CRC32_NAME
+from pylogbroker.records.zlibbackend import zlib
 from tests.integration.brokerprocess import ROOT
 from tests.integration.slowconsumer import (
     FETCH_SIZE,
@@ -86,7 +86,7 @@ def page(
         f"*{ALONE}*: that partition is empty. In the end the stopped stream was read, too, and had all of its messages.",
         "",
         "```",
-        f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, CRC by {CRC32_NAME}, "
+        f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, CRC by {zlib.__name__}, "
         f"{platform.system()} {platform.release()}",
         f"max.queued.bytes={QUEUED_SIZE_MAX}, fetch.size={FETCH_SIZE}, {len(readings[ALONE])} rounds",
         "```",

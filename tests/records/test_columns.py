@@ -9,25 +9,34 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import FormatError, InvalidChecksumError, InvalidMessageSizeError
-from pylogbroker.records.columns import ColumnBatch, completeEntriesSize, stretches
+from pylogbroker.records.columns import ColumnBatch, columnBatches, completeEntriesSize
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
 
 PIECES = st.lists(
     st.one_of(
-        st.builds(encodeSet, st.lists(st.binary(max_size=30), max_size=5), st.sampled_from((NONE, GZIP, SNAPPY)), st.sampled_from((0, 1))),
-        st.builds(lambda payloads: wrapCompressed(GZIP, encodeSet(payloads, SNAPPY)), st.lists(st.binary(max_size=30), max_size=3)),
-        st.just(encodeMessage(b"")), st.just(encodeMessage(b"", magic=0)),
+        st.builds(
+            encodeSet,
+            st.lists(st.binary(max_size=30), max_size=5),
+            st.sampled_from((NONE, GZIP, SNAPPY)),
+            st.sampled_from((0, 1)),
+        ),
+        st.builds(
+            lambda payloads: wrapCompressed(GZIP, encodeSet(payloads, SNAPPY)),
+            st.lists(st.binary(max_size=30), max_size=3),
+        ),
+        st.just(encodeMessage(b"")),
+        st.just(encodeMessage(b"", magic=0)),
     ),
     max_size=5,
-)  # fmt: skip
+)
 
 
 def columns(data: bytes, base: int) -> tuple[list[tuple[bytes, int]], str]:
     """Payloads with next offsets, and what was wrong at the end."""
     found: list[tuple[bytes, int]] = []
     try:
-        for stretch in stretches(data, base):
+        for stretch in columnBatches(data, base):
             found += zip(stretch.payloads, stretch.nextOffsets, strict=True)
     except FormatError as error:
         return found, repr(error)
@@ -56,7 +65,10 @@ class StretchTests(SynchronousTestCase):
     def test_likeMessageSet(
         self, pieces: list[bytes], base: int, cut: int, flip: tuple[int, int] | None
     ) -> None:
-        """The same payloads, next offsets and errors as from L{MessageSet}, for sets that are whole, cut or broken."""
+        """
+        The same payloads, next offsets and errors as from L{MessageSet}, for sets that are whole,
+        cut or broken.
+        """
         data = bytearray(b"".join(pieces))
         if cut:
             del data[-cut:]
@@ -71,11 +83,14 @@ class StretchTests(SynchronousTestCase):
             self.assertEqual(rows, wanted)
 
     def test_offsets(self) -> None:
-        """Plain entries have their own offsets; those inside a wrapper share its, and all but the last lead back to it."""
+        """
+        Plain entries have their own offsets; those inside a wrapper share its, and all but the last
+        lead back to it.
+        """
         plain, wrapper = encodeSet([b"a", b"bc"]), encodeSet([b"x", b"y", b"z"], GZIP)
         start, end = 100 + len(plain), 100 + len(plain) + len(wrapper)
         self.assertEqual(
-            list(stretches(plain + wrapper, 100)),
+            list(columnBatches(plain + wrapper, 100)),
             [
                 ColumnBatch([b"a", b"bc"], [100, 111], [111, 123], 123),
                 ColumnBatch([b"x", b"y", b"z"], [start] * 3, [start, start, end], end),
@@ -85,22 +100,27 @@ class StretchTests(SynchronousTestCase):
     def test_emptyWrapper(self) -> None:
         """A wrapper around nothing gives no messages, and leads on."""
         wrapper = encodeMessage(b"\0", codec=SNAPPY)
-        self.assertEqual(list(stretches(wrapper, 7)), [ColumnBatch([], [], [], 7 + len(wrapper))])
+        self.assertEqual(
+            list(columnBatches(wrapper, 7)), [ColumnBatch([], [], [], 7 + len(wrapper))]
+        )
 
     def test_badChecksum(self) -> None:
         """What is before a bad entry is given out before the error, which says where it is."""
         good, bad = encodeMessage(b"good"), bytearray(encodeMessage(b"bad"))
         bad[-1] ^= 1
-        found = stretches(good + bytes(bad), 0)
+        found = columnBatches(good + bytes(bad), 0)
         self.assertEqual(next(found).payloads, [b"good"])
         self.assertEqual(self.assertRaises(InvalidChecksumError, next, found).position, len(good))
 
     def test_cutFirst(self) -> None:
-        """A first entry that is not whole is an error, as everywhere; a later one is left for the next fetch."""
+        """
+        A first entry that is not whole is an error, as everywhere; a later one is left for the next
+        fetch.
+        """
         entry = encodeMessage(b"payload")
-        self.assertRaises(InvalidMessageSizeError, list, stretches(entry[:-1], 0))
+        self.assertRaises(InvalidMessageSizeError, list, columnBatches(entry[:-1], 0))
         self.assertEqual(
-            [stretch.behind for stretch in stretches(entry + entry[:-1], 0)], [len(entry)]
+            [stretch.behind for stretch in columnBatches(entry + entry[:-1], 0)], [len(entry)]
         )
 
 

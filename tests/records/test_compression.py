@@ -70,7 +70,9 @@ class NameTests(SynchronousTestCase):
             )
 
     def test_unknownNumber(self) -> None:
-        """Codec 3 can neither be written nor read; codec 0 is no compression that could be opened."""
+        """
+        Codec 3 can neither be written nor read; codec 0 is no compression that could be opened.
+        """
         for codec in (3, 4, -1):
             self.assertRaises(UnknownCodecError, compress, codec, b"x")
         for codec in (NONE, 3, 4):
@@ -85,7 +87,10 @@ class RoundTripTests(SynchronousTestCase):
         st.one_of(st.binary(max_size=300), st.binary(max_size=9).map(lambda data: data * 9000)),
     )
     def test_comesBack(self, codec: int, data: bytes) -> None:
-        """Ours and an independent reader open what was compressed to the same, within a limit of exactly its size."""
+        """
+        Ours and an independent reader open what was compressed to the same, within a limit of
+        exactly its size.
+        """
         packed = compress(codec, data)
         self.assertEqual(decompress(codec, packed, len(data)), data)
         self.assertEqual(judge.gunzip(packed) if codec == GZIP else judge.unsnappy(packed), data)
@@ -120,7 +125,10 @@ class GzipTests(SynchronousTestCase):
         )
 
     def test_memberCountHasALimit(self) -> None:
-        """Sixteen members are opened; for one more, each of which would cost a copy of what is left, the data are corrupt."""
+        """
+        Sixteen members are opened; for one more, each of which would cost a copy of what is left,
+        the data are corrupt.
+        """
         member = gzip.compress(b"x")
         self.assertEqual(decompress(GZIP, member * 16, PLENTY), b"x" * 16)
         self.assertRaises(CorruptCompressionError, decompress, GZIP, member * 17, PLENTY)
@@ -139,7 +147,10 @@ class GzipTests(SynchronousTestCase):
             self.assertRaises(CorruptCompressionError, decompress, GZIP, data, PLENTY)
 
     def test_limit(self) -> None:
-        """Exactly the limit comes out; one byte over it is refused, also when the second member passes it."""
+        """
+        Exactly the limit comes out; one byte over it is refused, also when the second member passes
+        it.
+        """
         packed = gzip.compress(b"x" * 100)
         self.assertEqual(len(decompress(GZIP, packed, 100)), 100)
         self.assertRaises(DecompressionLimitError, decompress, GZIP, packed, 99)
@@ -149,7 +160,10 @@ class GzipTests(SynchronousTestCase):
         self.assertEqual(decompress(GZIP, gzip.compress(b""), 0), b"")
 
     def test_bombAllocatesItsLimit(self) -> None:
-        """A few kilobytes that open to 64 MiB allocate, before they are refused, what the limit of 1 MiB needs and no more."""
+        """
+        A few kilobytes that open to 64 MiB allocate, before they are refused, what the limit of 1
+        MiB needs and no more.
+        """
         bomb = gzip.compress(bytes(64 * MIB), 9)
         tracemalloc.start()
         try:
@@ -161,7 +175,10 @@ class GzipTests(SynchronousTestCase):
 
 
 class SnappyTests(SynchronousTestCase):
-    """Codec 2: snappy-java's stream is written; that, and a raw block, are read (spec-0.7 wire-protocol §5.4)."""
+    """
+    Codec 2: snappy-java's stream is written; that, and a raw block, are read (spec-0.7
+    wire-protocol §5.4).
+    """
 
     def test_writesTheStream(self) -> None:
         """The magic bytes, version 1 twice, then blocks of 32 KiB each with its size."""
@@ -177,7 +194,10 @@ class SnappyTests(SynchronousTestCase):
         self.assertEqual([len(each) for each in opened], [32768, 32768, 32768, 4096])
 
     def test_nothing(self) -> None:
-        """No data are a stream without blocks, and open to none; so does a raw block that announces nothing."""
+        """
+        No data are a stream without blocks, and open to none; so does a raw block that announces
+        nothing.
+        """
         self.assertEqual(compress(SNAPPY, b""), STREAM_HEAD)
         self.assertEqual(decompress(SNAPPY, STREAM_HEAD, 0), b"")
         self.assertEqual(decompress(SNAPPY, b"\x00", 0), b"")
@@ -194,7 +214,10 @@ class SnappyTests(SynchronousTestCase):
         self.assertEqual(decompress(SNAPPY, literal(b"raw"), PLENTY), b"raw")
 
     def test_rawBlockThatBeginsLikeAStream(self) -> None:
-        """A first byte 0x82 without the other magic bytes is a raw block; so is anything of fewer than 16 bytes."""
+        """
+        A first byte 0x82 without the other magic bytes is a raw block; so is anything of fewer than
+        16 bytes.
+        """
         data = b"y" * 130
         block = b"\x82\x01" + bytes((60 << 2, 129)) + data
         self.assertEqual(decompress(SNAPPY, block, PLENTY), data)
@@ -226,7 +249,10 @@ class SnappyTests(SynchronousTestCase):
             self.assertRaises(CorruptCompressionError, decompress, SNAPPY, good + tail, PLENTY)
 
     def test_brokenBlock(self) -> None:
-        """No size, a size of more than five bytes, a copy from before the start, fewer bytes than announced: corrupt."""
+        """
+        No size, a size of more than five bytes, a copy from before the start, fewer bytes than
+        announced: corrupt.
+        """
         for block in (
             b"",
             b"\x80",
@@ -238,7 +264,10 @@ class SnappyTests(SynchronousTestCase):
             self.assertRaises(CorruptCompressionError, decompress, SNAPPY, block, PLENTY)
 
     def test_impossibleClaim(self) -> None:
-        """A block that claims more than its bytes can possibly open to is corrupt, and is not opened, whatever the limit."""
+        """
+        A block that claims more than its bytes can possibly open to is corrupt, and is not opened,
+        whatever the limit.
+        """
         self.assertIn(
             "claims",
             str(
@@ -266,7 +295,10 @@ class BombTests(SynchronousTestCase):
     """What a native library allocates is seen by the system alone."""
 
     def test_bombsStaySmall(self) -> None:
-        """Blocks of 12 MiB that announce, truthfully, 256 MiB make the process grow by less than 8 MiB under a limit of 1 MiB, raw and in a stream."""
+        """
+        Blocks of 12 MiB that announce, truthfully, 256 MiB make the process grow by less than 8 MiB
+        under a limit of 1 MiB, raw and in a stream.
+        """
         code = """
 import resource, struct
 from pylogbroker.errors import DecompressionLimitError

@@ -15,7 +15,7 @@ from pylogbroker.errors import InvalidChecksumError
 from pylogbroker.interfaces import CheckLimits, Entry, IRecordFormat, ValidatedBatches
 from pylogbroker.records import kafka07format
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
-from pylogbroker.records.kafka07format import SCAN_WINDOW_SIZE, Kafka07Format, Scan
+from pylogbroker.records.kafka07format import SCAN_WINDOW_SIZE, Kafka07Format, SegmentScan
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.fuzz import golden, judge, promises
@@ -42,7 +42,7 @@ class ReadFile:
         return self.data[position : position + size]
 
 
-def scanOf(data: bytes, baseOffset: int = 0, start: int = 0, end: int | None = None) -> Scan:
+def scanOf(data: bytes, baseOffset: int = 0, start: int = 0, end: int | None = None) -> SegmentScan:
     return Kafka07Format().scan(
         ReadFile(data), baseOffset, start, len(data) if end is None else end
     )
@@ -74,7 +74,9 @@ class FormatTests(SynchronousTestCase):
         self.assertIs(Kafka07Format().stamp(batches, 5, 6, 7), batches.buffers)
 
     def test_offsetsAreBytes(self) -> None:
-        """An offset's position is a subtraction, the next offset an addition: also beyond 32 bits."""
+        """
+        An offset's position is a subtraction, the next offset an addition: also beyond 32 bits.
+        """
         for base, offset, position in ((1000, 1015, 15), (2**40, 2**40, 0)):
             index = Kafka07Format().openIndex(PowerCutFileSystem(), "/0.kafka", base, 100, True)
             self.assertEqual(index.positionOf(offset), position)
@@ -98,7 +100,10 @@ class ScanTests(SynchronousTestCase):
                 self.assertIn(reason, str(scan.reason))
 
     def test_entries(self) -> None:
-        """Each entry comes with position, size, offset and next offset; positions count from the file's start, offsets from the segment's."""
+        """
+        Each entry comes with position, size, offset and next offset; positions count from the
+        file's start, offsets from the segment's.
+        """
         scan = scanOf(HELLO + OTHER, 5000)
         self.assertEqual(list(scan), [Entry(0, 15, 5000, 5015), Entry(15, 14, 5015, 5029)])
         self.assertEqual((scan.position, scan.reason), (29, None))
@@ -113,7 +118,7 @@ class ScanTests(SynchronousTestCase):
         self.assertEqual((scan.skipToEnd(), scan.reason), (15, None))
         self.assertIn("size field is 10", str(self.stopped(scanOf(HELLO + OTHER, end=28)).reason))
 
-    def stopped(self, scan: Scan) -> Scan:
+    def stopped(self, scan: SegmentScan) -> SegmentScan:
         self.assertEqual(scan.skipToEnd(), 15)
         return scan
 
@@ -124,7 +129,9 @@ class ScanTests(SynchronousTestCase):
             self.assertEqual((list(scan), scan.skipToEnd(), scan.reason), ([], start, None))
 
     def test_wrappersAreNotOpened(self) -> None:
-        """A wrapper is one entry, and is kept when its own checksum is right, whatever is inside."""
+        """
+        A wrapper is one entry, and is kept when its own checksum is right, whatever is inside.
+        """
         data = (
             encodeSet([b"a", b"b"], GZIP)
             + encodeMessage(b"no snappy", codec=SNAPPY)
@@ -156,7 +163,9 @@ class ScanTests(SynchronousTestCase):
         self.stops(HELLO[:-1] + b"0" + HELLO, "checksum")
 
     def test_unknownMagic(self) -> None:
-        """An unknown magic byte ends it, and does not throw, as 0.7.2's recovery does (gotcha 3)."""
+        """
+        An unknown magic byte ends it, and does not throw, as 0.7.2's recovery does (gotcha 3).
+        """
         self.stops(HELLO[:4] + b"\x02" + HELLO[5:], "magic byte is 2")
 
     def test_shortMagic1(self) -> None:
@@ -168,14 +177,20 @@ class ScanTests(SynchronousTestCase):
         self.assertEqual(scanOf(bytes.fromhex("000000050000000000")).skipToEnd(), 9)
 
     def test_trailingZeros(self) -> None:
-        """0, 2, 4, 5 and 6 trailing zero bytes are no entries (FileMessageSetTest.testIterationOverPartialAndTruncation)."""
+        """
+        0, 2, 4, 5 and 6 trailing zero bytes are no entries
+        (FileMessageSetTest.testIterationOverPartialAndTruncation).
+        """
         for count in (2, 4, 5, 6):
             self.stops(bytes(count), "")
         scan = scanOf(HELLO + OTHER)
         self.assertEqual((scan.skipToEnd(), scan.reason), (29, None))
 
     def test_fileBecameShorter(self) -> None:
-        """A file that is shorter than it was ends the walk at its last whole entry, wherever it was cut."""
+        """
+        A file that is shorter than it was ends the walk at its last whole entry, wherever it was
+        cut.
+        """
         data = HELLO + OTHER + HELLO
         for size in range(len(data)):
             kept = sum(seen.end - seen.start for seen in judge.recoverable(data[:size]))
@@ -203,7 +218,10 @@ class ScanTests(SynchronousTestCase):
         )
 
     def test_readFromAnEntryIsTheTail(self) -> None:
-        """What is read from the end of the first entry on is the rest of the messages (FileMessageSetTest.testRead)."""
+        """
+        What is read from the end of the first entry on is the rest of the messages
+        (FileMessageSetTest.testRead).
+        """
         data = encodeSet([b"one", b"two", b"three"])
         first = next(iter(scanOf(data)))
         self.assertEqual(
@@ -225,9 +243,12 @@ class WindowTests(SynchronousTestCase):
     """How much is read, and how often."""
 
     def test_windows(self) -> None:
-        """A segment is read in windows of 1 MiB, the entry that is cut by one again in the next; never beyond the end."""
+        """
+        A segment is read in windows of 1 MiB, the entry that is cut by one again in the next; never
+        beyond the end.
+        """
         data = encodeSet([bytes(1000)] * 3000)
-        for walk in (lambda scan: sum(1 for _ in scan), Scan.skipToEnd):
+        for walk in (lambda scan: sum(1 for _ in scan), SegmentScan.skipToEnd):
             file = ReadFile(data)
             scan = Kafka07Format().scan(file, 0, 0, len(data))
             walk(scan)
@@ -242,7 +263,9 @@ class WindowTests(SynchronousTestCase):
             )
 
     def test_largeEntry(self) -> None:
-        """An entry larger than a window is read in pieces of a window, once more than its beginning."""
+        """
+        An entry larger than a window is read in pieces of a window, once more than its beginning.
+        """
         for magic in (0, 1):
             data = HELLO + encodeMessage(bytes(3 * SCAN_WINDOW_SIZE), magic) + HELLO
             file = ReadFile(data)
@@ -253,7 +276,10 @@ class WindowTests(SynchronousTestCase):
             )
 
     def test_largeEntryBad(self) -> None:
-        """A large entry with another checksum or magic, or whose file has become shorter, ends the walk, and the reason says which."""
+        """
+        A large entry with another checksum or magic, or whose file has become shorter, ends the
+        walk, and the reason says which.
+        """
         large = encodeMessage(bytes(2 * SCAN_WINDOW_SIZE))
         for data, reason in (
             (large[:-1] + b"x", "checksum"),
@@ -266,7 +292,10 @@ class WindowTests(SynchronousTestCase):
             self.assertIn(reason, str(scan.reason))
 
     def test_announcedSizesAllocateNothing(self) -> None:
-        """A size field of up to 2 GiB in a small file allocates no more than the file's bytes, and a little."""
+        """
+        A size field of up to 2 GiB in a small file allocates no more than the file's bytes, and a
+        little.
+        """
         data = HELLO + struct.pack(">i", 2**31 - 1) + bytes(100)
         tracemalloc.start()
         try:
@@ -289,7 +318,10 @@ class WindowTests(SynchronousTestCase):
     def test_anyWindow(
         self, messages: list[tuple[bytes, int, int]], seed: int, windowSize: int
     ) -> None:
-        """Whatever the size of the window, good and mutated segments are walked as an independent reading of recovery walks them."""
+        """
+        Whatever the size of the window, good and mutated segments are walked as an independent
+        reading of recovery walks them.
+        """
         data = b"".join(encodeSet([payload], codec, magic) for payload, codec, magic in messages)
         head = bytes((SCAN_WINDOW_SIZES.index(windowSize),))
         mutator = Mutator(seed, [data])

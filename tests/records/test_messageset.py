@@ -1,7 +1,8 @@
 """
 Tests of message sets: writing, and the three ways of reading them.
 
-Hex strings are the vectors of spec-0.7 wire-protocol §12. Tests that carry a name of 0.7.2's own tests in their docstrings show the same scenario.
+Hex strings are the vectors of spec-0.7 wire-protocol §12. Tests that carry a name of 0.7.2's own
+tests in their docstrings show the same scenario.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from pylogbroker.records.compression import GZIP, NONE, SNAPPY, compress
 from pylogbroker.records.messageset import (
     PAYLOAD_SIZE_MAX,
     MessageSet,
-    checkPlain,
-    checkSet,
     encodeMessage,
     encodeSet,
     readEntry,
+    validatePlain,
+    validateSet,
     wrapCompressed,
 )
 from pylogbroker.types import Message, MessageAndOffset, consumedCount
@@ -77,7 +78,9 @@ class EncodeTests(SynchronousTestCase):
     """Entries and sets as 0.7 writes them (spec-0.7 wire-protocol §5)."""
 
     def test_vectors(self) -> None:
-        """The entries of the specification, of both magics, and the first of 0.7.2's own fixture."""
+        """
+        The entries of the specification, of both magics, and the first of 0.7.2's own fixture.
+        """
         self.assertEqual(encodeMessage(b"hello"), HELLO_1)
         self.assertEqual(encodeMessage(b"hello", 0), HELLO_0)
         self.assertEqual(encodeMessage(b""), EMPTY_1)
@@ -88,7 +91,10 @@ class EncodeTests(SynchronousTestCase):
         self.assertEqual([len(encodeMessage(b"12345", magic)) - 5 for magic in (0, 1)], [9, 10])
 
     def test_setIsConcatenation(self) -> None:
-        """A plain set is its entries one behind the other, without count or padding; of no payloads it is nothing."""
+        """
+        A plain set is its entries one behind the other, without count or padding; of no payloads it
+        is nothing.
+        """
         self.assertEqual(
             encodeSet([b"hello", b"there"]).hex(),
             "0000000b01003610a68668656c6c6f0000000b01005a2fe9967468657265",
@@ -101,7 +107,10 @@ class EncodeTests(SynchronousTestCase):
             self.assertEqual(encodeSet(iter(()), magic=magic), b"")
 
     def test_wrapperIsOneEntry(self) -> None:
-        """A compressed set is one entry of magic 1 with the codec in its attributes, whatever the magic of the messages inside."""
+        """
+        A compressed set is one entry of magic 1 with the codec in its attributes, whatever the
+        magic of the messages inside.
+        """
         for codec in (GZIP, SNAPPY):
             for magic in (0, 1):
                 data = encodeSet(THREE, codec, magic)
@@ -136,7 +145,10 @@ class EncodeTests(SynchronousTestCase):
         self.assertEqual(PAYLOAD_SIZE_MAX + 6, 2**31 - 1)
 
     def test_wrapperCountsAsOne(self) -> None:
-        """Ten equal payloads of 20 bytes are one message of less than half their size (SyncProducerTest: the limit is for the wrapper)."""
+        """
+        Ten equal payloads of 20 bytes are one message of less than half their size
+        (SyncProducerTest: the limit is for the wrapper).
+        """
         data = encodeSet([b"\x00" * 20] * 10, GZIP)
         self.assertEqual(len(list(MessageSet(data).shallow())), 1)
         self.assertEqual(len(list(MessageSet(data))), 10)
@@ -147,7 +159,9 @@ class ReadEntryTests(SynchronousTestCase):
     """One entry."""
 
     def test_fields(self) -> None:
-        """Payload, magic, attributes and checksum come as they are (MessageTest.testFieldValues)."""
+        """
+        Payload, magic, attributes and checksum come as they are (MessageTest.testFieldValues).
+        """
         found = [
             readEntry(data, 0, len(data), True)
             for data in (HELLO_1, HELLO_0, EMPTY_1, changed(EMPTY_1, 5, b"\xfc"))
@@ -163,7 +177,10 @@ class ReadEntryTests(SynchronousTestCase):
         )
 
     def test_checksum(self) -> None:
-        """Every changed bit of payload or checksum is noticed; those of the attributes are not covered (MessageTest.testChecksum)."""
+        """
+        Every changed bit of payload or checksum is noticed; those of the attributes are not covered
+        (MessageTest.testChecksum).
+        """
         for at in range(6, len(HELLO_1)):
             for bit in range(8):
                 data = changed(HELLO_1, at, bytes((HELLO_1[at] ^ 1 << bit,)))
@@ -174,7 +191,10 @@ class ReadEntryTests(SynchronousTestCase):
         )
 
     def test_equalityAndHash(self) -> None:
-        """Messages of the same content are equal and hash alike (MessageTest.testEquality, testIsHashable)."""
+        """
+        Messages of the same content are equal and hash alike (MessageTest.testEquality,
+        testIsHashable).
+        """
         one, other = (readEntry(HELLO_1, 0, 15, True) for _ in range(2))
         self.assertEqual(one, other)
         self.assertEqual(len({one, other, readEntry(HELLO_0, 0, 14, True)}), 2)
@@ -199,7 +219,10 @@ READINGS: dict[str, Read] = {
 
 
 class RuleTests(SynchronousTestCase):
-    """spec-0.7 wire-protocol §7.2, row by row, for every way to read, at the start of a set and behind another entry."""
+    """
+    spec-0.7 wire-protocol §7.2, row by row, for every way to read, at the start of a set and behind
+    another entry.
+    """
 
     def ends(self, tail: bytes, first: bool = True) -> None:
         """Reading ends silently where C{tail} begins."""
@@ -221,7 +244,9 @@ class RuleTests(SynchronousTestCase):
         befores: Iterable[bytes] = (b"", HELLO_1, HELLO_0),
         names: Iterable[str] = READINGS,
     ) -> None:
-        """Reading raises at C{tail}, which is where the error says it is; what was before was read."""
+        """
+        Reading raises at C{tail}, which is where the error says it is; what was before was read.
+        """
         for before in befores:
             for name in names:
                 raised = self.assertRaises(error, READINGS[name], MessageSet(before + tail))
@@ -243,7 +268,10 @@ class RuleTests(SynchronousTestCase):
             self.refused(struct.pack(">i", size) + b"padding, padding", InvalidMessageSizeError)
 
     def test_firstNotWhole(self) -> None:
-        """A first entry that is not whole: InvalidMessageSize, since the fetch size was too small, or the log is corrupt."""
+        """
+        A first entry that is not whole: InvalidMessageSize, since the fetch size was too small, or
+        the log is corrupt.
+        """
         for size in range(4, len(HELLO_1)):
             self.refused(HELLO_1[:size], InvalidMessageSizeError, [b""])
 
@@ -279,7 +307,10 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual(MessageSet(data).validSize, len(data))
 
     def test_errorCode(self) -> None:
-        """A set that came with an error code raises what the code stands for, whatever is asked of it but its size."""
+        """
+        A set that came with an error code raises what the code stands for, whatever is asked of it
+        but its size.
+        """
         messages = MessageSet(b"", 5, errorForCode(1))
         for read in READINGS.values():
             self.assertRaises(RemoteOffsetOutOfRangeError, read, messages)
@@ -298,7 +329,10 @@ class RuleTests(SynchronousTestCase):
             )
 
     def test_badMessageInside(self) -> None:
-        """A bad message inside a wrapper raises the error that it would raise outside, at the position of the outermost wrapper."""
+        """
+        A bad message inside a wrapper raises the error that it would raise outside, at the position
+        of the outermost wrapper.
+        """
         for bad, error in (
             (changed(HELLO_1, 14, b"0"), InvalidChecksumError),
             (changed(HELLO_1, 4, b"\x07"), UnknownMagicError),
@@ -319,7 +353,10 @@ class RuleTests(SynchronousTestCase):
 
 
 class OffsetTests(SynchronousTestCase):
-    """spec-0.7 wire-protocol §6, row by row: the offset attached to a message is that of the byte behind it."""
+    """
+    spec-0.7 wire-protocol §6, row by row: the offset attached to a message is that of the byte
+    behind it.
+    """
 
     def test_uncompressed(self) -> None:
         """An uncompressed message at p with size s: p + 4 + s."""
@@ -337,7 +374,9 @@ class OffsetTests(SynchronousTestCase):
         )
 
     def test_inside(self) -> None:
-        """A message inside a wrapper: the wrapper's own start, but the last one has the wrapper's end."""
+        """
+        A message inside a wrapper: the wrapper's own start, but the last one has the wrapper's end.
+        """
         for codec in (GZIP, SNAPPY):
             data = encodeSet(THREE, codec)
             end = 100 + 15 + len(data)
@@ -352,22 +391,30 @@ class OffsetTests(SynchronousTestCase):
             self.assertEqual(list(MessageSet(HELLO_1 + data + HELLO_0, 100).payloads()), expected)
 
     def test_counted(self) -> None:
-        """Asked to, the offsets inside a wrapper say how many of its messages a reader has then, of all depths; a bad entry is the error that it always is."""
+        """
+        Asked to, the offsets inside a wrapper say how many of its messages a reader has then, of
+        all depths; a bad entry is the error that it always is.
+        """
         nested = wrapCompressed(
             GZIP, encodeSet([b"a"]) + encodeSet([b"b", b"c"], GZIP) + encodeSet([b"d"])
         )
         data = HELLO_1 + nested + encodeSet(THREE, SNAPPY) + HELLO_0
-        counted = list(MessageSet(data, 100).counted())
+        counted = list(MessageSet(data, 100).payloadsWithOffsets())
         self.assertEqual(counted, list(MessageSet(data, 100).payloads()))
         self.assertEqual(
             [consumedCount(offset) for _payload, offset in counted], [0, 1, 2, 3, 0, 1, 2, 0, 0]
         )
         self.assertRaises(
-            InvalidChecksumError, list, MessageSet(HELLO_1 + data[:-1] + b"?", 100).counted()
+            InvalidChecksumError,
+            list,
+            MessageSet(HELLO_1 + data[:-1] + b"?", 100).payloadsWithOffsets(),
         )
 
     def test_theExample(self) -> None:
-        """A wrapper at 100 with size field 60 and three messages inside: 100, 100, 164; a shallow reader sees 164."""
+        """
+        A wrapper at 100 with size field 60 and three messages inside: 100, 100, 164; a shallow
+        reader sees 164.
+        """
         payloads = [b"abc", b"defgh", b"fourteen bytes"]
         inner = encodeSet(payloads)
         data = encodeMessage(
@@ -380,7 +427,9 @@ class OffsetTests(SynchronousTestCase):
         self.assertEqual([each.nextOffset for each in MessageSet(data, 100).shallow()], [164])
 
     def test_noneInside(self) -> None:
-        """A wrapper that opens to no messages yields nothing, and the position advances by its size."""
+        """
+        A wrapper that opens to no messages yields nothing, and the position advances by its size.
+        """
         for empty in (
             encodeMessage(compress(GZIP, b""), codec=GZIP),
             encodeMessage(compress(SNAPPY, b""), codec=SNAPPY),
@@ -402,21 +451,30 @@ class OffsetTests(SynchronousTestCase):
         )
 
     def test_cutInsideAWrapper(self) -> None:
-        """An entry inside a wrapper that is not whole ends what is inside silently; the message before it is the last."""
+        """
+        An entry inside a wrapper that is not whole ends what is inside silently; the message before
+        it is the last.
+        """
         data = wrapCompressed(GZIP, HELLO_1 + HELLO_0[:-1])
         self.assertEqual(
             deepOf(MessageSet(data + EMPTY_1)), [(b"hello", len(data)), (b"", len(data) + 10)]
         )
 
     def test_nextFetch(self) -> None:
-        """The next fetch offset is the fetch offset plus the valid size; a cut last entry does not count."""
+        """
+        The next fetch offset is the fetch offset plus the valid size; a cut last entry does not
+        count.
+        """
         messages = MessageSet(HELLO_1 + HELLO_0 + HELLO_1[:9], 1000)
         self.assertEqual(
             (messages.validSize, messages.nextOffset, messages.sizeInBytes), (29, 1029, 38)
         )
 
     def test_badAfterGoodInside(self) -> None:
-        """Of a wrapper with a bad message, what comes before the last good one is given with the wrapper's offset: nobody commits behind it."""
+        """
+        Of a wrapper with a bad message, what comes before the last good one is given with the
+        wrapper's offset: nobody commits behind it.
+        """
         data = wrapCompressed(GZIP, HELLO_1 * 3 + changed(HELLO_1, 14, b"0"))
         found = []
         with self.assertRaises(InvalidChecksumError):
@@ -430,46 +488,74 @@ class PlainCheckTests(SynchronousTestCase):
 
     def test_counts(self) -> None:
         """Sets and messages are counted, over all sets that are good."""
-        self.assertEqual(checkPlain([HELLO_1, HELLO_1 * 3, EMPTY_1], 1000), (3, 5))
-        self.assertEqual(checkPlain([], 1000), (0, 0))
+        self.assertEqual(validatePlain([HELLO_1, HELLO_1 * 3, EMPTY_1], 1000), (3, 5))
+        self.assertEqual(validatePlain([], 1000), (0, 0))
 
     def test_stopsBefore(self) -> None:
-        """Anything else than plain whole sets of magic 1 stops it, and nothing of that set is counted."""
+        """
+        Anything else than plain whole sets of magic 1 stops it, and nothing of that set is counted.
+        """
         wrapper = encodeSet(THREE, GZIP)
         for other in (
-            b"", b"\x00", HELLO_1[:9], HELLO_1[:-1], HELLO_0, wrapper, HELLO_1 + HELLO_0, HELLO_1 + wrapper, HELLO_1 + HELLO_1[:9], HELLO_1 + HELLO_1[:14],
-            HELLO_1 + b"\x00", changed(HELLO_1, 14, b"0"), HELLO_1 + changed(HELLO_1, 14, b"0"), changed(HELLO_1, 4, b"\x02"), changed(HELLO_1, 5, b"\xfc"),
-            struct.pack(">iHI", 5, 0x100, 0), struct.pack(">iHI", -1, 0x100, 0) + bytes(20), struct.pack(">iHI", 2**31 - 1, 0x100, 0),
-        ):  # fmt: skip
+            b"",
+            b"\x00",
+            HELLO_1[:9],
+            HELLO_1[:-1],
+            HELLO_0,
+            wrapper,
+            HELLO_1 + HELLO_0,
+            HELLO_1 + wrapper,
+            HELLO_1 + HELLO_1[:9],
+            HELLO_1 + HELLO_1[:14],
+            HELLO_1 + b"\x00",
+            changed(HELLO_1, 14, b"0"),
+            HELLO_1 + changed(HELLO_1, 14, b"0"),
+            changed(HELLO_1, 4, b"\x02"),
+            changed(HELLO_1, 5, b"\xfc"),
+            struct.pack(">iHI", 5, 0x100, 0),
+            struct.pack(">iHI", -1, 0x100, 0) + bytes(20),
+            struct.pack(">iHI", 2**31 - 1, 0x100, 0),
+        ):
             self.assertEqual(
-                checkPlain([HELLO_1, HELLO_1 * 2, other, HELLO_1], 1000), (2, 3), other
+                validatePlain([HELLO_1, HELLO_1 * 2, other, HELLO_1], 1000), (2, 3), other
             )
 
     def test_payloadLimit(self) -> None:
-        """A payload of exactly the limit is good, one byte more is not its business (LogTest.testMessageSizeCheck)."""
+        """
+        A payload of exactly the limit is good, one byte more is not its business
+        (LogTest.testMessageSizeCheck).
+        """
         sets = [encodeMessage(payload) for payload in (b"You", b"bethe", b"change")]
-        self.assertEqual(checkPlain(sets, 5), (2, 2))
-        self.assertEqual(checkPlain(sets, 6), (3, 3))
+        self.assertEqual(validatePlain(sets, 5), (2, 2))
+        self.assertEqual(validatePlain(sets, 6), (3, 3))
 
     @given(st.lists(PAYLOADS.filter(bool), max_size=5), st.integers(0, 45))
     def test_agreesWithTheLongWay(self, payloads: list[list[bytes]], payloadSizeMax: int) -> None:
-        """What the short way accepts is what the long way keeps whole, set by set, with the same count."""
+        """
+        What the short way accepts is what the long way keeps whole, set by set, with the same
+        count.
+        """
         sets = [encodeSet(each) for each in payloads]
         limits = CheckLimits(payloadSizeMax=payloadSizeMax)
         good = 0
         for data in sets:
             try:
-                checkSet(data, limits)
+                validateSet(data, limits)
             except MessageTooLargeError:
                 break
             good += 1
-        self.assertEqual(checkPlain(sets, payloadSizeMax), (good, sum(map(len, payloads[:good]))))
+        self.assertEqual(
+            validatePlain(sets, payloadSizeMax), (good, sum(map(len, payloads[:good])))
+        )
 
     @given(st.integers(0, 2**32), PAYLOADS, CODECS, MAGICS)
     def test_neverAcceptsMore(
         self, seed: int, payloads: list[bytes], codec: int, magic: int
     ) -> None:
-        """Of mutated sets it accepts only what the long way keeps whole and an independent reading finds valid."""
+        """
+        Of mutated sets it accepts only what the long way keeps whole and an independent reading
+        finds valid.
+        """
         mutator = Mutator(seed, [encodeSet(payloads, codec, magic)])
         for _ in range(5):
             messageCheck(mutator.garble(mutator.samples[0]))
@@ -477,15 +563,18 @@ class PlainCheckTests(SynchronousTestCase):
 
 
 class CheckTests(SynchronousTestCase):
-    """What a broker makes of a set: spec-0.7 wire-protocol §9, the rows that the format decides, and log-storage §3."""
+    """
+    What a broker makes of a set: spec-0.7 wire-protocol §9, the rows that the format decides, and
+    log-storage §3.
+    """
 
     def kept(self, data: bytes, size: int, count: int, limits: CheckLimits = LIMITS) -> None:
-        self.assertEqual(checkSet(data, limits), (size, count))
+        self.assertEqual(validateSet(data, limits), (size, count))
 
     def refused(
         self, data: bytes, error: type[FormatError], position: int = 0, limits: CheckLimits = LIMITS
     ) -> None:
-        raised = self.assertRaises(error, checkSet, data, limits)
+        raised = self.assertRaises(error, validateSet, data, limits)
         self.assertEqual((type(raised), raised.position), (error, position))
 
     def test_empty(self) -> None:
@@ -494,7 +583,10 @@ class CheckTests(SynchronousTestCase):
             self.kept(b"\xff" * size, 0, 0)
 
     def test_good(self) -> None:
-        """Messages of both magics, with unknown attribute bits, with empty payloads, are kept and counted."""
+        """
+        Messages of both magics, with unknown attribute bits, with empty payloads, are kept and
+        counted.
+        """
         data = (
             HELLO_1
             + HELLO_0
@@ -515,7 +607,10 @@ class CheckTests(SynchronousTestCase):
             self.kept(HELLO_0 + HELLO_1 + HELLO_1[:size], 29, 2)
 
     def test_sizes(self) -> None:
-        """A negative size, or one too small for its header, refuses the set, good entries before it or not."""
+        """
+        A negative size, or one too small for its header, refuses the set, good entries before it or
+        not.
+        """
         for size, magic in ((-1, 1), (-(2**31), 1), (0, 0), (4, 0), (5, 1)):
             bad = struct.pack(">iB", size, magic) + bytes(10)
             self.refused(bad, InvalidMessageSizeError)
@@ -539,7 +634,10 @@ class CheckTests(SynchronousTestCase):
             )
 
     def test_payloadLimit(self) -> None:
-        """A top-level payload over the limit is MessageTooLarge, exactly the limit is good; the header does not count, in neither magic."""
+        """
+        A top-level payload over the limit is MessageTooLarge, exactly the limit is good; the header
+        does not count, in neither magic.
+        """
         limits = CheckLimits(payloadSizeMax=5)
         for magic in (0, 1):
             self.kept(encodeMessage(b"bethe", magic), 14 + magic, 1, limits)
@@ -554,7 +652,10 @@ class CheckTests(SynchronousTestCase):
         )
 
     def test_whicheverComesFirst(self) -> None:
-        """Of a message that is too large and one that is corrupt, whichever comes first decides; what is inside wrappers is looked at last."""
+        """
+        Of a message that is too large and one that is corrupt, whichever comes first decides; what
+        is inside wrappers is looked at last.
+        """
         large, bad, limits = (
             encodeMessage(b"too large"),
             changed(HELLO_1, 14, b"0"),
@@ -568,7 +669,10 @@ class CheckTests(SynchronousTestCase):
         self.refused(wrapped + large, MessageTooLargeError, len(wrapped), limits)
 
     def test_countsInside(self) -> None:
-        """Messages inside wrappers are counted one by one, at every depth; wrappers themselves are not."""
+        """
+        Messages inside wrappers are counted one by one, at every depth; wrappers themselves are
+        not.
+        """
         data = (
             HELLO_1
             + encodeSet(THREE, GZIP)
@@ -598,7 +702,9 @@ class CheckTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """Opening is bounded in bytes and in depth, and nothing is allocated on the word of a size field."""
+    """
+    Opening is bounded in bytes and in depth, and nothing is allocated on the word of a size field.
+    """
 
     def test_depth(self) -> None:
         """Wrappers nest as deep as the limit and no deeper, for a broker and for an application."""
@@ -606,9 +712,9 @@ class LimitTests(SynchronousTestCase):
         for depth in range(1, 7):
             data = wrapCompressed((GZIP, SNAPPY)[depth % 2], data)
             good, bad = CheckLimits(depthMax=depth), CheckLimits(depthMax=depth - 1)
-            self.assertEqual(checkSet(data, good), (len(data), 1))
+            self.assertEqual(validateSet(data, good), (len(data), 1))
             self.assertEqual(deepOf(MessageSet(data, limits=good)), [(b"hello", len(data))])
-            self.assertRaises(DecompressionLimitError, checkSet, data, bad)
+            self.assertRaises(DecompressionLimitError, validateSet, data, bad)
             self.assertRaises(DecompressionLimitError, list, MessageSet(data, limits=bad))
             self.assertRaises(
                 DecompressionLimitError, list, MessageSet(data, limits=bad).payloads()
@@ -619,9 +725,9 @@ class LimitTests(SynchronousTestCase):
         inner = encodeSet([bytes(500)], GZIP)
         data = wrapCompressed(GZIP, inner)
         both = len(inner) + 510
-        self.assertEqual(checkSet(data, CheckLimits(decompressedSizeMax=both)), (len(data), 1))
+        self.assertEqual(validateSet(data, CheckLimits(decompressedSizeMax=both)), (len(data), 1))
         self.assertRaises(
-            DecompressionLimitError, checkSet, data, CheckLimits(decompressedSizeMax=both - 1)
+            DecompressionLimitError, validateSet, data, CheckLimits(decompressedSizeMax=both - 1)
         )
         self.assertEqual(
             len(list(MessageSet(data, limits=CheckLimits(decompressedSizeMax=both)))), 1
@@ -635,27 +741,35 @@ class LimitTests(SynchronousTestCase):
     def test_sizeOverAllWrappersOfASet(self) -> None:
         """A broker counts all wrappers of a set together; the one that goes over is named."""
         one = encodeSet([bytes(90)], SNAPPY)
-        self.assertEqual(checkSet(one * 3, CheckLimits(decompressedSizeMax=300)), (3 * len(one), 3))
+        self.assertEqual(
+            validateSet(one * 3, CheckLimits(decompressedSizeMax=300)), (3 * len(one), 3)
+        )
         raised = self.assertRaises(
-            DecompressionLimitError, checkSet, one * 3, CheckLimits(decompressedSizeMax=299)
+            DecompressionLimitError, validateSet, one * 3, CheckLimits(decompressedSizeMax=299)
         )
         self.assertEqual(raised.position, 2 * len(one))
 
     def test_applicationOpensOneAfterTheOther(self) -> None:
-        """An application that iterates has one top-level wrapper open at a time, and the limit is for each."""
+        """
+        An application that iterates has one top-level wrapper open at a time, and the limit is for
+        each.
+        """
         one = encodeSet([bytes(90)], SNAPPY)
         self.assertEqual(
             len(list(MessageSet(one * 3, limits=CheckLimits(decompressedSizeMax=100)))), 3
         )
 
     def test_compressedSize(self) -> None:
-        """A compressed payload over its own limit is not opened at all: the caller may have it done elsewhere."""
+        """
+        A compressed payload over its own limit is not opened at all: the caller may have it done
+        elsewhere.
+        """
         data = encodeMessage(b"not even gzip", codec=GZIP)
         self.assertRaises(
-            DecompressionLimitError, checkSet, data, CheckLimits(compressedSizeMax=12)
+            DecompressionLimitError, validateSet, data, CheckLimits(compressedSizeMax=12)
         )
         self.assertRaises(
-            CorruptCompressionError, checkSet, data, CheckLimits(compressedSizeMax=13)
+            CorruptCompressionError, validateSet, data, CheckLimits(compressedSizeMax=13)
         )
 
     def test_bombsInsideOneAnother(self) -> None:
@@ -666,7 +780,7 @@ class LimitTests(SynchronousTestCase):
         limits = CheckLimits(decompressedSizeMax=1 << 20)
         tracemalloc.start()
         try:
-            self.assertRaises(DecompressionLimitError, checkSet, data, limits)
+            self.assertRaises(DecompressionLimitError, validateSet, data, limits)
             self.assertRaises(DecompressionLimitError, list, MessageSet(data, limits=limits))
             _, peak = tracemalloc.get_traced_memory()
         finally:
@@ -674,7 +788,9 @@ class LimitTests(SynchronousTestCase):
         self.assertLess(peak, 4 << 20)
 
     def test_sizeFieldsAllocateNothing(self) -> None:
-        """Entries that announce up to 2 GiB, outside and inside wrappers, allocate less than 64 KiB."""
+        """
+        Entries that announce up to 2 GiB, outside and inside wrappers, allocate less than 64 KiB.
+        """
         announced = [
             struct.pack(">i", size) + HELLO_1[4:] for size in (2**31 - 1, 2**30, 2**24, 100_000)
         ]
@@ -693,8 +809,8 @@ class LimitTests(SynchronousTestCase):
         try:
             for data in sets:
                 for reading in (
-                    lambda data=data: checkSet(data, LIMITS),
-                    lambda data=data: checkPlain([data], 100),
+                    lambda data=data: validateSet(data, LIMITS),
+                    lambda data=data: validatePlain([data], 100),
                     MessageSet(data).payloads,
                 ):
                     try:
@@ -712,7 +828,9 @@ class MessageSetTests(SynchronousTestCase):
 
     @given(PAYLOADS, CODECS, MAGICS)
     def test_writtenEqualsRead(self, payloads: list[bytes], codec: int, magic: int) -> None:
-        """What was written is read, by each way of reading (BaseMessageSet.testWrittenEqualsRead)."""
+        """
+        What was written is read, by each way of reading (BaseMessageSet.testWrittenEqualsRead).
+        """
         messages = MessageSet(encodeSet(payloads, codec, magic))
         self.assertEqual([each.message.payload for each in messages], payloads)
         self.assertEqual([payload for payload, _ in messages.payloads()], payloads)
@@ -720,7 +838,10 @@ class MessageSetTests(SynchronousTestCase):
 
     @given(PAYLOADS, CODECS)
     def test_iteratorIsConsistent(self, payloads: list[bytes], codec: int) -> None:
-        """Iterating twice, and at the same time, gives the same (BaseMessageSet.testIteratorIsConsistent, ByteBufferMessageSetTest.testIterator)."""
+        """
+        Iterating twice, and at the same time, gives the same
+        (BaseMessageSet.testIteratorIsConsistent, ByteBufferMessageSetTest.testIterator).
+        """
         messages = MessageSet(encodeSet(payloads, codec), 10)
         self.assertEqual(list(messages), list(messages))
         self.assertTrue(all(one == other for one, other in zip(messages, messages, strict=True)))
@@ -734,12 +855,18 @@ class MessageSetTests(SynchronousTestCase):
         )
 
     def test_dataAreTheBytes(self) -> None:
-        """The bytes are those that came, to be written elsewhere as they are (BaseMessageSet.testWriteTo)."""
+        """
+        The bytes are those that came, to be written elsewhere as they are
+        (BaseMessageSet.testWriteTo).
+        """
         data = encodeSet(THREE, GZIP) + HELLO_1[:7]
         self.assertIs(MessageSet(data).data, data)
 
     def test_smallFetchSize(self) -> None:
-        """A buffer cut inside its first entry raises InvalidMessageSize (ByteBufferMessageSetTest.testSmallFetchSize)."""
+        """
+        A buffer cut inside its first entry raises InvalidMessageSize
+        (ByteBufferMessageSetTest.testSmallFetchSize).
+        """
         data = encodeSet(THREE)
         for size in range(4, 13):
             self.assertRaises(InvalidMessageSizeError, list, MessageSet(data[:size]))
@@ -748,7 +875,10 @@ class MessageSetTests(SynchronousTestCase):
             )
 
     def test_validBytes(self) -> None:
-        """Two trailing bytes of garbage do not change the valid size; of an empty set it is 0 (ByteBufferMessageSetTest.testValidBytes)."""
+        """
+        Two trailing bytes of garbage do not change the valid size; of an empty set it is 0
+        (ByteBufferMessageSetTest.testValidBytes).
+        """
         data = encodeSet(THREE)
         self.assertEqual(MessageSet(data + b"\x00\x02").validSize, len(data))
         self.assertEqual(MessageSet(b"").validSize, 0)
@@ -759,7 +889,10 @@ class MessageSetTests(SynchronousTestCase):
         self.assertEqual(MessageSet(data + HELLO_1).validSize, len(data) + 15)
 
     def test_equals(self) -> None:
-        """Sets of equal messages are equal, compressed or not, wherever they were fetched (ByteBufferMessageSetTest.testEquals)."""
+        """
+        Sets of equal messages are equal, compressed or not, wherever they were fetched
+        (ByteBufferMessageSetTest.testEquals).
+        """
         for codec in (NONE, GZIP, SNAPPY):
             self.assertEqual(
                 MessageSet(encodeSet(THREE, codec)), MessageSet(encodeSet(THREE, codec))
@@ -772,15 +905,19 @@ class MessageSetTests(SynchronousTestCase):
         self.assertEqual(MessageSet(HELLO_1), MessageSet(HELLO_1 + HELLO_1[:6]))
 
     def test_otherThings(self) -> None:
-        """A set is equal to no other thing, and cannot be hashed, since it is compared by its messages."""
+        """
+        A set is equal to no other thing, and cannot be hashed, since it is compared by its
+        messages.
+        """
         self.assertNotEqual(MessageSet(b""), [])
         self.assertNotEqual(MessageSet(HELLO_1), HELLO_1)
         self.assertRaises(TypeError, hash, MessageSet(b""))
 
     def test_iterator(self) -> None:
         """
-        Plain, compressed and mixed sets with empty ones among them: the same messages, the last offset is the total size, and shallow offsets are among the
-        deep ones (ByteBufferMessageSetTest.testIterator).
+        Plain, compressed and mixed sets with empty ones among them: the same messages, the last
+        offset is the total size, and shallow offsets are among the deep ones
+        (ByteBufferMessageSetTest.testIterator).
         """
         empty = encodeMessage(compress(GZIP, b""), codec=GZIP)
         plain, packed = encodeSet(THREE), encodeSet(THREE, GZIP)
@@ -802,7 +939,10 @@ class MessageSetTests(SynchronousTestCase):
             )
 
     def test_lazy(self) -> None:
-        """Nothing is decoded before it is asked for: a bad third entry is met when the third is taken, by each way of reading."""
+        """
+        Nothing is decoded before it is asked for: a bad third entry is met when the third is taken,
+        by each way of reading.
+        """
         data = HELLO_1 + HELLO_1 + changed(HELLO_1, 14, b"0")
         for iterator in (
             iter(MessageSet(data)),
@@ -828,7 +968,10 @@ class MessageSetTests(SynchronousTestCase):
         self.assertIs(self.assertRaises(RemoteError, list, messages), error)
 
     def test_smallTails(self) -> None:
-        """An empty message of magic 0, the only whole entry of less than ten bytes, is read at a set's end, too, and so is a fault there."""
+        """
+        An empty message of magic 0, the only whole entry of less than ten bytes, is read at a set's
+        end, too, and so is a fault there.
+        """
         empty = bytes.fromhex("000000050000000000")
         for before in (b"", HELLO_1):
             for count in (1, 2):
@@ -844,19 +987,28 @@ class CompressionScenarioTests(SynchronousTestCase):
     """CompressionUtilTest and its relatives."""
 
     def test_gzip(self) -> None:
-        """Three messages in a gzip wrapper come back (CompressionUtilTest.testSimpleCompressDecompress)."""
+        """
+        Three messages in a gzip wrapper come back
+        (CompressionUtilTest.testSimpleCompressDecompress).
+        """
         self.assertEqual(
             [payload for payload, _ in MessageSet(encodeSet(THREE, GZIP)).payloads()], THREE
         )
 
     def test_snappy(self) -> None:
-        """Three messages in a snappy wrapper come back (CompressionUtilTest.testSnappyCompressDecompressExplicit)."""
+        """
+        Three messages in a snappy wrapper come back
+        (CompressionUtilTest.testSnappyCompressDecompressExplicit).
+        """
         self.assertEqual(
             [payload for payload, _ in MessageSet(encodeSet(THREE, SNAPPY)).payloads()], THREE
         )
 
     def test_nestedAndPlain(self) -> None:
-        """A compressed and a plain message inside a compressed one flatten to all three (CompressionUtilTest.testComplexCompressDecompress)."""
+        """
+        A compressed and a plain message inside a compressed one flatten to all three
+        (CompressionUtilTest.testComplexCompressDecompress).
+        """
         data = wrapCompressed(GZIP, encodeSet(THREE[:2], GZIP) + encodeMessage(THREE[2]))
         self.assertEqual([payload for payload, _ in MessageSet(data).payloads()], THREE)
 
@@ -867,11 +1019,14 @@ class CompressionScenarioTests(SynchronousTestCase):
         self.assertEqual(deepOf(MessageSet(data)), [(b"raw", len(data))])
 
     def test_protocolVersion0(self) -> None:
-        """10900 bytes of 100 magic-0 entries of 100 × x each yield 100 messages (BackwardsCompatibilityTest.testProtocolVersion0)."""
+        """
+        10900 bytes of 100 magic-0 entries of 100 × x each yield 100 messages
+        (BackwardsCompatibilityTest.testProtocolVersion0).
+        """
         data = encodeSet([b"x" * 100] * 100, magic=0)
         self.assertEqual(len(data), 10900)
         self.assertEqual(data, (bytes.fromhex("00000069005e0e5d8f") + b"x" * 100) * 100)
-        self.assertEqual(checkSet(data, LIMITS), (10900, 100))
+        self.assertEqual(validateSet(data, LIMITS), (10900, 100))
         messages = list(MessageSet(data))
         self.assertEqual(
             {each.message for each in messages}, {Message(b"x" * 100, 0, 0, 0x5E0E5D8F)}
@@ -879,7 +1034,10 @@ class CompressionScenarioTests(SynchronousTestCase):
         self.assertEqual([each.nextOffset for each in messages], list(range(109, 10901, 109)))
 
     def test_sizeOverwritten(self) -> None:
-        """A first size field overwritten with 1000 raises InvalidMessageSize, and does so again (LogCorruptionTest.testMessageSizeTooLarge)."""
+        """
+        A first size field overwritten with 1000 raises InvalidMessageSize, and does so again
+        (LogCorruptionTest.testMessageSizeTooLarge).
+        """
         messages = MessageSet(changed(encodeSet(THREE), 0, struct.pack(">i", 1000)))
         for _ in range(2):
             for read in READINGS.values():
@@ -890,7 +1048,10 @@ class GoldenTests(SynchronousTestCase):
     """What real 0.7.2 software wrote and sent, with crcmod as the judge of its checksums."""
 
     def test_segment(self) -> None:
-        """The segment file of 0.7.2 reads to its end, and crcmod finds every checksum in it right, inside wrappers, too."""
+        """
+        The segment file of 0.7.2 reads to its end, and crcmod finds every checksum in it right,
+        inside wrappers, too.
+        """
         data = golden.segment()
         entries = list(judge.entries(data))
         self.assertEqual(entries[-1].end, len(data))
@@ -910,7 +1071,10 @@ class GoldenTests(SynchronousTestCase):
             messageSet(data)
 
     def test_recordedAnswers(self) -> None:
-        """crcmod finds the checksums right in every recorded answer to a fetch that began at an entry, and so do we."""
+        """
+        crcmod finds the checksums right in every recorded answer to a fetch that began at an entry,
+        and so do we.
+        """
         count = 0
         for case in golden.cases():
             if "fetch" not in case["name"] or "mid_message" in case["name"]:
@@ -936,13 +1100,15 @@ class GoldenTests(SynchronousTestCase):
         self.assertGreater(count, 25)
 
     def test_clients(self) -> None:
-        """What 0.7.2's performance producer sent is accepted whole, and each of its messages is found."""
+        """
+        What 0.7.2's performance producer sent is accepted whole, and each of its messages is found.
+        """
         counts = {}
         for name, stream in golden.requests():
             if name.endswith(".hex"):
                 (body,) = golden.frames(stream)
                 (data,) = golden.setsIn(body)
-                checked = checkSet(data, LIMITS)
+                checked = validateSet(data, LIMITS)
                 self.assertEqual(checked[0], len(data))
                 counts[name.split(".")[0]] = checked[1]
         self.assertEqual(
@@ -961,7 +1127,9 @@ class CompleteEntriesTests(SynchronousTestCase):
     """What a fetcher asks of a fetched set."""
 
     def test_cuts(self) -> None:
-        """Wherever a set is cut, its complete entries are counted, and the cut one is left in it."""
+        """
+        Wherever a set is cut, its complete entries are counted, and the cut one is left in it.
+        """
         first = encodeMessage(b"first")
         data = encodeSet([b"a", b"bc", b""])
         ends = [0, 11, 23, 33]
@@ -980,7 +1148,9 @@ class CompleteEntriesTests(SynchronousTestCase):
             self.assertEqual((found.size, found.nextOffset), (11, 18))
 
     def test_onlyTheFirstIsChecked(self) -> None:
-        """A first entry that is cut or bad is an error; the checksums of the others are not looked at."""
+        """
+        A first entry that is cut or bad is an error; the checksums of the others are not looked at.
+        """
         good = encodeMessage(b"a")
         bad = good[:-1] + b"?"
         self.assertEqual(MessageSet(good + bad).complete().size, 22)
@@ -989,7 +1159,10 @@ class CompleteEntriesTests(SynchronousTestCase):
             self.assertRaises(InvalidMessageSizeError, MessageSet(good[:cut]).complete)
 
     def test_cutEntry(self) -> None:
-        """A cut first entry says how many bytes it takes; what is complete, or cannot be an entry, does not."""
+        """
+        A cut first entry says how many bytes it takes; what is complete, or cannot be an entry,
+        does not.
+        """
         good = encodeMessage(b"a")
         for cut in range(len(good)):
             self.assertEqual(MessageSet(good[:cut]).cutEntrySize, 11 if cut >= 4 else 9)
@@ -997,7 +1170,10 @@ class CompleteEntriesTests(SynchronousTestCase):
             self.assertEqual(MessageSet(data).cutEntrySize, 0, data)
 
     def test_corruptEntry(self) -> None:
-        """A wrong checksum is an entry gone bad if its size leads to another one, over others like it, or to the end; otherwise it is none."""
+        """
+        A wrong checksum is an entry gone bad if its size leads to another one, over others like it,
+        or to the end; otherwise it is none.
+        """
         good = encodeMessage(b"a")
         bad = good[:-1] + b"?"
         for data in (bad, bad + good, bad + bad + good, bad + good[:5], bad + bad[:3]):
