@@ -1,5 +1,5 @@
 """
-What the rooms ask of one another: the format that a log is given, the files under it, the slices that it hands out.
+Interfaces between rooms: record formats, files, slices of files, ZooKeeper.
 
 Our own interfaces are L{typing.Protocol}s; zope's are used only where Twisted demands them.
 """
@@ -13,13 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 class CheckLimits(NamedTuple):
     """
-    How much a format may accept, and how much work it may do, when it checks a message set.
+    Limits of validation.
 
     @ivar payloadSizeMax: bytes of a top-level payload (C{max.message.size}).
-    @ivar decompressedSizeMax: bytes that all compressed entries of one set may open to together, over all depths.
-    @ivar depthMax: how deep wrappers may nest; 1 is a wrapper of plain messages.
-    @ivar compressedSizeMax: bytes of compressed payload that may be opened at all; the reactor opens small ones itself and leaves the
-        others to a worker.
+    @ivar decompressedSizeMax: decompressed bytes of all compressed entries of a set, over all
+        depths.
+    @ivar depthMax: nesting of compressed entries; 1: they hold plain messages.
+    @ivar compressedSizeMax: bytes of a compressed payload. The reactor decompresses small ones, a
+        worker the others.
     """
 
     payloadSizeMax: int = 1_000_000
@@ -30,7 +31,8 @@ class CheckLimits(NamedTuple):
 
 class ValidatedBatches(NamedTuple):
     """
-    Batches that a format has validated and not yet stamped. A batch of the 2011 format is a message set.
+    Batches that a format has validated and not yet stamped. In the 2011 format, a batch is a
+    message set.
 
     @ivar buffers: one whole batch each; a write may be cut short between two of them.
     @ivar size: bytes of all buffers.
@@ -60,14 +62,14 @@ class AppendResult(NamedTuple):
     timeMs: int
 
 
-class Entry(NamedTuple):
+class ScannedEntry(NamedTuple):
     """
-    One top-level entry of a segment, as a scan meets it.
+    One top-level entry of a segment.
 
     @ivar position: byte in the file.
     @ivar size: bytes, with its own size field.
     @ivar offset: of the entry.
-    @ivar nextOffset: of the entry behind it.
+    @ivar nextOffset: the offset behind the entry.
     """
 
     position: int
@@ -76,32 +78,32 @@ class Entry(NamedTuple):
     nextOffset: int
 
 
-class IScan(Protocol):
+class ISegmentScan(Protocol):
     """
-    A walk over the entries of a segment file that stops, never raises, at the first that is not whole and valid.
+    A walk over the entries of a segment file. It stops, and never raises, at the first entry that
+    is not whole and valid.
 
-    @ivar position: byte behind the last good entry; grows as the walk goes on.
-    @ivar reason: after the walk, why it stopped, for people; L{None} when it came to the end exactly.
+    @ivar position: byte behind the last good entry; grows during the walk.
+    @ivar reason: after the walk, why it stopped; L{None}: exactly at the end.
     """
 
     position: int
     reason: str | None
 
-    def __iter__(self) -> Iterator[Entry]: ...
+    def __iter__(self) -> Iterator[ScannedEntry]: ...
 
     def skipToEnd(self) -> int:
-        """Walk to the stop without making an L{Entry} for each, which is several times quicker. Returns C{position}."""
+        """Walk to the stop without yielding entries, which is faster, and return C{position}."""
         ...
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
+# -- files
 
 
 class FileStatus(NamedTuple):
     """
     @ivar size: bytes.
     @ivar modifiedMs: milliseconds since the epoch.
-    @ivar isDirectory: whether it is one.
     """
 
     size: int
@@ -110,14 +112,16 @@ class FileStatus(NamedTuple):
 
 
 class IFile(Protocol):
-    """An open file. Every method but C{fileno} may block. Failures are L{pylogbroker.errors.StorageError}s that name the file."""
+    """An open file. All methods except C{fileno} may block and raise L{StorageError}."""
 
     path: str
 
     def fileno(self) -> int: ...
 
     def writeAt(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Gather-write at a position (C{os.pwritev}); at most 1,024 buffers. Returns the bytes written, which may be fewer than given."""
+        """
+        C{os.pwritev} of at most 1,024 buffers. Returns bytes written, perhaps fewer than given.
+        """
         ...
 
     def readAt(self, position: int, size: int) -> bytes: ...
@@ -135,18 +139,19 @@ class IFile(Protocol):
 
 class IFileSystem(Protocol):
     """
-    The files of a machine, as a parameter. The real one is L{pylogbroker.storage.files.RealFileSystem}; the one that forgets what
-    was not synced is L{pylogbroker.testing.powercut.PowerCutFileSystem}. Failures are L{pylogbroker.errors.StorageError}s.
+    The files of a machine. The real one is L{pylogbroker.storage.files.RealFileSystem};
+    L{pylogbroker.testing.powercut.PowerCutFileSystem} forgets unsynced bytes. Failures are
+    L{pylogbroker.errors.StorageError}s.
     """
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
-        """C{create}: it must not exist yet."""
+        """C{create}: the file must not exist yet."""
         ...
 
     def list(self, path: str) -> list[str]: ...
 
     def status(self, path: str) -> FileStatus | None:
-        """L{None} when nothing is there."""
+        """L{None}: no such file."""
         ...
 
     def makeDirectories(self, path: str) -> None:
@@ -156,44 +161,44 @@ class IFileSystem(Protocol):
     def rename(self, old: str, new: str) -> None: ...
 
     def link(self, old: str, new: str) -> None:
-        """A second name for a file; nothing may have it yet, which of several programs that try lets one succeed."""
+        """A second name for a file. Fails if the name exists: one of several callers succeeds."""
         ...
 
     def remove(self, path: str) -> None: ...
 
     def removeDirectory(self, path: str) -> None:
-        """One that is empty."""
+        """An empty one."""
         ...
 
     def setModified(self, path: str, modifiedMs: int) -> None: ...
 
     def syncDirectory(self, path: str) -> None:
-        """C{fsync} of a directory: what was created, renamed or removed in it stays so."""
+        """C{fsync} of a directory: makes creations, renamings and removals in it durable."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
         """
-        Take an exclusive lock on a file, which is created if need be, without waiting.
+        Lock a file exclusively, without waiting; create it if need be.
 
-        @return: what releases it. The system does, too, when the process ends.
-        @raise DirectoryLockedError: somebody else has it.
+        @return: what releases the lock. So does the end of the process.
+        @raise DirectoryLockedError: another broker has it.
         """
         ...
 
 
 class ISegmentFile(Protocol):
-    """The file behind slices. Pins keep its descriptor open; they are counted, so that no descriptor is spent on a slice."""
+    """The file behind slices. Pins are counted, and keep its descriptor open."""
 
     path: str
 
     def pin(self) -> bool:
-        """Hold the descriptor. L{False} when the file is not open now: then C{openPinned}, on a worker."""
+        """Hold the descriptor. L{False}: the file is not open; use C{openPinned} on a worker."""
         ...
 
     def unpin(self) -> None: ...
 
     def openPinned(self) -> None:
-        """Open it if need be, and pin it. Blocks: for a worker. L{StorageError}: it cannot be opened, or was deleted."""
+        """Open and pin. Blocks. L{StorageError}: it cannot be opened, or was deleted."""
         ...
 
     def fileno(self) -> int:
@@ -203,11 +208,10 @@ class ISegmentFile(Protocol):
 
 class Slice(NamedTuple):
     """
-    A range of a file, whose bytes nobody has touched.
+    A range of a segment file.
 
-    @ivar file: of the segment.
     @ivar position: byte in the file.
-    @ivar size: bytes; 0 for an empty one, whose file is L{None}.
+    @ivar size: bytes; 0 for an empty slice, whose C{file} is L{None}.
     """
 
     file: ISegmentFile | None
@@ -218,7 +222,7 @@ class Slice(NamedTuple):
 EMPTY_SLICE = Slice(None, 0, 0)
 
 
-# -- record formats ---------------------------------------------------------------------------------
+# -- record formats
 
 
 class ISegmentIndex(Protocol):
@@ -325,7 +329,7 @@ class IRecordFormat(Protocol):
 
     def scan(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
-    ) -> IScan:
+    ) -> ISegmentScan:
         """
         Walk a segment.
 
@@ -337,7 +341,7 @@ class IRecordFormat(Protocol):
         ...
 
 
-# -- ZooKeeper --------------------------------------------------------------------------------------------------------
+# -- ZooKeeper
 
 EPHEMERAL = 1
 SEQUENCE = 2
@@ -348,7 +352,8 @@ class Stat(NamedTuple):
     """
     What ZooKeeper knows of a node beside its data.
 
-    @ivar czxid: the transaction that created it; a node that was deleted and made anew has another one.
+    @ivar czxid: the transaction that created it; a node that was deleted and made anew has another
+        one.
     @ivar mzxid: the transaction that changed its data last.
     @ivar version: how often its data were changed.
     @ivar cversion: how often its children were changed.
@@ -376,7 +381,8 @@ class WatchEvent(NamedTuple):
 
 class SessionEvent(Enum):
     """
-    What happens to a session. Every EXPIRED is told to every listener exactly once; a CONNECTED after it is of a new session.
+    What happens to a session. Every EXPIRED is told to every listener exactly once; a CONNECTED
+    after it is of a new session.
     """
 
     CONNECTED = "connected"
@@ -387,15 +393,19 @@ class SessionEvent(Enum):
 
 class IZookeeper(Protocol):
     """
-    A client of ZooKeeper, with txzookeeper's names. Deferreds fail with a L{pylogbroker.errors.ZookeeperError}; none waits for ever.
+    A client of ZooKeeper, with txzookeeper's names. Deferreds fail with a
+    L{pylogbroker.errors.ZookeeperError}; none waits for ever.
 
-    The C{…_and_watch} methods give (result, watch): the watch fires once with a L{WatchEvent} when what was read has changed, survives lost
-    connections without firing falsely, and fails with L{pylogbroker.errors.SessionExpiredException} when the session expires, or
-    L{pylogbroker.errors.ClosingException} when the client is closed. If the result fails (but for C{exists_and_watch}, which has no missing
-    node), the watch never fires. Cancelling a watch forgets it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
+    The C{…_and_watch} methods give (result, watch): the watch fires once with a L{WatchEvent} when
+    what was read has changed, survives lost connections without firing falsely, and fails with
+    L{pylogbroker.errors.SessionExpiredException} when the session expires, or
+    L{pylogbroker.errors.ClosingException} when the client is closed. If the result fails (but for
+    C{exists_and_watch}, which has no missing node), the watch never fires. Cancelling a watch
+    forgets it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
 
     @ivar session_id: of the current session; 0 while there is none.
-    @ivar session_timeout: milliseconds that a session lives without a word from its client: what the server has made of what was asked for, once it has.
+    @ivar session_timeout: milliseconds that a session lives without a word from its client: what
+        the server has made of what was asked for, once it has.
     @ivar connected: whether requests can be answered now.
     """
 
@@ -410,7 +420,10 @@ class IZookeeper(Protocol):
     def close(self) -> Any: ...
 
     def create(self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0) -> Any:
-        """Fires with the path (which a sequence number makes longer). C{data} of L{None} is ZooKeeper's null."""
+        """
+        Fires with the path (which a sequence number makes longer). C{data} of L{None} is
+        ZooKeeper's null.
+        """
         ...
 
     def get(self, path: str) -> Any:

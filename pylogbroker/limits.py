@@ -1,10 +1,10 @@
 """
 Limits for the whole process.
 
-A L{MemoryBudget} is so many bytes that many askers share. What must be true: what is granted never exceeds the budget by a byte; askers are
-served in the order in which they asked, so that a large request is not starved by small ones; whoever waits can go away. Rejected:
-counting bytes as they arrive, without a reservation: then five thousand half-received frames can each hold a little, together
-all, and none can be finished.
+A L{MemoryBudget} is a number of bytes that many callers share. What must be true: reservations
+never exceed the budget; callers are served in order, so that small requests do not starve a large
+one; a waiting caller can withdraw. Rejected: counting bytes as they arrive, without a reservation.
+Then five thousand half-received frames could hold the whole budget, and none could be finished.
 
 A budget is used from one thread. It calls back, it does not block.
 """
@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 class Reservation:
     """
-    So many bytes of a L{MemoryBudget}, held or waited for.
+    Bytes of a L{MemoryBudget}, held or waited for.
 
     @ivar size: bytes.
-    @ivar granted: whether they are ours yet.
+    @ivar granted: whether they are held.
     """
 
     __slots__ = ("_budget", "granted", "size")
@@ -31,7 +31,7 @@ class Reservation:
         self.granted = False
 
     def release(self) -> None:
-        """Give the bytes back, or stop waiting for them. Twice does nothing."""
+        """Return the bytes, or stop waiting for them. A second call does nothing."""
         budget, self._budget = self._budget, None
         if budget is not None:
             budget._release(self)
@@ -39,10 +39,10 @@ class Reservation:
 
 class MemoryBudget:
     """
-    Bytes that many share.
+    Bytes that many callers share.
 
-    @ivar sizeMax: bytes that may be out at a time.
-    @ivar size: bytes that are out now.
+    @ivar sizeMax: bytes that may be reserved.
+    @ivar size: bytes that are reserved.
     """
 
     def __init__(self, sizeMax: int) -> None:
@@ -52,39 +52,40 @@ class MemoryBudget:
 
     @property
     def waitingCount(self) -> int:
-        """How many askers wait."""
+        """Reservations that wait."""
         return len(self._waiting)
 
-    def ask(self, size: int, notify: Callable[[], None]) -> Reservation:
+    def reserve(self, size: int, notify: Callable[[], None]) -> Reservation:
         """
-        Ask for bytes.
+        Reserve bytes.
 
         @param size: bytes; at most C{sizeMax}.
-        @param notify: called once, later, when a grant that had to wait is granted; never called when the returned grant is C{granted} already.
-        @raise ValueError: C{size} can never be had.
+        @param notify: called once, later, when a reservation that had to wait is granted; never if
+            the returned one is C{granted} already.
+        @raise ValueError: C{size} exceeds the budget.
         """
         if size > self.sizeMax:
             raise ValueError(f"{size} bytes asked of a budget of {self.sizeMax}")
-        grant = Reservation(self, size)
+        reservation = Reservation(self, size)
         if not self._waiting and self.size + size <= self.sizeMax:
-            self._give(grant)
+            self._grant(reservation)
         else:
-            self._waiting[grant] = notify
-        return grant
+            self._waiting[reservation] = notify
+        return reservation
 
-    def _give(self, grant: Reservation) -> None:
-        self.size += grant.size
-        grant.granted = True
+    def _grant(self, reservation: Reservation) -> None:
+        self.size += reservation.size
+        reservation.granted = True
 
-    def _release(self, grant: Reservation) -> None:
-        if grant.granted:
-            self.size -= grant.size
+    def _release(self, reservation: Reservation) -> None:
+        if reservation.granted:
+            self.size -= reservation.size
         else:
-            del self._waiting[grant]
+            del self._waiting[reservation]
         while self._waiting:
             first, notify = next(iter(self._waiting.items()))
             if self.size + first.size > self.sizeMax:
                 return
             del self._waiting[first]
-            self._give(first)
+            self._grant(first)
             notify()

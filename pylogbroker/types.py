@@ -1,5 +1,5 @@
 """
-The values that every floor shares: what a message is, where it is, and the constants of the 2011 protocol.
+Values that all floors share: messages, partitions, offsets, constants of the 2011 protocol.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ import re
 from typing import NamedTuple
 
 HOST = re.compile(r"[A-Za-z0-9._-]+")
-"""A host that others can be told: a name, or an IPv4 address."""
+"""A host that can be advertised: a name, or an IPv4 address."""
 
 RANDOM_PARTITION = -1
-"""As a produce request's partition: the broker picks one (spec-0.7 wire-protocol §3.1)."""
+"""Partition of a produce request: the broker picks one (spec-0.7 wire-protocol §3.1)."""
 
 LATEST = -1
-"""As an OFFSETS request's time: the visible end (§3.5)."""
+"""Time of an OFFSETS request: the high watermark (§3.5)."""
 
 EARLIEST = -2
-"""As an OFFSETS request's time: the oldest retained offset (§3.5)."""
+"""Time of an OFFSETS request: the log start (§3.5)."""
 
 
 def escapeUnprintable(text: str) -> str:
     """
-    A text that others chose, for a terminal: what would move its cursor, colour it, or turn a line around stands there by its number, C{\\u202e}, and so
-    does the end of a line.
+    Escape foreign text for a terminal: control characters, line ends and direction marks become
+    numbers, C{\\u202e}.
     """
     return (
         text
@@ -80,10 +80,10 @@ class PartitionId(NamedTuple):
 
 class IntraBatchOffset(int):
     """
-    Where a compressed set stands of which some messages are done: a number like any other offset, since that is where a reader begins again, and how many
-    messages it leaves out then.
+    The offset of a compressed set of which some messages are consumed. It equals the plain offset,
+    where a reader begins again, and carries the number of messages to skip then.
 
-    @ivar doneCount: those, of all depths; at least 1, and less than all.
+    @ivar doneCount: consumed messages, of all depths; at least 1, and less than all.
     """
 
     doneCount: int
@@ -98,16 +98,16 @@ class IntraBatchOffset(int):
 
 
 def consumedCount(offset: int) -> int:
-    """How many messages of the set at an offset are done; 0 of a plain offset."""
+    """Consumed messages of the set at an offset; 0 for a plain offset."""
     return offset.doneCount if isinstance(offset, IntraBatchOffset) else 0
 
 
 class OffsetBounds(NamedTuple):
     """
-    Where the log of a partition begins and ends.
+    The range of a partition's log.
 
-    @ivar start: the oldest message that there is.
-    @ivar end: behind the last message that consumers see.
+    @ivar start: the oldest message.
+    @ivar end: the high watermark.
     """
 
     start: int
@@ -116,9 +116,9 @@ class OffsetBounds(NamedTuple):
 
 class Message(NamedTuple):
     """
-    One message, as it was read from an entry.
+    One message of an entry.
 
-    @ivar payload: the bytes that the application sent; of a wrapper that was not opened, the compressed bytes.
+    @ivar payload: the application's bytes; of an unopened wrapper, the compressed bytes.
     @ivar magic: 0 or 1 (spec-0.7 wire-protocol §5.2, §5.3).
     @ivar attributes: the attribute byte, 0 for magic 0. Bits 0 and 1 are the codec.
     @ivar checksum: the CRC-32 from the header, 0..2^32-1.
@@ -137,7 +137,7 @@ class Message(NamedTuple):
 
 class MessageAndOffset(NamedTuple):
     """
-    A message and the offset *behind* it: what to fetch next, and what to commit (spec-0.7 wire-protocol §6).
+    A message and the offset I{behind} it, to fetch next and to commit (spec-0.7 wire-protocol §6).
     """
 
     message: Message

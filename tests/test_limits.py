@@ -19,7 +19,7 @@ class BudgetTests(SynchronousTestCase):
         self.told: list[str] = []
 
     def ask(self, name: str, size: int) -> Reservation:
-        return self.budget.ask(size, lambda: self.told.append(name))
+        return self.budget.reserve(size, lambda: self.told.append(name))
 
     def test_grantedAtOnce(self) -> None:
         """What is there is granted at once, to the last byte, and nobody is called back for it."""
@@ -49,7 +49,10 @@ class BudgetTests(SynchronousTestCase):
         self.assertTrue(self.ask("x", 100).granted)
 
     def test_inOrder(self) -> None:
-        """Askers are served in the order in which they asked: a large request is not starved by small ones that would fit."""
+        """
+        Askers are served in the order in which they asked: a large request is not starved by small
+        ones that would fit.
+        """
         held = self.ask("held", 50)
         large = self.ask("large", 80)
         small = [self.ask(f"small {number}", 10) for number in range(3)]
@@ -91,7 +94,7 @@ class BudgetTests(SynchronousTestCase):
             grants[0].release()
             self.ask("again", 100)
 
-        grants.append(self.budget.ask(60, told))
+        grants.append(self.budget.reserve(60, told))
         self.ask("second", 60)
         held.release()
         self.assertEqual(self.told, ["first", "second"])
@@ -100,8 +103,9 @@ class BudgetTests(SynchronousTestCase):
     @given(st.lists(st.one_of(st.integers(0, 100), st.integers(-20, -1)), max_size=60))
     def test_neverMoreThanThereIs(self, steps: list[int]) -> None:
         """
-        Whatever is asked (a size) and given back (minus the number of an asker): what is out is the sum of what is granted, never more than there is; the first
-        who waits is one for whom there is too little; grants come in the order of asking.
+        Whatever is asked (a size) and given back (minus the number of an asker): what is out is the
+        sum of what is granted, never more than there is; the first who waits is one for whom there
+        is too little; grants come in the order of asking.
         """
         budget = MemoryBudget(100)
         grants: list[Reservation] = []
@@ -109,7 +113,7 @@ class BudgetTests(SynchronousTestCase):
         told: list[int] = []
 
         def ask(size: int, number: int) -> Reservation:
-            return budget.ask(size, lambda: told.append(number))
+            return budget.reserve(size, lambda: told.append(number))
 
         for step in steps:
             if step >= 0:

@@ -28,12 +28,17 @@ class ValueTests(SynchronousTestCase):
     """Topic-partitions, messages, constants."""
 
     def test_topicPartition(self) -> None:
-        """It is written as its directory is named, is equal to a plain tuple, and hashes like one."""
+        """
+        It is written as its directory is named, is equal to a plain tuple, and hashes like one.
+        """
         self.assertEqual(str(TopicPartition("my-topic", 3)), "my-topic-3")
         self.assertEqual({("t", 0): 1}.get(TopicPartition("t", 0)), 1)
 
     def test_place(self) -> None:
-        """One text for a partition in a cluster, whoever speaks of it; places sort by topic, broker and partition."""
+        """
+        One text for a partition in a cluster, whoever speaks of it; places sort by topic, broker
+        and partition.
+        """
         places = [
             PartitionId("t", BrokerPartition(0, 10)),
             PartitionId("t", BrokerPartition(0, 9)),
@@ -42,7 +47,10 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual([str(place) for place in sorted(places)], ["s/1-0", "t/0-9", "t/0-10"])
 
     def test_offsetInSet(self) -> None:
-        """An offset in the midst of a set is a number like any other, in text, too; it can be copied and sent to another process."""
+        """
+        An offset in the midst of a set is a number like any other, in text, too; it can be copied
+        and sent to another process.
+        """
         offset = IntraBatchOffset(30, 2)
         self.assertEqual(
             (

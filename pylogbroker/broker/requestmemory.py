@@ -111,7 +111,7 @@ class RequestMemory:
             self._hold(grant, cut)
             granted()
 
-        grant = budget.ask(min(size, budget.sizeMax), late)
+        grant = budget.reserve(min(size, budget.sizeMax), late)
         if grant.granted:
             self._hold(grant, cut)
         elif self._look is None:

@@ -198,7 +198,7 @@ class Broker:
             pass  # more than is good for the reactor, or than is allowed at all
         granted: Deferred[None] = Deferred()
         size = DECOMPRESSION_COPY_COUNT * self._limits.decompressedSizeMax
-        grant = self._decompression.ask(
+        grant = self._decompression.reserve(
             min(size, self._decompression.sizeMax), lambda: granted.callback(None)
         )
         try:

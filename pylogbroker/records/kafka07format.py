@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 
 from pylogbroker.errors import FormatError
-from pylogbroker.interfaces import CheckLimits, Entry, IFile, IFileSystem, ValidatedBatches
+from pylogbroker.interfaces import CheckLimits, IFile, IFileSystem, ScannedEntry, ValidatedBatches
 from pylogbroker.records.messageset import (
     HEADER_SIZE_0,
     HEADER_SIZE_1,
@@ -130,10 +130,10 @@ class SegmentScan:
         self.position = start
         self.reason: str | None = None
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ScannedEntry]:
         while (size := self._step()) is not None:
             position = self.position - size
-            yield Entry(
+            yield ScannedEntry(
                 position, size, self._baseOffset + position, self._baseOffset + self.position
             )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidChecksumError
-from pylogbroker.interfaces import CheckLimits, Entry, IRecordFormat, ValidatedBatches
+from pylogbroker.interfaces import CheckLimits, IRecordFormat, ScannedEntry, ValidatedBatches
 from pylogbroker.records import kafka07format
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
 from pylogbroker.records.kafka07format import SCAN_WINDOW_SIZE, Kafka07Format, SegmentScan
@@ -105,12 +105,14 @@ class ScanTests(SynchronousTestCase):
         file's start, offsets from the segment's.
         """
         scan = scanOf(HELLO + OTHER, 5000)
-        self.assertEqual(list(scan), [Entry(0, 15, 5000, 5015), Entry(15, 14, 5015, 5029)])
+        self.assertEqual(
+            list(scan), [ScannedEntry(0, 15, 5000, 5015), ScannedEntry(15, 14, 5015, 5029)]
+        )
         self.assertEqual((scan.position, scan.reason), (29, None))
 
     def test_startInTheMiddle(self) -> None:
         """A walk can begin at any entry."""
-        self.assertEqual(list(scanOf(HELLO + OTHER, 5000, 15)), [Entry(15, 14, 5015, 5029)])
+        self.assertEqual(list(scanOf(HELLO + OTHER, 5000, 15)), [ScannedEntry(15, 14, 5015, 5029)])
 
     def test_endInTheMiddle(self) -> None:
         """A walk goes no further than it was told; an entry over that end is not whole."""

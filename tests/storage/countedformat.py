@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pylogbroker.errors import InvalidChecksumError, InvalidMessageSizeError, MessageTooLargeError
 from pylogbroker.interfaces import (
     CheckLimits,
-    Entry,
     IFile,
     IFileSystem,
+    ScannedEntry,
     ValidatedBatches,
 )
 
@@ -138,7 +138,7 @@ class CountedFormat:
 
 
 class CountedScan:
-    """See L{pylogbroker.interfaces.IScan}."""
+    """See L{pylogbroker.interfaces.ISegmentScan}."""
 
     def __init__(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
@@ -149,7 +149,7 @@ class CountedScan:
         self.position = start
         self.reason: str | None = None
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ScannedEntry]:
         position = self.position - self._start
         while position < len(self._data):
             try:
@@ -162,7 +162,7 @@ class CountedScan:
                 return
             self._nextOffset = offset + count
             self.position = self._start + behind
-            yield Entry(self._start + position, behind - position, offset, self._nextOffset)
+            yield ScannedEntry(self._start + position, behind - position, offset, self._nextOffset)
             position = behind
 
     def skipToEnd(self) -> int:
@@ -212,7 +212,7 @@ class SparseIndex:
             end = entry.nextOffset
         return end
 
-    def _scan(self, start: int, size: int) -> list[Entry]:
+    def _scan(self, start: int, size: int) -> list[ScannedEntry]:
         file = self._fileSystem.open(self._segmentPath, write=False)
         try:
             return list(self._form.scan(file.readAt, self._baseOffset, start, size))
