@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -74,6 +75,123 @@ TXZOOKEEPERS = {
 """Names that applications written for txzookeeper know, and what stands beside them."""
 
 
+MODULE_COUNT_MAX = 12
+"""Of a folder, without C{__init__} and C{__main__}."""
+
+FIELDS_NOUNS = {"framing", "encoding", "routing"}
+"""Gerunds that the field uses as nouns."""
+
+SAME_API = {"RegistryClient", "SimpleConsumer", "SyncProducer"}
+APIS = {"client", "syncclient"}
+"""The same API, for Twisted and for threads."""
+
+TWISTEDS_CLASSES = {"Options"}
+"""The name under which C{twistd} looks for the options of a plugin's module."""
+
+REASON = re.compile(r"[Aa] module of its own,? (?:since|because|so that) \w+ \S+ \S+")
+API_PAGE = ROOT / "docs" / "api.md"
+
+# What does not hold yet. These sets only ever shrink, and go when they are empty.
+NOT_YET_UNIQUE: set[str] = {
+    "Entry",
+    "Fetch",
+    "Member",
+}
+NOT_YET_NOUNS: set[str] = {
+    "pylogbroker.audit.reporting",
+    "pylogbroker.cli.clusterpublishing",
+    "pylogbroker.cli.publishing",
+    "pylogbroker.mirror.forwarding",
+    "pylogbroker.schemas.parsing",
+    "pylogbroker.spark.fetching",
+    "pylogbroker.spark.loader.planning",
+    "pylogbroker.spark.loader.reading",
+    "pylogbroker.spark.loader.staging",
+    "pylogbroker.spark.reading",
+    "pylogbroker.spark.streaming",
+}
+NOT_YET_SMALL: set[str] = {"broker", "cli", "spark"}
+NOT_YET_REASONED: set[str] = {
+    "pylogbroker.auditor.service",
+    "pylogbroker.auditor.tablereader",
+    "pylogbroker.auditor.tierreader",
+    "pylogbroker.broker.advertisedhost",
+    "pylogbroker.broker.authorization",
+    "pylogbroker.broker.kafka07",
+    "pylogbroker.broker.protocolsniffer",
+    "pylogbroker.broker.registration",
+    "pylogbroker.broker.status",
+    "pylogbroker.client.registryclient",
+    "pylogbroker.config.referencepage",
+    "pylogbroker.console.peek",
+    "pylogbroker.console.singleflight",
+    "pylogbroker.console.standalone",
+    "pylogbroker.consumer.fetcher",
+    "pylogbroker.consumer.member",
+    "pylogbroker.consumer.streamreaders",
+    "pylogbroker.lake.commitchecks",
+    "pylogbroker.metrics.brokermetrics",
+    "pylogbroker.metrics.mirrormetrics",
+    "pylogbroker.mirror.forwarding",
+    "pylogbroker.mirror.offsets",
+    "pylogbroker.mirror.pipeline",
+    "pylogbroker.mirror.service",
+    "pylogbroker.mirror.sourcecluster",
+    "pylogbroker.net.tls",
+    "pylogbroker.producer.sender",
+    "pylogbroker.programs.loglevels",
+    "pylogbroker.schemaregistry.routes",
+    "pylogbroker.schemaregistry.service",
+    "pylogbroker.schemas.compatibility",
+    "pylogbroker.spark.batch",
+    "pylogbroker.spark.batchlimit",
+    "pylogbroker.spark.checkpoint",
+    "pylogbroker.spark.datasource",
+    "pylogbroker.spark.loader.etloffsets",
+    "pylogbroker.spark.loader.eventtime",
+    "pylogbroker.spark.loader.planning",
+    "pylogbroker.spark.loader.reload",
+    "pylogbroker.spark.sink",
+    "pylogbroker.spark.streaming",
+    "pylogbroker.spark.taskwriter",
+    "pylogbroker.syncclient.registryclient",
+    "pylogbroker.zookeeper.kazoothreads",
+}
+
+
+@cache
+def moduleFiles() -> dict[str, Path]:
+    """Every module of the package, by its dotted name; a folder's C{__init__} has the folder's name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in modules()
+    }
+
+
+def room(module: str) -> str:
+    """C{"pylogbroker.storage.segment"} → C{"storage"}."""
+    return f"{module}.".split(".")[1]
+
+
+def importersOf() -> dict[str, set[str]]:
+    """For each module those that import it, or a name from it; modules that are loaded by name, like plugins, have none."""
+    importers: dict[str, set[str]] = {name: set() for name in moduleFiles()}
+    others = {"pyspark_pylogbroker": ROOT / "pyspark_pylogbroker.py"}
+    for importer, path in {**moduleFiles(), **others}.items():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    name = whole if whole in importers else node.module
+                    if name in importers and name != importer:
+                        importers[name].add(importer)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.name in importers and alias.name != importer:
+                        importers[alias.name].add(importer)
+    return importers
+
+
 def words(name: str) -> list[str]:
     """C{"fetchSizeMax"} → fetch, size, max."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
@@ -134,6 +252,61 @@ class NameTests(SynchronousTestCase):
                 ):
                     found.append(f"{path.relative_to(ROOT)}:{line} {name}")
         self.assertEqual(found, [])
+
+
+class ModuleTests(SynchronousTestCase):
+    """A reader finds a thing by the name of its module, and each name means one thing."""
+
+    def test_classNamesAreUnique(self) -> None:
+        """No two public classes share a name, except the same API for Twisted and for threads."""
+        homes: dict[str, list[str]] = {}
+        for name, path in moduleFiles().items():
+            for node in parsed(path).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(name)
+        shared = {
+            name
+            for name, modules in homes.items()
+            if len(modules) > 1
+            and name not in TWISTEDS_CLASSES
+            and not (name in SAME_API and {room(module) for module in modules} == APIS)
+        }
+        self.assertEqual(shared - NOT_YET_UNIQUE, set())
+
+    def test_noGerunds(self) -> None:
+        """No module's name ends in a gerund, except the field's nouns."""
+        found = {
+            name
+            for name, path in moduleFiles().items()
+            if path.stem.endswith("ing") and name.rpartition(".")[2] not in FIELDS_NOUNS
+        }
+        self.assertEqual(found - NOT_YET_NOUNS, set())
+
+    def test_aDozenModules(self) -> None:
+        """A folder has at most a dozen modules."""
+        counts = Counter(path.parent for path in modules() if not path.stem.startswith("__"))
+        large = {
+            str(folder.relative_to(PACKAGE))
+            for folder, count in counts.items()
+            if count > MODULE_COUNT_MAX
+        }
+        self.assertEqual(large - NOT_YET_SMALL, set())
+
+    def test_singleImportersGiveAReason(self) -> None:
+        """
+        A module that one other module imports says in its opening paragraph why it is "a module of its own, since ..." (or "because", "so
+        that"). Commands do not, nor do modules that applications import: those that the API page names, and those that the C{__init__} of their folder offers.
+        """
+        offered = set(re.findall(r"pylogbroker(?:\.\w+)+", API_PAGE.read_text(encoding="utf-8")))
+        found = set()
+        for name, importers in importersOf().items():
+            if len(importers) != 1 or room(name) == "cli" or name in offered:
+                continue
+            (importer,) = importers
+            opening = (ast.get_docstring(parsed(moduleFiles()[name])) or "").split("\n\n")[0]
+            if not name.startswith(f"{importer}.") and not REASON.search(" ".join(opening.split())):
+                found.add(name)
+        self.assertEqual(found - NOT_YET_REASONED, set())
 
 
 class DocstringTests(SynchronousTestCase):
