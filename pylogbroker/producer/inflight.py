@@ -10,44 +10,30 @@ waiting calls have limits, too: as many bytes as may be in flight, and L{WAITING
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from pylogbroker.errors import PylogbrokerError, QueueFullError
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 
 WAITING_COUNT_MAX = 250_000
 """Messages that may wait for capacity. Each takes some 600 bytes besides its own."""
 
 
-class Admission:
-    """
-    The messages of one call that ask for capacity. Subclasses say what follows.
+class _Waiting:
+    """A call that waits for capacity."""
 
-    @ivar count: messages.
-    @ivar size: bytes of these.
-    """
+    __slots__ = ("call", "count", "size", "timer")
 
-    __slots__ = ("count", "size", "timer")
-
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: int, size: int, call: Any) -> None:
         self.count = count
         self.size = size
+        self.call = call
         self.timer: Timer | None = None
-
-    def onAdmitted(self) -> None:
-        """The messages are in flight."""
-        raise NotImplementedError
-
-    def onRefused(self, reason: PylogbrokerError) -> None:
-        """
-        The messages are not in flight, and no longer wait.
-
-        @param reason: L{QueueFullError}, or what L{InFlightLimiter.refuseAll} was given.
-        """
-        raise NotImplementedError
 
 
 class InFlightLimiter:
@@ -61,12 +47,21 @@ class InFlightLimiter:
     """
 
     def __init__(
-        self, clock: IReactorTime, countMax: int, sizeMax: int, enqueueTimeoutMs: int
+        self,
+        clock: IReactorTime,
+        countMax: int,
+        sizeMax: int,
+        enqueueTimeoutMs: int = -1,
+        onAdmitted: Callable[[Any], None] | None = None,
+        onRefused: Callable[[Any, PylogbrokerError], None] | None = None,
     ) -> None:
         """
         @param countMax: messages that may be in flight.
         @param sizeMax: bytes that may be in flight; as many may wait.
         @param enqueueTimeoutMs: how long a call may wait: 0 not at all, negative without limit.
+        @param onAdmitted: called with a call of L{acquire} when its messages are in flight.
+        @param onRefused: called with a call that is not admitted and no longer waits, and the
+            reason: L{QueueFullError}, or what L{refuseAll} was given.
         """
         self.count = self.size = self.waitingCount = 0
         self.isReady = countMax > 0 and sizeMax > 0
@@ -74,11 +69,13 @@ class InFlightLimiter:
         self._countMax = countMax
         self._sizeMax = sizeMax
         self._enqueueTimeoutMs = enqueueTimeoutMs
-        self._waiting: OrderedDict[Admission, None] = OrderedDict()
+        self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
         self._waitingSize = 0
         self._isAdmitting = False
-        self._idleWaiters: list[Deferred[None]] = []
-        self._readyWaiters: list[Deferred[None]] = []
+        self._onAdmitted: Any = onAdmitted
+        self._onRefused: Any = onRefused
+        self._idleWaiters: Waiters[None] = Waiters()
+        self._readyWaiters: Waiters[None] = Waiters()
 
     def tryAcquire(self, count: int, size: int) -> bool:
         """
@@ -93,30 +90,31 @@ class InFlightLimiter:
         self.count, self.size = newCount, newSize
         return True
 
-    def acquire(self, admission: Admission) -> None:
+    def acquire(self, count: int, size: int, call: Any) -> None:
         """Admit a call now or later, or refuse it."""
-        if self.tryAcquire(admission.count, admission.size):
-            admission.onAdmitted()
+        if self.tryAcquire(count, size):
+            self._onAdmitted(call)
             return
         timeoutMs = self._enqueueTimeoutMs
         if timeoutMs == 0:
-            admission.onRefused(QueueFullError(self._fullText()))
+            self._onRefused(call, QueueFullError(self._fullText()))
             return
         if self._waiting and (
-            self.waitingCount + admission.count > WAITING_COUNT_MAX
-            or self._waitingSize + admission.size > self._sizeMax
+            self.waitingCount + count > WAITING_COUNT_MAX
+            or self._waitingSize + size > self._sizeMax
         ):
             text = f"{self.waitingCount} messages of {self._waitingSize} bytes wait for capacity"
-            admission.onRefused(QueueFullError(f"{self._fullText()}, and {text} already"))
+            self._onRefused(call, QueueFullError(f"{self._fullText()}, and {text} already"))
             return
-        self._waiting[admission] = None
-        self.waitingCount += admission.count
-        self._waitingSize += admission.size
+        waiting = _Waiting(count, size, call)
+        self._waiting[waiting] = None
+        self.waitingCount += count
+        self._waitingSize += size
         self._updateReady()
         if timeoutMs > 0:
             reason = QueueFullError(f"{self._fullText()}, for {timeoutMs} ms")
-            admission.timer = Timer(self._clock)
-            admission.timer.start(timeoutMs, self._expire, admission, reason)
+            waiting.timer = Timer(self._clock)
+            waiting.timer.start(timeoutMs, self._expire, waiting, reason)
 
     def _fits(self, count: int, size: int) -> bool:
         return not self.count or (
@@ -129,26 +127,26 @@ class InFlightLimiter:
             f"{self._countMax} of {self._sizeMax} may be"
         )
 
-    def _stopWaiting(self, admission: Admission) -> None:
-        del self._waiting[admission]
-        if admission.timer is not None:
-            admission.timer.stop()
-        self.waitingCount -= admission.count
-        self._waitingSize -= admission.size
+    def _stopWaiting(self, waiting: _Waiting) -> None:
+        del self._waiting[waiting]
+        if waiting.timer is not None:
+            waiting.timer.stop()
+        self.waitingCount -= waiting.count
+        self._waitingSize -= waiting.size
         self._updateReady()
 
-    def _expire(self, admission: Admission, reason: PylogbrokerError) -> None:
-        self._stopWaiting(admission)
-        admission.onRefused(reason)
+    def _expire(self, waiting: _Waiting, reason: PylogbrokerError) -> None:
+        self._stopWaiting(waiting)
+        self._onRefused(waiting.call, reason)
         self._admitWaiting()
         self.notify()
 
     def refuseAll(self, reason: PylogbrokerError) -> None:
         """Refuse all calls that wait for capacity."""
-        for admission in list(self._waiting):
-            if admission in self._waiting:
-                self._stopWaiting(admission)
-                admission.onRefused(reason)
+        for waiting in list(self._waiting):
+            if waiting in self._waiting:
+                self._stopWaiting(waiting)
+                self._onRefused(waiting.call, reason)
         self.notify()
 
     def add(self, count: int, size: int) -> None:
@@ -179,7 +177,7 @@ class InFlightLimiter:
                 self.count += first.count
                 self.size += first.size
                 self._stopWaiting(first)
-                first.onAdmitted()
+                self._onAdmitted(first.call)
         finally:
             self._isAdmitting = False
 
@@ -191,11 +189,9 @@ class InFlightLimiter:
             and self.count <= self._countMax // 2
             and self.size <= self._sizeMax // 2
         ):
-            waiters, self._readyWaiters = self._readyWaiters, []
-            _fireAll(waiters)
-        if self._idleWaiters and not self.count and not self._waiting:
-            waiters, self._idleWaiters = self._idleWaiters, []
-            _fireAll(waiters)
+            self._readyWaiters.fire(None)
+        if not self.count and not self._waiting:
+            self._idleWaiters.fire(None)
 
     def _updateReady(self) -> None:
         self.isReady = (
@@ -206,34 +202,10 @@ class InFlightLimiter:
         """The part of the capacity that messages in flight and waiting calls need; may exceed 1."""
         return max((self.count + self.waitingCount) / self._countMax, self.size / self._sizeMax)
 
-    def whenReady(self, waiter: Deferred[None] | None = None) -> Deferred[None]:
-        """
-        @param waiter: fired instead of a new Deferred. Its owner calls L{cancel} when it is cancelled.
-        @return: fires at once if L{isReady}, otherwise when half of the capacity is free.
-        """
-        return self._wait(self._readyWaiters, self.isReady, waiter)
+    def whenReady(self) -> Deferred[None]:
+        """Fires at once if L{isReady}, otherwise when half of the capacity is free."""
+        return succeed(None) if self.isReady else self._readyWaiters.wait()
 
     def whenIdle(self) -> Deferred[None]:
         """Fires when nothing is in flight."""
-        return self._wait(self._idleWaiters, not self.count and not self._waiting)
-
-    def cancel(self, waiter: Deferred[None]) -> None:
-        """Forget a Deferred that L{whenReady} was given."""
-        if waiter in self._readyWaiters:
-            self._readyWaiters.remove(waiter)
-
-    def _wait(
-        self, waiters: list[Deferred[None]], isNow: bool, waiter: Deferred[None] | None = None
-    ) -> Deferred[None]:
-        waiter = Deferred(waiters.remove) if waiter is None else waiter
-        if isNow:
-            waiter.callback(None)
-        else:
-            waiters.append(waiter)
-        return waiter
-
-
-def _fireAll(waiters: list[Any]) -> None:
-    for waiter in list(waiters):
-        if not waiter.called:  # a callback of an earlier one may have cancelled it
-            waiter.callback(None)
+        return self._idleWaiters.wait() if self.count or self._waiting else succeed(None)

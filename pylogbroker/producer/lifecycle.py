@@ -16,20 +16,13 @@ from pylogbroker.client.discovery import IDiscovery, StaticDiscovery, ZookeeperD
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import PylogbrokerError, TimedOutError, copyForReraise
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 
 PAUSE_FULLNESS, RESUME_FULLNESS = 3 / 4, 1 / 4
 """Parts of the queue's capacity: a Twisted push producer is paused at one and resumed at the other."""
 
 log = Logger()
-
-
-def _fireAll(waiters: list[Deferred[None]], result: object) -> None:
-    for waiter in waiters:
-        if isinstance(result, Failure):
-            waiter.errback(result)
-        else:
-            waiter.callback(None)
 
 
 class DiscoveryStartup:
@@ -70,8 +63,9 @@ class DiscoveryStartup:
         self._random = random
         self._zookeeper = zookeeper
         self._ownZookeeper: Any = None
+        self._isStarting = False
         self._starting: Deferred[None] | None = None
-        self._waiters: list[Deferred[None]] | None = None
+        self._waiters: Waiters[None] = Waiters()
         self._refusal: PylogbrokerError | None = None
         if discovery is not None and discovery.isStatic:
             onStarted(discovery)
@@ -84,15 +78,14 @@ class DiscoveryStartup:
         """
         if self.isStarted:
             return succeed(None)
-        waiter: Deferred[None] = Deferred()
-        if self._waiters is not None:
-            self._waiters.append(waiter)
-        elif self._refusal is not None:
+        if self._isStarting:
+            return self._waiters.wait()
+        if self._refusal is not None:
             return fail(copyForReraise(self._refusal))
-        else:
-            self._waiters = [waiter]
-            self._starting = starting = Deferred.fromCoroutine(self._start())
-            starting.addBoth(self._ended)
+        self._isStarting = True
+        waiter = self._waiters.wait()
+        self._starting = Deferred.fromCoroutine(self._start())
+        self._starting.addBoth(self._ended)
         return waiter
 
     async def _start(self) -> None:
@@ -125,9 +118,9 @@ class DiscoveryStartup:
         return client
 
     def _ended(self, result: Any) -> None:
-        waiters, self._waiters, self._starting = self._waiters or [], None, None
+        self._isStarting = False
         self.isStarted = not isinstance(result, Failure)
-        _fireAll(waiters, result)
+        self._waiters.fire(result)
 
     def refuse(self, reason: PylogbrokerError) -> None:
         """Begin no start any more."""
@@ -135,7 +128,7 @@ class DiscoveryStartup:
 
     def cancel(self) -> None:
         """Fail those that wait for the start."""
-        if self._starting is not None:
+        if self._isStarting and self._starting is not None:
             self._starting.cancel()
 
     def stop(self) -> None:
@@ -183,14 +176,14 @@ class GracefulShutdown:
         self._close = close
         self._abort = abort
         self._describeLosses = describeLosses
-        self._waiters: list[Deferred[None]] | None = None
+        self._waiters: Waiters[None] = Waiters()
         self._awaited: Deferred[None] | None = None
-        self._isDone = False
+        self._hasBegun = self._isDone = False
         self._trigger: Any = None
 
     def beforeStop(self) -> None:
         """Have the reactor close the producer before it stops, and wait for that."""
-        if self._trigger is None and self._waiters is None:
+        if self._trigger is None and not self._hasBegun:
             self._trigger = self._reactor.addSystemEventTrigger(
                 "before", "shutdown", self._closeAtStop
             )
@@ -207,13 +200,12 @@ class GracefulShutdown:
         @return: fires when the producer is closed. Fails with L{TimedOutError} when it was cut short, or
             as C{close} failed. A call after the end succeeds.
         """
-        waiter: Deferred[None] = Deferred()
-        if self._waiters is not None:
-            if self._isDone:
-                return succeed(None)
-            self._waiters.append(waiter)
+        if self._isDone:
+            return succeed(None)
+        waiter = self._waiters.wait()
+        if self._hasBegun:
             return waiter
-        self._waiters = [waiter]
+        self._hasBegun = True
         if self._trigger is not None:
             trigger, self._trigger = self._trigger, None
             self._reactor.removeSystemEventTrigger(trigger)
@@ -249,8 +241,7 @@ class GracefulShutdown:
             text = f"it took too long to close the producer: {self._describeLosses()}"
             result = Failure(TimedOutError(text))
         self._isDone = True
-        waiters, self._waiters = self._waiters or [], []
-        _fireAll(waiters, result)
+        self._waiters.fire(result)
 
 
 class UpstreamFlowControl:

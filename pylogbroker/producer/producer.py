@@ -50,6 +50,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientmetrics import producerFamilies
 from pylogbroker.metrics.exposition import Family
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.producer.accumulator import PartitionBatch, sizeOf
 from pylogbroker.producer.brokersender import BrokerSender
@@ -61,7 +62,7 @@ from pylogbroker.producer.completion import (
     sendResultClass,
 )
 from pylogbroker.producer.encoding import ENCODERS, Encoder, Encoding
-from pylogbroker.producer.inflight import Admission, InFlightLimiter
+from pylogbroker.producer.inflight import InFlightLimiter
 from pylogbroker.producer.lifecycle import (
     DiscoveryStartup,
     GracefulShutdown,
@@ -93,6 +94,9 @@ longer pause would slow down a loop whose confirmations come from afar.
 
 _MANY = frozenset((list, tuple))
 
+_Call = tuple[str, Any, Any, int, Any] | list[PartitionBatch]
+"""One message of async mode (topic, value, key, size, waiter), or messages by topic and key."""
+
 log = Logger()
 
 
@@ -107,48 +111,6 @@ class ProducerData(NamedTuple):
     topic: str
     values: Sequence[Any]
     key: Any = None
-
-
-class _Call(Admission):
-    """A call of C{sendMany}, C{sendEach} or sync C{send} that asks for capacity."""
-
-    __slots__ = ("batches", "producer")
-
-    def __init__(
-        self, producer: Producer, count: int, size: int, batches: list[PartitionBatch]
-    ) -> None:
-        super().__init__(count, size)
-        self.producer = producer
-        self.batches = batches
-
-    def onAdmitted(self) -> None:
-        self.producer._onAdmitted(self.batches)
-
-    def onRefused(self, reason: PylogbrokerError) -> None:
-        self.producer._onRefused(self.batches, reason)
-
-
-class _Message(Admission):
-    """One message of async mode that waits for capacity."""
-
-    __slots__ = ("key", "producer", "topic", "value", "waiter")
-
-    def __init__(
-        self, producer: Producer, topic: str, value: Any, key: Any, size: int, waiter: Any
-    ) -> None:
-        super().__init__(1, size)
-        self.producer = producer
-        self.topic = topic
-        self.value = value
-        self.key = key
-        self.waiter = waiter
-
-    def onAdmitted(self) -> None:
-        self.producer._append(self.topic, self.value, self.key, self.size, self.waiter)
-
-    def onRefused(self, reason: PylogbrokerError) -> None:
-        batch = PartitionBatch.of(self.topic, (self.value,), self.key, self.waiter)
-        self.producer._onRefused([batch], reason)
 
 
 def _requireText(topic: Any) -> None:
@@ -259,14 +221,19 @@ class Producer:
         self._turnTimer = Timer(reactor)
         self._flushTimer = Timer(reactor)
         self._turnAt = TURN_COUNT_MAX  # accepted messages at which a loop yields to the reactor
-        self._turnWaiters: list[Deferred[None]] = []
+        self._turnWaiters: Waiters[None] = Waiters()
         self._refusal: PylogbrokerError | None = None
         self._isDrained = False
         self._stopListening: Callable[[], None] | None = None
         self._discovery: IDiscovery | None = None
         self._newResult = sendResultClass()
         self._limiter = InFlightLimiter(
-            reactor, settings.queueSize, settings.queueBytes, settings.queueEnqueueTimeoutMs
+            reactor,
+            settings.queueSize,
+            settings.queueBytes,
+            settings.queueEnqueueTimeoutMs,
+            self._onAdmitted,
+            self._onRefused,
         )
         self._completions = Completions(self._limiter, self._onCompleted, isLoggingFailures)
         self.counters = self._completions.counters
@@ -376,7 +343,7 @@ class Producer:
         if self._limiter.tryAcquire(1, size):
             self._append(topic, value, key, size, waiter)
         else:
-            self._limiter.acquire(_Message(self, topic, value, key, size, waiter))
+            self._limiter.acquire(1, size, (topic, value, key, size, waiter))
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -436,18 +403,26 @@ class Producer:
                 text = f"the handler's beforeEnqueue failed: {error!r}"
                 self._completions.report(before, Failure(PylogbrokerError(text)))
                 return
-        self._limiter.acquire(_Call(self, len(sizes), sum(sizes), groups))
+        self._limiter.acquire(len(sizes), sum(sizes), groups)
 
-    def _onRefused(self, groups: list[PartitionBatch], reason: PylogbrokerError) -> None:
+    def _onRefused(self, call: _Call, reason: PylogbrokerError) -> None:
+        groups = call
+        if isinstance(groups, tuple):
+            topic, value, key, _size, waiter = groups
+            groups = [PartitionBatch.of(topic, (value,), key, waiter)]
         if self._handlers is not None:
             self._handlers.afterEnqueue(groups, False)
         self._completions.refuse(groups, reason)
 
-    def _onAdmitted(self, groups: list[PartitionBatch]) -> None:
-        if not self.settings.isAsync:
-            if len(groups) > 1 or not self._sendSync(groups[0]):
-                self._sender.sendSync(groups)
-            return
+    def _onAdmitted(self, call: _Call) -> None:
+        if isinstance(call, tuple):
+            self._append(*call)
+        elif self.settings.isAsync:
+            self._routeGroups(call)
+        elif len(call) > 1 or not self._sendSync(call[0]):
+            self._sender.sendSync(call)
+
+    def _routeGroups(self, groups: list[PartitionBatch]) -> None:
         if self._handlers is not None:
             self._handlers.afterEnqueue(groups, True)
         for group in groups:
@@ -566,25 +541,14 @@ class Producer:
             return FiredResult() if self._limiter.isReady else self._limiter.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._onTurn, PAUSE_COUNT_MAX)
-        waiter: Deferred[None] = Deferred(self._cancelTurn)
-        self._turnWaiters.append(waiter)
-        return waiter
-
-    def _cancelTurn(self, waiter: Deferred[None]) -> None:
-        if waiter in self._turnWaiters:
-            self._turnWaiters.remove(waiter)
-        else:
-            self._limiter.cancel(waiter)
+        return self._turnWaiters.wait().addCallback(lambda _nothing: self._limiter.whenReady())
 
     def _onTurn(self, pausesLeft: int) -> None:
         if pausesLeft and self._limiter.count > PAUSE_FROM_COUNT:
             self._turnTimer.start(PAUSE_MS, self._onTurn, pausesLeft - 1)
             return
         self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
-        waiters, self._turnWaiters = self._turnWaiters, []
-        for waiter in waiters:
-            if not waiter.called:  # a callback of an earlier one may have cancelled it
-                self._limiter.whenReady(waiter)
+        self._turnWaiters.fire(None)
 
     def flush(self) -> Deferred[None]:
         """

@@ -34,6 +34,7 @@ from pylogbroker.errors import (
     NoBrokersError,
     PylogbrokerError,
 )
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.producer.accumulator import PartitionBatch
 from pylogbroker.types import BrokerPartition
 
@@ -117,7 +118,7 @@ class TopicRouter:
         self._random = random
         self._discovery: IDiscovery | None = None
         self._topics: set[str] = set()  # valid names
-        self._lines: dict[str, deque[Deferred[None]]] = {}  # calls that wait, by topic
+        self._lines: dict[str, Waiters[None]] = {}  # calls that wait, by topic
         self._lookUps: dict[Deferred[None], None] = {}
         self._remembered: deque[tuple[dict[str, int], str]] = deque()
 
@@ -252,22 +253,16 @@ class TopicRouter:
         return chosen
 
     def _waitInLine(self, topic: str) -> Deferred[None]:
-        turn: Deferred[None] = Deferred(lambda turn: self._leaveLine(topic, turn))
         line = self._lines.get(topic)
         if line is not None:
-            line.append(turn)
-            return turn
-        self._lines[topic] = deque([turn])
+            return line.wait()
+        line = self._lines[topic] = Waiters()
+        turn = line.wait()
         lookUp = Deferred.fromCoroutine(self._serveLine(topic))
         if not lookUp.called:
             self._lookUps[lookUp] = None
         lookUp.addBoth(lambda _result: self._lookUps.pop(lookUp, None))
         return turn
-
-    def _leaveLine(self, topic: str, turn: Deferred[None]) -> None:
-        line = self._lines.get(topic)
-        if line is not None and turn in line:
-            line.remove(turn)
 
     async def _serveLine(self, topic: str) -> None:
         failure = None
@@ -281,12 +276,11 @@ class TopicRouter:
             log.failure("Looking up {topic} failed", topic=topic)
             failure = Failure(NoBrokersError(f"looking up {topic} failed: {error!r}"))
         if failure is not None:
-            for turn in self._lines.pop(topic):  # a callback that asks again begins a new line
-                turn.errback(failure)
+            self._lines.pop(topic).fire(failure)  # a callback that asks again begins a new line
             return
         line = self._lines[topic]
-        while line:
-            line.popleft().callback(None)
+        while len(line):
+            line.fire(None)
         del self._lines[topic]
 
     def stop(self) -> None:

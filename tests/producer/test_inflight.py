@@ -4,34 +4,11 @@ Tests for L{pylogbroker.producer.inflight}.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ClosedError, PylogbrokerError, QueueFullError
-from pylogbroker.producer.inflight import WAITING_COUNT_MAX, Admission, InFlightLimiter
-
-
-class Asking(Admission):
-    """A call that says what a test does with it."""
-
-    def __init__(
-        self,
-        count: int,
-        size: int,
-        onAdmitted: Callable[[], None],
-        onRefused: Callable[[PylogbrokerError], object],
-    ) -> None:
-        super().__init__(count, size)
-        self.calls = onAdmitted, onRefused
-
-    def onAdmitted(self) -> None:
-        self.calls[0]()
-
-    def onRefused(self, reason: PylogbrokerError) -> None:
-        self.calls[1](reason)
+from pylogbroker.producer.inflight import WAITING_COUNT_MAX, InFlightLimiter
 
 
 class InFlightLimiterTests(SynchronousTestCase):
@@ -41,17 +18,17 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.clock = Clock()
         self.admitted: list[str] = []
         self.refusals: list[tuple[str, PylogbrokerError]] = []
-        return InFlightLimiter(self.clock, 10, 100, enqueueTimeoutMs)
+        return InFlightLimiter(
+            self.clock,
+            10,
+            100,
+            enqueueTimeoutMs,
+            self.admitted.append,
+            lambda name, reason: self.refusals.append((name, reason)),
+        )
 
     def enter(self, queue: InFlightLimiter, name: str, count: int = 1, size: int = 1) -> None:
-        queue.acquire(
-            Asking(
-                count,
-                size,
-                lambda: self.admitted.append(name),
-                lambda reason: self.refusals.append((name, reason)),
-            )
-        )
+        queue.acquire(count, size, name)
 
     def test_bounds(self) -> None:
         """Both the number of messages and their bytes are bounded."""
@@ -132,25 +109,34 @@ class InFlightLimiterTests(SynchronousTestCase):
 
     def test_refusalThatEmpties(self) -> None:
         """A refusal that itself sends all others away is fine."""
-        queue = self.queue()
+        refused: list[str] = []
+
+        def onRefused(name: str, reason: PylogbrokerError) -> None:
+            if name == "a":
+                queue.refuseAll(reason)
+            else:
+                refused.append(name)
+
+        queue = InFlightLimiter(Clock(), 10, 100, -1, self.fail, onRefused)
         queue.tryAcquire(10, 10)
-        queue.acquire(Asking(1, 1, lambda: self.admitted.append("a"), queue.refuseAll))
+        self.enter(queue, "a")
         self.enter(queue, "b")
         queue.refuseAll(ClosedError("over"))
-        self.assertEqual([name for name, _ in self.refusals], ["b"])
+        self.assertEqual(refused, ["b"])
 
     def test_reentrantAdmission(self) -> None:
         """What is admitted may be through at once, and make room for the next, without going deeper for each."""
-        queue = self.queue()
-        queue.tryAcquire(10, 10)
         done: list[int] = []
 
         def admitted(number: int) -> None:
             done.append(number)
             queue.release(1, 1)
 
+        queue = InFlightLimiter(Clock(), 10, 100, -1, admitted)
+        queue.tryAcquire(10, 10)
+
         for number in range(10):
-            queue.acquire(Asking(1, 1, partial(admitted, number), self.fail))
+            queue.acquire(1, 1, number)
         queue.release(10, 10)
         self.assertEqual((done, queue.count), (list(range(10)), 0))
 
