@@ -1,16 +1,23 @@
 """
-Producers that say what they have sent, so that an auditor can tell whether it is there (C{docs/audit.md}; section 4 of the 2011 paper).
+The sending end of the audit: a producer that publishes what it has sent, so that the auditor can
+tell whether it arrived (C{docs/audit.md}; section 4 of the 2011 paper).
 
-    producer = AuditedProducer(reactor, {"zk.connect": "zk1:2181", "audit.topic": "pylogbroker-audit"})
+    producer = AuditedProducer(reactor, {"zk.connect": "zk1:2181", "audit.topic":
+    "pylogbroker-audit"})
 
-is a producer whose payloads go in envelopes (time, host, payload), and who publishes, in a topic of its own, how many messages of each topic and window of time
-were sent. A message counts when its C{send} has succeeded; one whose outcome is not known is counted apart. With C{confirm}, a message that was counted
-was taken by a broker; without, it was written to a connection, and that it did not arrive is just what the audit finds out.
+Its payloads go in envelopes (time, host, payload). It publishes in a topic of its own how many
+messages of each topic and window of time were sent. A message counts when its C{send} has
+succeeded; a message with an unknown outcome is counted separately. With C{confirm}, a broker has
+taken each counted message. Without, it was written to a connection, and the audit finds out whether
+it arrived.
 
-Reports are published every so often, and at the end. What was not reported when the process is killed is sent and not counted: the audit sees more than
-was sent there, which is no alarm.
+Reports are published at intervals and at the end. If the process is killed, messages since the last
+report were sent and not counted: the audit sees more than was sent, which is no alarm.
 
-L{CountPublisher} is the counting alone. A program at the other end, which loads a warehouse, say, uses it with C{role="seen"} to become a tier of the audit.
+L{CountPublisher} is the counting alone. A program at the other end, which loads a lake for example,
+uses it with C{role="seen"} to become a tier of the audit.
+
+The module stands in this room because C{audit} knows no Twisted, and the producer knows no audit.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList, fail, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -40,6 +47,8 @@ from pylogbroker.errors import (
     copyForReraise,
 )
 from pylogbroker.metrics.exposition import Family
+from pylogbroker.net.deferreds import Waiters
+from pylogbroker.producer.completion import SendGroup
 from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
 from pylogbroker.producer.lifecycle import GracefulShutdown
 from pylogbroker.producer.plugins import callableOf, loadPlugin
@@ -47,17 +56,17 @@ from pylogbroker.producer.producer import Producer, ProducerCounters, ProducerDa
 from pylogbroker.records.zlibbackend import crc32
 
 KEEP_WINDOW_COUNT = 2
-"""How many windows more, after its end, a window is kept open for messages whose sending takes long."""
+"""Windows after the end of a window in which messages that take long to send still count for it."""
 
 REPORTING_COUNT_MAX = 1_000
-"""Reports on their way; more wait for the next time."""
+"""Reports in flight; more wait for the next interval."""
 
 _MANY = frozenset((list, tuple))
 
 
 class CountPublisher:
     """
-    Counts by topic and window, and publishes the counts.
+    Counts messages by topic and window, and publishes the counts.
 
     @ivar host: this machine's name in the reports.
     @ivar leftOutCount: messages that could not be counted; see L{WindowCounter}.
@@ -75,10 +84,10 @@ class CountPublisher:
         random: Random | None = None,
     ) -> None:
         """
-        @param producer: takes the reports; it stays its owner's.
+        @param producer: publishes the reports; its owner closes it.
         @param settings: or properties that begin with C{audit.}.
         @param role: L{pylogbroker.audit.counts.SENT} or L{pylogbroker.audit.counts.SEEN}.
-        @param random: makes the name of this life of the program; by default the system's.
+        @param random: names this run of the program; by default the system's.
         @raise ConfigurationError: the settings are wrong.
         """
         if not isinstance(settings, AuditedSettings):
@@ -91,8 +100,9 @@ class CountPublisher:
         self._counter = WindowCounter(
             source, self.host, settings.auditTier, settings.auditWindowMs, role
         )
-        self._onTheirWay: dict[tuple[str, int], Deferred[None]] = {}
-        self._isFullTold = self._hasEnded = False
+        self._inFlight: set[tuple[str, int]] = set()
+        self._idleWaiters: Waiters[None] = Waiters()
+        self._isFullLogged = self._hasEnded = False
         self._ticking = LoopingCall(self.report)
         self._ticking.clock = reactor
 
@@ -117,40 +127,41 @@ class CountPublisher:
         checksum: int | None = None,
     ) -> None:
         """
-        So many messages.
+        Count messages.
 
-        @param timeMs: that of the messages, in milliseconds since the epoch; one that cannot be, which is before it or more than L{FUTURE_MS_MAX} ahead, is
-            counted nowhere but in C{leftOutCount}.
-        @param count: those that were sent, or seen, for certain.
-        @param unknownCount: those that may have been.
-        @param checksum: the sum of the CRC-32s of the former's payloads; without it the audit sees how many there are, and not whether they are the same.
+        @param timeMs: their time, in milliseconds since the epoch. Messages before the epoch or
+            more than L{FUTURE_MS_MAX} ahead are counted in C{leftOutCount} only.
+        @param count: messages that were sent, or seen, for certain.
+        @param unknownCount: messages that may have been.
+        @param checksum: the sum of the CRC-32s of the payloads of C{count} messages. Without it the
+            audit compares numbers only, and not whether the messages are the same.
         """
         self._counter.add(
             topic, timeMs, count, unknownCount, checksum, self.nowMs() + FUTURE_MS_MAX
         )
-        if self._counter.leftOutCount and not self._isFullTold:
-            self._isFullTold = True
+        if self._counter.leftOutCount and not self._isFullLogged:
+            self._isFullLogged = True
             self._log.error(
-                "Messages are not counted for the audit: {count} topics and windows are open already, or their times cannot be",
+                "Messages are not counted for the audit: {count} topics and windows are open "
+                "already, or the times of the messages are impossible",
                 count=len(self._counter),
             )
         if not self._ticking.running and not self._hasEnded:
             self._ticking.start(self._settings.auditIntervalMs / 1000, now=False)
 
     def report(self) -> None:
-        """Publish what has changed. What does not get through is published again the next time."""
+        """Publish the counts that have changed. A count that is not published is tried again."""
         nowMs = self.nowMs()
         for report in self._counter.due(nowMs):
             series = report.topic, report.startMs
-            if series in self._onTheirWay or len(self._onTheirWay) >= REPORTING_COUNT_MAX:
+            if series in self._inFlight or len(self._inFlight) >= REPORTING_COUNT_MAX:
                 continue
             sending = self._producer.send(self._settings.auditTopic, report.encode())
-            done: Deferred[None] = Deferred()
-            self._onTheirWay[series] = done
+            self._inFlight.add(series)
             sending.addCallbacks(
                 self._reported, self._notReported, callbackArgs=(report,), errbackArgs=(report,)
             )
-            sending.addBoth(self._over, series, done)
+            sending.addBoth(self._ended, series)
         self._counter.forget(nowMs - KEEP_WINDOW_COUNT * self._settings.auditWindowMs)
         if not len(self._counter) and self._ticking.running:
             self._ticking.stop()
@@ -165,22 +176,25 @@ class CountPublisher:
             reason=failure.getErrorMessage(),
         )
 
-    def _over(self, _result: object, series: tuple[str, int], done: Deferred[None]) -> None:
-        del self._onTheirWay[series]
-        done.callback(None)
+    def _ended(self, _result: object, series: tuple[str, int]) -> None:
+        self._inFlight.remove(series)
+        if not self._inFlight:
+            self._idleWaiters.fire(None)
 
     def close(self) -> Deferred[None]:
         """
-        Publish what is left, once. To be called before the producer is closed. What is counted after that is not published.
+        Publish the last counts, before the producer is closed. Messages that are counted later are
+        not published.
 
-        @return: fires when that has come to an end, well or not; does not fail.
+        @return: fires when the reports have an outcome, good or bad; does not fail.
         """
         return Deferred.fromCoroutine(self._close())
 
     def end(self) -> None:
         """
-        Publish nothing more. For who could not wait for L{close}, behind the producer's own end: messages whose outcome is not known are told then, and
-        nobody is there who would take their counts.
+        Publish nothing more. A program that could not wait for L{close} calls this after the
+        producer has ended, which gives messages an unknown outcome that no report can contain any
+        more.
         """
         if self._hasEnded:
             return
@@ -189,43 +203,34 @@ class CountPublisher:
             self._ticking.stop()
         if count := self._counter.dueCount:
             self._log.error(
-                "{count} counts could not be published: the audit will see more messages than were reported",
+                "{count} counts could not be published: the audit will see more messages than "
+                "were reported",
                 count=count,
             )
 
     async def _close(self) -> None:
         if self._ticking.running:
             self._ticking.stop()
-        await self._settled()  # what is on its way may be an older count of the same series
+        await self._whenIdle()  # a report in flight may be an older count of the same series
         while due := self._counter.dueCount:
             self.report()
-            await self._settled()
+            await self._whenIdle()
             if self._counter.dueCount >= due:
                 break
         self.end()
 
-    async def _settled(self) -> None:
-        if self._onTheirWay:
-            waiting = [_after(done) for done in self._onTheirWay.values()]
+    async def _whenIdle(self) -> None:
+        if self._inFlight:
+            waiting = self._idleWaiters.wait()
             self._producer.flush().addErrback(lambda _failure: None)
-            await DeferredList(waiting, consumeErrors=True)
-
-
-def _after(done: Deferred[None]) -> Deferred[None]:
-    """One more who waits."""
-    waiter: Deferred[None] = Deferred()
-
-    def pass_(result: None) -> None:
-        waiter.callback(None)
-
-    done.addCallback(pass_)
-    return waiter
+            await waiting
 
 
 @implementer(IConsumer)
 class AuditedProducer:
     """
-    A L{Producer} that counts what it sends, and can stand wherever one stands. Its payloads are encoded when they are given to it.
+    A producer with the methods of L{Producer} that counts what it sends. Values are encoded when
+    they are given to it.
 
     @ivar producer: the one that sends.
     @ivar counts: the L{CountPublisher}.
@@ -244,12 +249,13 @@ class AuditedProducer:
         **options: Any,
     ) -> None:
         """
-        @param properties: a producer's, and those that begin with C{audit.} (L{pylogbroker.config.auditsettings.AUDITED_ROWS}).
-        @param timeOf: the time of a payload, in milliseconds since the epoch, instead of the time of sending; L{None} leaves it at that. An auditor must be
-            told the same, unless there are envelopes.
+        @param properties: a producer's, and those that begin with C{audit.}
+            (L{pylogbroker.config.auditsettings.AUDITED_ROWS}).
+        @param timeOf: the time of a payload in milliseconds since the epoch, or L{None} for the
+            time of sending. Without envelopes, the auditor must be configured alike.
         @param encoder: as of L{Producer}.
-        @param options: what else L{Producer} takes.
-        @raise ConfigurationError: as of L{Producer}; or the audited topic would be that of the counts.
+        @param options: other arguments of L{Producer}.
+        @raise ConfigurationError: as of L{Producer}; or C{topic} is the topic of the counts.
         """
         audit = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
         others = {key: value for key, value in properties.items() if not key.startswith(PREFIX)}
@@ -313,13 +319,12 @@ class AuditedProducer:
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
-        As L{Producer.sendMany}. When a value cannot be encoded, or a topic is that of the counts, nothing of the call is sent. Each message counts for itself,
-        also where only a part of them gets through, and also when the Deferred is cancelled or times out, which takes back nothing that is on its way.
+        As L{Producer.sendMany}. When a value cannot be encoded, or a topic is the topic of the
+        counts, nothing of the call is sent. Each message that is sent counts, even if others of the
+        call fail, or the Deferred is cancelled, which takes nothing back.
         """
-        datas = [ProducerData(*data) for data in datas]
-        datas = [
-            data._replace(values=tuple(data.values)) for data in datas
-        ]  # an iterator can be gone over once, and who is refused is counted, too
+        # iterators can be read once, and refused messages are counted, too
+        datas = [ProducerData(topic, tuple(values), key) for topic, values, key in datas]
         if self._refusal is not None:
             return self._refused(datas, copyForReraise(self._refusal))
         try:
@@ -330,23 +335,21 @@ class AuditedProducer:
             return self._refused(
                 datas, PylogbrokerError(f"the encoder or timeOf failed: {error!r}")
             )
-        sendings = self.producer.sendEach([data for data, _times in packed])
-        for sending, counted in zip(
-            sendings,
-            [(data.topic, *each) for data, stamps in packed for each in stamps],
-            strict=True,
-        ):
+        sendings = self.producer.sendEach([data for data, _stamps in packed])
+        stamped = [(data.topic, *each) for data, stamps in packed for each in stamps]
+        group = SendGroup(len(sendings))
+        for sending, counted in zip(sendings, stamped, strict=True):
             sending.addCallbacks(
                 self._sent, self._notSent, callbackArgs=counted, errbackArgs=counted
-            )
-        return _apart(_all(sendings))
+            ).addCallbacks(group.callback, group.errback)
+        return group.waiter if sendings else succeed(None)
 
     def sendNoWait(self, topic: str, value: Any, key: Any = None) -> None:
-        """As L{Producer.sendNoWait}: nobody is told but the counters, the log, and the audit."""
+        """As L{Producer.sendNoWait}: the counters, the log and the audit report the outcome."""
         self.send(topic, value, key).addErrback(lambda _failure: None)
 
     def _refused(self, datas: Sequence[ProducerData], error: PylogbrokerError) -> Deferred[None]:
-        """The producer does not see them, so they are counted and logged here, as it would."""
+        """Count and log messages that the producer does not see, as it would."""
         count = sum([len(data.values) for data in datas])
         self.counters.acceptedCount += count
         self.counters.failedCount += count
@@ -361,7 +364,7 @@ class AuditedProducer:
     def _pack(
         self, topic: str, values: Iterable[Any], key: Any
     ) -> tuple[ProducerData, list[tuple[int, int]]]:
-        """What is sent in place of an application's data, and the time and checksum of each message."""
+        """The data to send, and the time and checksum of each message."""
         if topic == self._settings.auditTopic:
             raise self._notForMessages()
         payloads, stamps = [], []
@@ -417,7 +420,8 @@ class AuditedProducer:
 
     def close(self, timeoutMs: float | None = None) -> Deferred[None]:
         """
-        Send what has been accepted, publish the last counts, close everything. No call is taken any more.
+        Send what was accepted, publish the last counts, close everything. No call is accepted any
+        more.
 
         @return: as of L{Producer.close}.
         """
@@ -444,31 +448,8 @@ class AuditedProducer:
         await self.counts.close()
 
     def _abort(self, _reason: TimedOutError) -> None:
-        """The time is over, for what comes before the producer's own end; that one keeps the same time."""
-        assert self._finishing is not None  # there was time for that
+        """
+        The time is over for what precedes the producer's own end, which has the same deadline.
+        """
+        assert self._finishing is not None  # set when closing began
         self._finishing.cancel()
-
-
-def _apart(outcome: Deferred[None]) -> Deferred[None]:
-    """The same outcome for somebody who may cancel it. Nothing else is cancelled by that: what is on its way still counts when it is there."""
-    told: Deferred[None] = Deferred()  # without a canceller it is told in vain after that
-    outcome.addCallbacks(told.callback, told.errback)
-    return told
-
-
-def _all(sendings: list[Deferred[None]]) -> Deferred[None]:
-    """Fires when all have; fails with the worst: unknown before failed."""
-    if not sendings:
-        return succeed(None)
-    if len(sendings) == 1:
-        return sendings[0]
-
-    def judge(results: list[tuple[bool, Any]]) -> None:
-        failures = [result for isGood, result in results if not isGood]
-        for failure in failures:
-            if failure.check(UnknownOutcomeError):
-                failure.raiseException()
-        if failures:
-            failures[0].raiseException()
-
-    return DeferredList(sendings, consumeErrors=True).addCallback(judge)

@@ -1,3 +1,4 @@
 """
-The producer: what an application publishes with (spec-0.7 producer). See L{pylogbroker.producer.producer.Producer}.
+The producer: what an application publishes with (spec-0.7 producer). See
+L{pylogbroker.producer.producer.Producer}.
 """

@@ -2,8 +2,8 @@
 Batches of messages that collect for one broker (spec-0.7 producer §5).
 
 0.7 has a thread for each broker, which polls a queue and sends what it has found when C{queue.time}
-has passed since the batch before, whether messages came or not. A L{BatchAccumulator} keeps the same
-times without a thread, and without a timer while it is empty. So no message waits longer than
+has passed since the batch before, whether messages came or not. A L{BatchAccumulator} keeps the
+same times without a thread, and without a timer while it is empty. So no message waits longer than
 C{queue.time}.
 
 A batch keeps its messages in columns, one list for each property. A message then needs no object of

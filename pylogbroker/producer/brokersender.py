@@ -4,21 +4,22 @@ Sending to one broker: its batches, the requests made of them, and the connectio
 0.7's wire has no acknowledgement of a produce request. Two outcomes can be known all the same:
 
   - I{written}: the bytes are in the kernel's buffer, or nearly so. 0.7's clients know no more.
-  - I{confirmed}: an OFFSETS request followed on the same connection and was answered. A broker handles
-    the requests of a connection in order, so it has handled the produce request. (Kafka 0.7.2 answers
-    even if it dropped a payload over its own limit. Our broker closes the connection then.)
+  - I{confirmed}: an OFFSETS request followed on the same connection and was answered. A broker
+    handles the requests of a connection in order, so it has handled the produce request. (Kafka
+    0.7.2 answers even if it dropped a payload over its own limit. Our broker closes the connection
+    then.)
 
 When a connection breaks, a request that was not begun has I{failed} and can be sent elsewhere. A
 request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}. L{ConfirmingSender}
 sends nothing twice.
 
-The OFFSETS request names a partition of the produce request (partition 0 where the broker picks one).
-For a partition that is offline, the broker closes the connection instead of an answer; with another
-partition, requests for healthy ones would then stay unknown.
+The OFFSETS request names a partition of the produce request (partition 0 where the broker picks
+one). For a partition that is offline, the broker closes the connection instead of an answer; with
+another partition, requests for healthy ones would then stay unknown.
 
 Both requests are written to the same connection in one piece. So the answer proves what it should
-without any memory between requests. If the OFFSETS request waited for a transport that pushes back, a
-broker that stops in order at this moment would have taken the produce request unconfirmed.
+without any memory between requests. If the OFFSETS request waited for a transport that pushes back,
+a broker that stops in order at this moment would have taken the produce request unconfirmed.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class ConfirmingSender:
         """
         Send a MULTIPRODUCE request, or several if there are more than 32,767 parts.
 
-        @return: as of L{sendFrame}; fails with C{ValueError} if a request would exceed a limit of the
-            protocol.
+        @return: as of L{sendFrame}; fails with C{ValueError} if a request would exceed a limit of
+            the protocol.
         """
         return Deferred.fromCoroutine(self._multiSend(list(parts)))
 
@@ -123,9 +124,9 @@ class ConfirmingSender:
 
         @param topic: one that the request contains.
         @param partition: one of that topic that the request contains; may be -1.
-        @return: fires when the request is written, or confirmed. Fails with L{UnknownOutcomeError} when
-            it was begun and the broker may have it; with another L{PylogbrokerError} when nothing of it
-            was sent. Cancelling fails it in one of these two ways.
+        @return: fires when the request is written, or confirmed. Fails with L{UnknownOutcomeError}
+            when it was begun and the broker may have it; with another L{PylogbrokerError} when
+            nothing of it was sent. Cancelling fails it in one of these two ways.
         """
         return Deferred.fromCoroutine(self._sendFrame(frame, topic, partition))
 
@@ -151,7 +152,9 @@ class ConfirmingSender:
         return UnknownOutcomeError(f"whether {self.name} took a request is unknown: {reason}")
 
     def _begun(self, connection: ClientConnection, sending: Deferred[T]) -> Deferred[T]:
-        """Count a request that was given to a connection, and replace the connection if it is due."""
+        """
+        Count a request that was given to a connection, and replace the connection if it is due.
+        """
         nowMs = self._clock.seconds() * 1000
         if connection is not self._connection:
             self._connection = connection
@@ -175,7 +178,7 @@ class ConfirmingSender:
             call.decode(answer)
         except RemoteError as error:
             log.warn(
-                "{name} answered the OFFSETS request behind a produce request with an error: {error}",
+                "{name} answered the OFFSETS request behind a produce request with {error}",
                 name=self.name,
                 error=error,
             )
@@ -206,8 +209,8 @@ class BrokerSender:
     ) -> None:
         """
         @param retryCount: how often batches that failed may be sent again.
-        @param onFailed: decides about batches that failed: called with this object, the batches, the
-            reason, the number of retries left and the number of moves to another broker so far.
+        @param onFailed: decides about batches that failed: called with this object, the batches,
+            the reason, the number of retries left and the number of moves to another broker so far.
         """
         self.node = node
         self.requests = requests
@@ -226,8 +229,8 @@ class BrokerSender:
         self, batches: list[PartitionBatch], retriesLeft: int, moveCount: int = 0
     ) -> None:
         """
-        Send batches in one request, and give their messages their outcomes. A message that cannot be
-        encoded fails alone. If the request fails, C{onFailed} decides.
+        Send batches in one request, and give their messages their outcomes. A message that cannot
+        be encoded fails alone. If the request fails, C{onFailed} decides.
         """
         parts, batches = self._encode(batches)
         if not batches:
@@ -246,8 +249,8 @@ class BrokerSender:
 
     async def sendSync(self, batches: list[PartitionBatch]) -> None:
         """
-        Send batches as sync mode does: all of them or none, without a retry, and as a PRODUCE request if
-        there is one batch.
+        Send batches as sync mode does: all of them or none, without a retry, and as a PRODUCE
+        request if there is one batch.
         """
         try:
             encode = self._encoding.encodeAll

@@ -5,11 +5,11 @@ What must be true: each accepted message has one outcome. With it the message le
 L{pylogbroker.producer.inflight}, which may admit others.
 
 A L{SendResult} is the Deferred of one message. Most applications attach the same errback to each of
-them and nothing else. A plain Deferred keeps a list and three tuples for that errback, and walks them
-on success only to find that nothing is to be called: 40 % of the cost of C{send}. A L{SendResult}
-becomes a Deferred in this sense only when more is done with it. It uses public methods alone, and
-relies on one property of C{Deferred}: C{__init__} sets what other methods read as attributes. A
-contract test compares it with Twisted's own.
+them and nothing else. A plain Deferred keeps a list and three tuples for that errback, and walks
+them on success only to find that nothing is to be called: 40 % of the cost of C{send}. A
+L{SendResult} becomes a Deferred in this sense only when more is done with it. It uses public
+methods alone, and relies on one property of C{Deferred}: C{__init__} sets what other methods read
+as attributes. A contract test compares it with Twisted's own.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 Encoders, and message sets of what they produce (spec-0.7 producer §6).
 
 The messages of one request for one partition are one set. It is compressed if the codec and
-C{compressed.topics} say so, in both modes (0.7.2 heeds C{compressed.topics} in async mode only; gotcha
-31). C{max.message.size} limits the payload of a top-level message, which is the wrapper of a
+C{compressed.topics} say so, in both modes (0.7.2 heeds C{compressed.topics} in async mode only;
+gotcha 31). C{max.message.size} limits the payload of a top-level message, which is the wrapper of a
 compressed set. Messages that exceed the limit together go in several wrappers, in their order. A
 message that exceeds it alone, because it does not compress, goes uncompressed.
 
-A value that cannot be sent must not take others with it. So the payloads are encoded one by one first,
-and the set is made afterwards.
+A value that cannot be sent must not take others with it. So the payloads are encoded one by one
+first, and the set is made afterwards.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Encoding:
         Make one set of payloads, in as few wrappers as the size limit allows.
 
         @return: the set; and for the index of each payload that is too large, compressed and
-            uncompressed, the reason. Without compression no size is checked: L{payloads} has done so.
+            uncompressed, the reason. Without compression no size is checked: L{payloads} has done
+            so.
         """
         codec = self.codecFor(topic)
         if codec == NONE:

@@ -4,7 +4,8 @@ The limit on what a producer has in flight, and the calls that wait for capacity
 A message is in flight from its acceptance until its outcome is known: while it waits for its batch,
 a broker, a connection, the socket or a confirmation. 0.7 counts only the first, for each broker by
 itself. A call that finds no capacity waits in order, for at most C{queue.enqueueTimeout.ms}. The
-waiting calls have limits, too: as many bytes as may be in flight, and L{WAITING_COUNT_MAX} messages.
+waiting calls have limits, too: as many bytes as may be in flight, and L{WAITING_COUNT_MAX}
+messages.
 """
 
 from __future__ import annotations
@@ -150,7 +151,9 @@ class InFlightLimiter:
         self.notify()
 
     def add(self, count: int, size: int) -> None:
-        """Count messages as in flight even beyond the limit: a handler of the application made them."""
+        """
+        Count messages as in flight even beyond the limit: a handler of the application made them.
+        """
         self.count += count
         self.size += size
         self._updateReady()

@@ -20,7 +20,9 @@ from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 
 PAUSE_FULLNESS, RESUME_FULLNESS = 3 / 4, 1 / 4
-"""Parts of the queue's capacity: a Twisted push producer is paused at one and resumed at the other."""
+"""
+Parts of the queue's capacity: a Twisted push producer is paused at one and resumed at the other.
+"""
 
 log = Logger()
 
@@ -30,8 +32,8 @@ class DiscoveryStartup:
     Starts the discovery of a producer once, for all callers that wait for it. A failed start can be
     tried again.
 
-    C{broker.list} is known at once. With ZooKeeper, the brokers are read over the client that was given,
-    or over a client that is made for the producer and closed with it.
+    C{broker.list} is known at once. With ZooKeeper, the brokers are read over the client that was
+    given, or over a client that is made for the producer and closed with it.
 
     @ivar isStarted: whether the discovery has started.
     @ivar discovery: the discovery; L{None} before it is made.
@@ -146,8 +148,8 @@ class GracefulShutdown:
     """
     Closes a producer once, for all callers, within a time, and before the reactor stops if wanted.
 
-    What must be true: it ends when the time is over. So each wait in it must end by C{abort}, or use
-    L{awaitOrAbort}.
+    What must be true: it ends when the time is over. So each wait in it must end by C{abort}, or
+    use L{awaitOrAbort}.
 
     @ivar isAborted: whether the time was over before everything was sent.
     """
@@ -197,8 +199,8 @@ class GracefulShutdown:
     def close(self, timeoutMs: float | None = None) -> Deferred[None]:
         """
         @param timeoutMs: for all of it; ignored if closing has begun.
-        @return: fires when the producer is closed. Fails with L{TimedOutError} when it was cut short, or
-            as C{close} failed. A call after the end succeeds.
+        @return: fires when the producer is closed. Fails with L{TimedOutError} when it was cut
+            short, or as C{close} failed. A call after the end succeeds.
         """
         if self._isDone:
             return succeed(None)
@@ -224,7 +226,9 @@ class GracefulShutdown:
             self._awaited.cancel()
 
     async def awaitOrAbort(self, work: Deferred[None]) -> None:
-        """Wait for something in C{close}. When the time is over, it is cancelled and not waited for."""
+        """
+        Wait for something in C{close}. When the time is over, it is cancelled and not waited for.
+        """
         if self.isAborted:
             work.cancel()
         self._awaited = work

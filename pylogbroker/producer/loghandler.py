@@ -1,17 +1,23 @@
 """
-Log records as messages: the log4j appender of 0.7 (spec-0.7 producer §8), for programs with a reactor.
+Log handlers that publish log records as messages: the log4j appender of 0.7 (spec-0.7 producer §8),
+for programs with a reactor.
 
     publisher = LogPublisher(reactor, producer, "app-log")
-    globalLogPublisher.addObserver(publisher.observer())         # twisted.logger
-    logging.getLogger().addHandler(KafkaLogHandler(publisher))     # the standard library's, from any thread
+    globalLogPublisher.addObserver(publisher.observer())        # twisted.logger
+    logging.getLogger().addHandler(KafkaLogHandler(publisher))  # logging, from any thread
 
-What must be true: whoever logs waits for nothing and is never raised at. What has been logged and is not sent yet is bounded, in messages and
-bytes; beyond that, records are left out, and counted. And logging about logging has an end: what the way to the broker logs about itself must not go
-that way, or a broker that is away would have every failure make the next one. So records of our own loggers are left out (C{quiet}), and so is
-whatever is logged on the reactor's thread while records are handed to the producer.
+What must be true: a call that logs never waits and never raises. Records that are logged and not
+sent yet are limited in number and bytes; beyond that, records are dropped and counted. Logging must
+not feed itself: if the broker is away, the errors of sending must not be sent. So records of this
+package's own loggers are ignored (C{quiet}), and so is what is logged on the reactor's thread while
+records are given to the producer.
 
-Sends happen on the reactor's thread, later than the record; text is made of it at once, since what it speaks of may change.
-C{pylogbroker.syncclient.logappender} is for programs without a reactor: it sends at once, and waits for the socket.
+Records are formatted at once, since their arguments may change, and sent later on the reactor's
+thread. C{pylogbroker.syncclient.logappender} is for programs without a reactor: it sends at once,
+and waits for the socket.
+
+This module stands beside the producer because an application that publishes its log looks for it
+here. The producer does not know it, and it needs only C{send} and C{flush} of a producer.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.errors import ConfigurationError, TimedOutError
-from pylogbroker.net.timer import Timer
+from pylogbroker.net.deferreds import Waiters
 
 COUNT_MAX = 10_000
 SIZE_MAX = 16 << 20
@@ -38,7 +44,7 @@ QUIET = ("pylogbroker", "kazoo")
 
 
 class ISender(Protocol):
-    """What a publisher needs of a L{pylogbroker.producer.producer.Producer}."""
+    """The methods of L{pylogbroker.producer.producer.Producer} that a publisher calls."""
 
     def send(self, topic: str, value: Any, key: Any = None) -> Deferred[None]: ...
 
@@ -47,10 +53,11 @@ class ISender(Protocol):
 
 class LogPublisher:
     """
-    Takes payloads from any thread, and gives them to a producer in the order in which they came.
+    Takes records from any thread, and gives them to a producer in their order.
 
     @ivar sentCount: records that the producer has sent.
-    @ivar leftOutCount: records that were not: there was no room, they could not be formatted, or sending failed.
+    @ivar leftOutCount: records that were dropped: too many were waiting, formatting failed, or
+        sending.
     """
 
     def __init__(
@@ -64,11 +71,12 @@ class LogPublisher:
         quiet: Collection[str] = QUIET,
     ) -> None:
         """
-        @param producer: which is the application's: it closes it, after C{close} of this.
+        @param producer: the application closes it, after C{close} of this publisher.
         @param countMax: records that may be logged and not sent yet.
-        @param sizeMax: the same in bytes.
-        @param quiet: loggers, with those below them, whose records are left alone. Who empties it takes care that the producer logs nothing.
-        @raise ConfigurationError: there is no topic.
+        @param sizeMax: bytes of these.
+        @param quiet: loggers whose records are ignored, with the loggers below them. An application
+            that empties it must see that the producer logs nothing.
+        @raise ConfigurationError: the topic is empty.
         """
         if not topic:
             raise ConfigurationError("a log publisher needs a topic")
@@ -79,21 +87,20 @@ class LogPublisher:
         self._countMax = countMax
         self._sizeMax = sizeMax
         self._quiet = frozenset(quiet)
-        self._lock = (
-            threading.RLock()
-        )  # a finalizer may log while it is held; around the few lines that touch what follows
+        # Guards the counts and what follows; re-entrant since a finalizer may log while it is held.
+        self._lock = threading.RLock()
         self._waiting: deque[bytes] = deque()
-        self._count = self._size = 0  # waiting, or with the producer
+        self._count = self._size = 0  # waiting, or in flight
         self._isScheduled = self._isClosed = False
-        self._handingOver: int | None = None  # the thread that does
-        self._idlers: list[Deferred[None]] = []
+        self._sendingThread: int | None = None
+        self._idleWaiters: Waiters[None] = Waiters()
 
     def __repr__(self) -> str:
-        return f"<LogPublisher to {self._topic}, {self._count} records under way>"
+        return f"<LogPublisher to {self._topic}, {self._count} records not sent yet>"
 
     def isQuiet(self, name: str) -> bool:
-        """Whether records of a logger are left alone; those that the sending of records causes are, too."""
-        if self._handingOver == threading.get_ident():
+        """Whether records of a logger are ignored now."""
+        if self._sendingThread == threading.get_ident():
             return True
         while name:
             if name in self._quiet:
@@ -103,9 +110,9 @@ class LogPublisher:
 
     def publish(self, make: Callable[[], str | bytes | None]) -> None:
         """
-        Take a record. From any thread; does not wait, and does not raise.
+        Take a record from any thread. It does not wait, and does not raise.
 
-        @param make: makes its text; L{None} leaves it out without counting.
+        @param make: returns the record's text; L{None} leaves it out without counting.
         """
         try:
             made = make()
@@ -114,7 +121,7 @@ class LogPublisher:
             payload = (
                 made.encode("utf-8", "backslashreplace") if isinstance(made, str) else bytes(made)
             )
-        except Exception:  # its arguments do not fit its text, or do not like to be shown
+        except Exception:  # arguments that do not fit the format, or whose repr fails
             with self._lock:
                 self.leftOutCount += 1
             return
@@ -131,27 +138,27 @@ class LogPublisher:
             self._size += len(payload)
             isScheduled, self._isScheduled = self._isScheduled, True
         if not isScheduled:
-            self._reactor.callFromThread(self._handOver)
+            self._reactor.callFromThread(self._send)
 
-    def _handOver(self) -> None:
-        """On the reactor's thread."""
+    def _send(self) -> None:
+        """Give all waiting records to the producer, on the reactor's thread."""
         with self._lock:
             self._isScheduled = False
             waiting, self._waiting = self._waiting, deque()
-        before, self._handingOver = self._handingOver, threading.get_ident()
+        before, self._sendingThread = self._sendingThread, threading.get_ident()
         try:
             while waiting:
                 batch = [waiting.popleft() for _ in range(min(BATCH_COUNT, len(waiting)))]
                 try:
                     sending = self._producer.send(self._topic, batch)
-                except Exception:  # a producer should not, but a log must not fall over it
+                except Exception:  # a fault of the producer must not stop the log
                     sending = Deferred()
                     sending.errback(Failure())
                 sending.addCallbacks(
                     self._sent, self._failed, callbackArgs=(batch,), errbackArgs=(batch,)
                 )
         finally:
-            self._handingOver = before
+            self._sendingThread = before
 
     def _sent(self, _result: object, batch: list[bytes]) -> None:
         with self._lock:
@@ -159,7 +166,7 @@ class LogPublisher:
         self._release(batch)
 
     def _failed(self, _failure: Failure, batch: list[bytes]) -> None:
-        """The producer has logged why, which goes elsewhere."""
+        """The producer has logged the reason, which is not published."""
         with self._lock:
             self.leftOutCount += len(batch)
         self._release(batch)
@@ -168,45 +175,31 @@ class LogPublisher:
         with self._lock:
             self._count -= len(batch)
             self._size -= sum(map(len, batch))
-            idlers: list[Deferred[None]] = []
-            if not self._count:
-                idlers, self._idlers = self._idlers, []
-        for idler in idlers:
-            idler.callback(None)
+            isIdle = not self._count
+        if isIdle:
+            self._idleWaiters.fire(None)
 
     def close(self, timeoutMs: float = CLOSE_MS) -> Deferred[None]:
         """
-        Take no more records, and see to it that those that were taken are sent. The producer stays open.
+        Take no more records, and send those that were taken. The producer stays open.
 
-        @return: fires when nothing is under way any more. Fails with L{TimedOutError} when that takes too long: then the producer's C{close} will tell.
+        @return: fires when none is left to send. Fails with L{TimedOutError} after C{timeoutMs};
+            the producer's C{close} then waits for the rest.
         """
         with self._lock:
             self._isClosed = True
             isIdle = not self._count
         if isIdle:
             return succeed(None)
-        over: Deferred[None] = Deferred()
-        self._idlers.append(over)
-        self._handOver()
+        waiting = self._idleWaiters.wait()
+
+        def onTimeout(_result: object, _seconds: float) -> None:
+            raise TimedOutError(f"{self._count} log records were not sent within {timeoutMs:g} ms")
+
+        waiting.addTimeout(timeoutMs / 1000, self._reactor, onTimeout)
+        self._send()
         self._producer.flush().addErrback(lambda _failure: None)
-        timer = Timer(self._reactor)
-
-        def late() -> None:
-            if over in self._idlers:
-                self._idlers.remove(over)
-                over.errback(
-                    TimedOutError(
-                        f"{self._count} log records were not sent within {timeoutMs:g} ms"
-                    )
-                )
-
-        timer.start(timeoutMs, late)
-
-        def done(result: Any) -> Any:
-            timer.stop()
-            return result
-
-        return over.addBoth(done)
+        return waiting
 
     def observer(
         self, textOf: Callable[[LogEvent], str | bytes | None] = formatEventAsClassicLogText
@@ -214,7 +207,8 @@ class LogPublisher:
         """
         An observer for L{twisted.logger}.
 
-        @param textOf: makes a record of an event; L{None} leaves it out. C{twisted.logger.eventAsJSON} keeps all fields.
+        @param textOf: the record of an event; L{None} leaves it out. C{twisted.logger.eventAsJSON}
+            keeps all fields.
         """
         return LogObserver(self, textOf)
 
@@ -222,7 +216,8 @@ class LogPublisher:
 @implementer(ILogObserver)
 class LogObserver:
     """
-    Publishes the events of L{twisted.logger}; see L{LogPublisher.observer}. Put a C{FilteringLogObserver} before it to choose levels.
+    Publishes the events of L{twisted.logger}; see L{LogPublisher.observer}. A
+    C{FilteringLogObserver} before it chooses levels.
     """
 
     def __init__(
@@ -244,7 +239,7 @@ class LogObserver:
 
 class KafkaLogHandler(logging.Handler):
     """
-    Publishes the records of L{logging}, as its formatter makes them.
+    Publishes the records of L{logging} as its formatter makes them.
     """
 
     def __init__(self, publisher: LogPublisher, level: int = logging.NOTSET) -> None:
@@ -252,8 +247,8 @@ class KafkaLogHandler(logging.Handler):
         self._publisher = publisher
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by C{logging}, on any thread. Does not wait, and does not raise."""
-        # Twisted's STDLibLogObserver hands events on under a name of its own; where they are from stands in the event.
+        """Called by C{logging} on any thread. It does not wait, and does not raise."""
+        # Twisted's STDLibLogObserver uses a logger of its own; the event has the namespace.
         event = getattr(record.msg, "event", None)
         name = str(event.get("log_namespace") or "") if isinstance(event, dict) else record.name
         if not self._publisher.isQuiet(name):

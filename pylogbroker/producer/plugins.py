@@ -3,17 +3,18 @@ Code of the application inside a producer: named by settings, and called at 0.7'
 producer §§1, 5).
 
 Async mode knows two kinds of handlers. A L{CallbackHandler} (C{callback.handler}) sees messages on
-their way; an L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner} serves
-both: with one of them, the values in a L{PartitionBatch} are L{QueueItem}s, and a broker's batch keeps
-the messages in the order of the calls. Behind the handlers they are grouped by partition.
+their way; an L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner}
+serves both: with one of them, the values in a L{PartitionBatch} are L{QueueItem}s, and a broker's
+batch keeps the messages in the order of the calls. Behind the handlers they are grouped by
+partition.
 
 Names and order of the calls are 0.7's, with one change: C{close} comes last (gotcha 34), after
-C{lastBatchBeforeClose} and after everything is sent. C{init} and C{close} are called once. 0.7 calls
-them once for each broker.
+C{lastBatchBeforeClose} and after everything is sent. C{init} and C{close} are called once. 0.7
+calls them once for each broker.
 
-A callback handler that returns other messages changes what is sent. A message that it leaves out is its
-own from then on, and C{send} for it has succeeded. A message that it adds is sent like any other; only
-the counters and the log report its outcome.
+A callback handler that returns other messages changes what is sent. A message that it leaves out is
+its own from then on, and C{send} for it has succeeded. A message that it adds is sent like any
+other; only the counters and the log report its outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 log = Logger()
 
 
-# -- what settings name -------------------------------------------------------------------------------
+# -- what settings name ----------------------------------------------------------------------------
 
 
 def loadPlugin(key: str, name: str, builtIn: Mapping[str, Any], method: str | None = None) -> Any:
@@ -88,7 +89,7 @@ def callableOf(key: str, found: Any, method: str) -> Callable[..., Any]:
     return chosen  # type: ignore[no-any-return]
 
 
-# -- handlers -----------------------------------------------------------------------------------------
+# -- handlers --------------------------------------------------------------------------------------
 
 
 class QueueItem:

@@ -1,25 +1,26 @@
 """
 The producer: publishes messages to the brokers of a cluster (spec-0.7 producer).
 
-In sync mode a call makes one request for each broker that it concerns, and its L{Deferred} fires when
-these are written. In async mode messages collect in a
-L{pylogbroker.producer.accumulator.BatchAccumulator} for each broker, and their L{Deferred}s fire with
-their batch. The protocol has no acknowledgement; C{confirm} has each request confirmed
+In sync mode a call makes one request for each broker that it concerns, and its L{Deferred} fires
+when these are written. In async mode messages collect in a
+L{pylogbroker.producer.accumulator.BatchAccumulator} for each broker, and their L{Deferred}s fire
+with their batch. The protocol has no acknowledgement; C{confirm} has each request confirmed
 (L{pylogbroker.producer.brokersender}).
 
 What must be true:
 
-  - Each accepted message has one outcome: sent (written, or confirmed), failed (nothing of it was sent)
-    or unknown. The counters add up, bad outcomes are logged, and the caller of C{send} learns of them.
-  - Calls for one topic and key keep their order as long as nothing is retried. So calls for a topic that
-    is being looked up wait in line.
+  - Each accepted message has one outcome: sent (written, or confirmed), failed (nothing of it was
+    sent) or unknown. The counters add up, bad outcomes are logged, and the caller of C{send} learns
+    of them.
+  - Calls for one topic and key keep their order as long as nothing is retried. So calls for a topic
+    that is being looked up wait in line.
   - What is in flight is limited (L{pylogbroker.producer.inflight}). Beyond the limit, callers wait.
   - Nothing is sent twice except by C{num.retries}, and then the log says so.
 
-A message passes C{producer} (accepts it) → C{inflight} (is there capacity?) → C{routing} (which broker
-and partition?) → C{accumulator} (which batch?) → C{brokersender} with C{encoding} (the request, the
-connection) → C{completion} (the outcome). C{sender} handles the rest: brokers that come and go, retries,
-sync calls that concern several brokers.
+A message passes C{producer} (accepts it) → C{inflight} (is there capacity?) → C{routing} (which
+broker and partition?) → C{accumulator} (which batch?) → C{brokersender} with C{encoding} (the
+request, the connection) → C{completion} (the outcome). C{sender} handles the rest: brokers that
+come and go, retries, sync calls that concern several brokers.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ TURN_COUNT_MAX = 200
 
 PAUSE_FROM_COUNT, PAUSE_MS, PAUSE_COUNT_MAX = 500, 1, 1
 """
-A loop that yields with more than 500 messages in flight waits up to 1 ms, once, for them to leave. A
-longer pause would slow down a loop whose confirmations come from afar.
+A loop that yields with more than 500 messages in flight waits up to 1 ms, once, for them to leave.
+A longer pause would slow down a loop whose confirmations come from afar.
 """
 
 _MANY = frozenset((list, tuple))
@@ -158,8 +159,8 @@ class Producer:
     Publishes messages to a cluster; the module says what it promises.
 
     As a Twisted C{IConsumer} it takes any push or pull producer:
-    C{producer.registerProducer(source, True)}. Each C{write} is a message for the topic of the C{topic}
-    setting.
+    C{producer.registerProducer(source, True)}. Each C{write} is a message for the topic of the
+    C{topic} setting.
 
     @ivar counters: a L{ProducerCounters}.
     @ivar settings: a L{ProducerSettings}.
@@ -189,8 +190,8 @@ class Producer:
         @param connectionPool: connects to the brokers; by default one to each C{host:port}.
         @param encoder: in place of C{serializer.class}: a function, or an object with a method
             C{encode}.
-        @param partitioner: in place of C{partitioner.class}: a function of key and count, or an object
-            with a method C{partition}.
+        @param partitioner: in place of C{partitioner.class}: a function of key and count, or an
+            object with a method C{partition}.
         @param callbackHandler: in place of C{callback.handler}.
         @param eventHandler: in place of C{event.handler}.
         @param random: numbers from 0 up to, not including, 1; by default a generator of its own.
@@ -286,8 +287,8 @@ class Producer:
         """
         Find the brokers. The first C{send} does so, too, and waits for it.
 
-        @return: fires with this producer. Fails with L{pylogbroker.errors.ZookeeperError}; it can be
-            called again then.
+        @return: fires with this producer. Fails with L{pylogbroker.errors.ZookeeperError}; it can
+            be called again then.
         """
         return self._startup.start().addCallback(lambda _nothing: self)
 
@@ -296,24 +297,24 @@ class Producer:
         self._router.use(discovery)
         self._stopListening = discovery.listen(self._sender.onBrokerChange)
 
-    # -- sending ------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     def send(self, topic: str, value: Any, key: Any = None) -> Deferred[None]:
         """
         Publish a message, or several to one partition.
 
         @param value: what the encoder takes (by default bytes); or a list or tuple of such values.
-        @param key: messages with the same key go to the same partition while the partitions stay the
-            same; L{None} leaves the partition to chance.
+        @param key: messages with the same key go to the same partition while the partitions stay
+            the same; L{None} leaves the partition to chance.
         @return: fires when all is written to the broker's connection, or, with C{confirm}, when the
-            broker has handled it. Fails with L{UnknownOutcomeError} when the broker may have it or not.
-            All other failures mean that nothing of at least one message was sent: L{QueueFullError},
-            L{NoBrokersError}, L{pylogbroker.errors.InvalidPartitionError},
+            broker has handled it. Fails with L{UnknownOutcomeError} when the broker may have it or
+            not. All other failures mean that nothing of at least one message was sent:
+            L{QueueFullError}, L{NoBrokersError}, L{pylogbroker.errors.InvalidPartitionError},
             L{pylogbroker.errors.EncodingError}, L{pylogbroker.errors.MessageTooLargeError},
             L{pylogbroker.errors.BrokerConnectionError}, L{pylogbroker.errors.ZookeeperError},
             L{ClosedError} after C{close}. When the queue is full, the call waits for capacity (see
-            C{queue.enqueueTimeout.ms}); a loop awaits L{whenReady} before each call. Cancelling stops
-            waiting, and takes nothing back.
+            C{queue.enqueueTimeout.ms}); a loop awaits L{whenReady} before each call. Cancelling
+            stops waiting, and takes nothing back.
         """
         if type(topic) is not str:
             _requireText(topic)
@@ -326,8 +327,8 @@ class Producer:
 
     def sendNoWait(self, topic: str, value: Any, key: Any = None) -> None:
         """
-        Publish as C{send} does, without a L{Deferred}, which costs less. The counters and the log report
-        the outcome. 0.7's asynchronous producers offer no more.
+        Publish as C{send} does, without a L{Deferred}, which costs less. The counters and the log
+        report the outcome. 0.7's asynchronous producers offer no more.
         """
         if type(topic) is not str:
             _requireText(topic)
@@ -349,8 +350,9 @@ class Producer:
         """
         Publish messages of several topics and keys.
 
-        @param datas: (topic, values, key) of each. A C{send} for each would do the same, but in sync mode
-            the data for one broker is one request here: PRODUCE for one of them, MULTIPRODUCE for more.
+        @param datas: (topic, values, key) of each. A C{send} for each would do the same, but in
+            sync mode the data for one broker is one request here: PRODUCE for one of them,
+            MULTIPRODUCE for more.
         @return: as C{send}; it waits for all. On several brokers it is not atomic.
         """
         groups = self._group(datas)
@@ -428,7 +430,7 @@ class Producer:
         for group in groups:
             self._routeGroup(group)
 
-    # -- routing ------------------------------------------------------------------------------------
+    # -- routing -----------------------------------------------------------------------------------
 
     def _route(self, topic: str) -> TopicRoute | None:
         """The route of a topic; L{None} if it has to be looked up."""
@@ -526,16 +528,16 @@ class Producer:
         if self._flowControl.isPaused:
             self._flowControl.check()
 
-    # -- waiting ------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------
 
     def whenReady(self) -> Deferred[None]:
         """
         Wait for capacity. A loop awaits this before each C{send}.
 
         @return: fires at once if there is capacity, otherwise when half of the queue is free. (The
-            Deferred of C{send} fires later, when the message is sent.) Every TURN_COUNT_MAX messages it
-            yields to the reactor, so that pending sends can complete; otherwise the queue fills, and
-            the garbage collector examines all that is in it.
+            Deferred of C{send} fires later, when the message is sent.) Every TURN_COUNT_MAX
+            messages it yields to the reactor, so that pending sends can complete; otherwise the
+            queue fills, and the garbage collector examines all that is in it.
         """
         if self.counters.acceptedCount < self._turnAt:
             return FiredResult() if self._limiter.isReady else self._limiter.whenReady()
@@ -559,7 +561,7 @@ class Producer:
         self._sender.flush()
         return self._limiter.whenIdle()
 
-    # -- IConsumer ----------------------------------------------------------------------------------
+    # -- IConsumer ---------------------------------------------------------------------------------
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
@@ -586,7 +588,9 @@ class Producer:
         self.onUpstreamWrite()
 
     def onUpstreamWrite(self) -> None:
-        """Pause the Twisted producer if need be. A wrapper that sends its data otherwise calls this."""
+        """
+        Pause the Twisted producer if need be. A wrapper that sends its data otherwise calls this.
+        """
         self._flowControl.onWrite()
 
     def ownTopic(self) -> str:
@@ -610,7 +614,7 @@ class Producer:
         limiter = self._limiter
         return producerFamilies(asdict(self.counters), limiter.count, limiter.size, labels)
 
-    # -- the end ------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def closeBeforeStop(self) -> None:
         """Have the reactor close this producer before it stops, and wait for that."""
@@ -618,15 +622,16 @@ class Producer:
 
     def close(self, timeoutMs: float | None = None) -> Deferred[None]:
         """
-        Send what was accepted, wait for the outcomes, and close everything. No call is accepted any more.
+        Send what was accepted, wait for the outcomes, and close everything. No call is accepted any
+        more.
 
         @param timeoutMs: for all of it; by default C{close.timeout.ms}.
         @return: fires when it is done, whatever the outcomes (see C{counters}). Fails with
-            L{TimedOutError} when it was cut short: all that was in flight has failed or is unknown, and
-            the connections were aborted, so messages that were written and not confirmed may be lost. (A
-            ZooKeeper session that takes long to end still ends by itself.) Fails with
-            L{pylogbroker.errors.BrokerConnectionError} when a connection did not end well and nothing was
-            confirmed: messages that were written last may be lost.
+            L{TimedOutError} when it was cut short: all that was in flight has failed or is unknown,
+            and the connections were aborted, so messages that were written and not confirmed may be
+            lost. (A ZooKeeper session that takes long to end still ends by itself.) Fails with
+            L{pylogbroker.errors.BrokerConnectionError} when a connection did not end well and
+            nothing was confirmed: messages that were written last may be lost.
         """
         return self._shutdown.close(timeoutMs)
 

@@ -1,12 +1,12 @@
 """
 The broker and partition of each message (spec-0.7 producer §2).
 
-With ZooKeeper, the partitioner chooses among the topic's partitions by key, and chance decides for a
-message without a key. With C{broker.list}, chance decides about the broker, and the broker picks the
-partition.
+With ZooKeeper, the partitioner chooses among the topic's partitions by key, and chance decides for
+a message without a key. With C{broker.list}, chance decides about the broker, and the broker picks
+the partition.
 
-A topic that is not known yet has to be looked up. Calls for it wait in line meanwhile, so that calls
-for one topic keep their order.
+A topic that is not known yet has to be looked up. Calls for it wait in line meanwhile, so that
+calls for one topic keep their order.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class TopicRouter:
             raise NoBrokersError(f"broker {number} is not alive")
         return node
 
-    # -- at once ------------------------------------------------------------------------------------
+    # -- at once -----------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
         """
@@ -161,7 +161,9 @@ class TopicRouter:
         return route
 
     def _checkTopic(self, topic: str) -> None:
-        """A broker would close the connection because of one invalid name, and fail other requests."""
+        """
+        A broker would close the connection because of one invalid name, and fail other requests.
+        """
         if topic in self._topics:
             return
         paths.topic(topic)
@@ -213,23 +215,26 @@ class TopicRouter:
         return index
 
     def remember(self, indexes: dict[str, int], key: str) -> None:
-        """Count a key that a route remembers, and forget the oldest of all routes beyond the limit."""
+        """
+        Count a key that a route remembers, and forget the oldest of all routes beyond the limit.
+        """
         self._remembered.append((indexes, key))
         if len(self._remembered) > REMEMBERED_COUNT_MAX:
             oldIndexes, oldKey = self._remembered.popleft()
             oldIndexes.pop(oldKey, None)
 
-    # -- later --------------------------------------------------------------------------------------
+    # -- later -------------------------------------------------------------------------------------
 
     async def lookUp(
         self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False
     ) -> BrokerPartition:
         """
-        Choose a partition, after looking the topic up if need be. Calls for one topic keep their order.
+        Choose a partition, after looking the topic up if need be. Calls for one topic keep their
+        order.
 
         @param avoid: as of L{choose}.
-        @param isTheirTurn: whether the caller has just been served, and has more messages for this topic;
-            it does not go to the end of the line then.
+        @param isTheirTurn: whether the caller has just been served, and has more messages for this
+            topic; it does not go to the end of the line then.
         @raise NoBrokersError: there is no broker for the topic.
         @raise ClosedError: after L{stop}, or if the look-up was cancelled.
         @raise PylogbrokerError: as L{choose}; or as starting or looking up failed.

@@ -2,14 +2,14 @@
 The brokers of one producer, and the messages that have to be routed again.
 
 Batches of async mode go from a broker's accumulator through its
-L{pylogbroker.producer.brokersender.BrokerSender} to the connection. The L{Sender} opens these objects
-when a broker is first needed. It handles what does not go that way:
+L{pylogbroker.producer.brokersender.BrokerSender} to the connection. The L{Sender} opens these
+objects when a broker is first needed. It handles what does not go that way:
 
-  - A broker vanishes or moves. The messages that its accumulator holds are routed again, as are those
-    that waited for its connection. This is not a retry: nothing of them was sent. (0.7 keeps using the
-    old connection; gotcha 39.)
-  - A request fails. Its messages are routed again up to C{num.retries} times, away from that broker if
-    there is a choice. Nothing else is ever sent twice, and the log says so.
+  - A broker vanishes or moves. The messages that its accumulator holds are routed again, as are
+    those that waited for its connection. This is not a retry: nothing of them was sent. (0.7 keeps
+    using the old connection; gotcha 39.)
+  - A request fails. Its messages are routed again up to C{num.retries} times, away from that broker
+    if there is a choice. Nothing else is ever sent twice, and the log says so.
   - A call in sync mode makes one request for each broker that it concerns.
   - Handlers of the application see batches before they are sent (L{pylogbroker.producer.plugins}).
 """
@@ -52,8 +52,8 @@ class Sender:
     Gets messages to their brokers. Each message has its outcome in the end.
 
     @ivar brokers: the brokers to which something was sent, by id. Not to be changed.
-    @ivar holds: sync mode: the topics of calls for several topics, which first wait until all of these
-        are looked up. Later calls for one of the topics must wait, too, to keep their order.
+    @ivar holds: sync mode: the topics of calls for several topics, which first wait until all of
+        these are looked up. Later calls for one of the topics must wait, too, to keep their order.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Sender:
     def _ended(self, _result: None, running: Deferred[None]) -> None:
         self._running.pop(running, None)
 
-    # -- brokers ------------------------------------------------------------------------------------
+    # -- brokers -----------------------------------------------------------------------------------
 
     def get(self, number: int) -> BrokerSender:
         """
@@ -171,7 +171,7 @@ class Sender:
         for running in list(self._running):
             running.cancel()
 
-    # -- async mode ---------------------------------------------------------------------------------
+    # -- async mode --------------------------------------------------------------------------------
 
     def _dispatchHandled(self, sender: BrokerSender, batches: list[PartitionBatch]) -> None:
         self.run(self._sendFresh(sender, batches, self._settings.numRetries))
@@ -216,8 +216,8 @@ class Sender:
         send: _Send,
     ) -> None:
         """
-        Route messages again and send them. Topics are independent: each goes as soon as it is looked
-        up, or later calls for it would overtake.
+        Route messages again and send them. Topics are independent: each goes as soon as it is
+        looked up, or later calls for it would overtake.
 
         @param brokerBefore: the broker to avoid if there is a choice.
         """
@@ -265,7 +265,9 @@ class Sender:
     async def _lookUp(
         self, group: PartitionBatch, brokerBefore: int, isTheirTurn: bool, retriesLeft: int
     ) -> BrokerPartition:
-        """The partition for messages of one key. A look-up that finds no broker counts as a retry."""
+        """
+        The partition for messages of one key. A look-up that finds no broker counts as a retry.
+        """
         while True:
             try:
                 return await self._router.lookUp(
@@ -277,7 +279,7 @@ class Sender:
                 retriesLeft -= 1
                 self._completions.retry([group], f"topic {group.topic}", error)
 
-    # -- sync mode ----------------------------------------------------------------------------------
+    # -- sync mode ---------------------------------------------------------------------------------
 
     def sendSync(self, groups: list[PartitionBatch]) -> None:
         """

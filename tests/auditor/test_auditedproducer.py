@@ -87,7 +87,10 @@ class ProducerTests(AuditingCase):
     """Messages in envelopes, and counts beside them."""
 
     def test_envelopes(self) -> None:
-        """A payload goes with time and host; the counts come after the interval, one report a topic and window."""
+        """
+        A payload goes with time and host; the counts come after the interval, one report a topic
+        and window.
+        """
         producer = self.audited()
         sendings = [
             producer.send("clicks", b"one"),
@@ -115,7 +118,10 @@ class ProducerTests(AuditingCase):
         self.assertEqual(producer.counts.leftOutCount, 0)
 
     def test_cancelled(self) -> None:
-        """A message whose sender waits no longer, by cancelling or by a timeout, is sent all the same, and counts when its fate is known."""
+        """
+        A message whose sender waits no longer, by cancelling or by a timeout, is sent all the same,
+        and counts when its fate is known.
+        """
         producer = self.audited({"queue.time": "1000"})
         single, several = (
             producer.send("clicks", b"one"),
@@ -153,7 +159,10 @@ class ProducerTests(AuditingCase):
         self.assertEqual(sums, sum(crc32(payload) for payload in self.a.payloads("clicks")))
 
     def test_windows(self) -> None:
-        """A report says all of its window so far; nothing is said twice that has not changed; when all is over, no timer is left."""
+        """
+        A report says all of its window so far; nothing is said twice that has not changed; when all
+        is over, no timer is left.
+        """
         producer = self.audited()
         for _ in range(3):
             producer.send("clicks", b"x")
@@ -194,7 +203,9 @@ class ProducerTests(AuditingCase):
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (2, 0)})
 
     def test_failed(self) -> None:
-        """What has failed is not counted; what is unknown is counted apart, and who asked is told so."""
+        """
+        What has failed is not counted; what is unknown is counted apart, and who asked is told so.
+        """
         producer = self.audited({"confirm": "true", "socket.timeout.ms": "1000"})
         self.successResultOf(producer.send("clicks", []))
         self.failureResultOf(producer.send("clicks", "no bytes"), EncodingError)
@@ -215,7 +226,9 @@ class ProducerTests(AuditingCase):
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
 
     def test_reportsAreTriedAgain(self) -> None:
-        """A report that does not get through is published again; the count that arrives is whole."""
+        """
+        A report that does not get through is published again; the count that arrives is whole.
+        """
         producer = self.audited()
         producer.send("clicks", b"one")
         self.cluster.pass_(0.2)
@@ -228,7 +241,10 @@ class ProducerTests(AuditingCase):
         self.assertEqual(self.counted(), {("clicks", 1_000_000): (1, 0)})
 
     def test_sendMany(self) -> None:
-        """Messages of several topics in a call are counted one by one; those of a topic and key go together, in sync mode all that concerns a broker."""
+        """
+        Messages of several topics in a call are counted one by one; those of a topic and key go
+        together, in sync mode all that concerns a broker.
+        """
         datas = [
             ProducerData("clicks", [b"one", b"two"], "key"),
             ProducerData("views", (b"three",)),
@@ -265,7 +281,10 @@ class ProducerTests(AuditingCase):
         self.assertEqual(producer.counters.failedCount, 1)
 
     def test_sendManyPartly(self) -> None:
-        """Of a call of which a part fails, the rest counts; who called is told the worst. If a value cannot be encoded nothing of the call is sent."""
+        """
+        Of a call of which a part fails, the rest counts; who called is told the worst. If a value
+        cannot be encoded nothing of the call is sent.
+        """
         producer = self.audited({"max.message.size": "1000"})
         sending = producer.sendMany(
             [ProducerData("clicks", [b"small", b"x" * 2000]), ProducerData("views", [b"y"])]
@@ -287,7 +306,10 @@ class ProducerTests(AuditingCase):
         )
 
     def test_sendManyOverBrokers(self) -> None:
-        """In sync mode, of a call that concerns two brokers, one of which is lost, what the other got is counted, and the rest is unknown."""
+        """
+        In sync mode, of a call that concerns two brokers, one of which is lost, what the other got
+        is counted, and the rest is unknown.
+        """
         draws = iter([0.0, 0.9])
         given = {
             "producer.type": "sync",
@@ -307,7 +329,10 @@ class ProducerTests(AuditingCase):
         )
 
     def test_post(self) -> None:
-        """What is posted is counted, too; what cannot be is counted as failed and logged, and nobody is told."""
+        """
+        What is posted is counted, too; what cannot be is counted as failed and logged, and nobody
+        is told.
+        """
         producer = self.audited()
         producer.sendNoWait("clicks", b"one")
         producer.sendNoWait("clicks", [b"two", b"three"])
@@ -322,7 +347,10 @@ class ProducerTests(AuditingCase):
         self.assertEqual(producer.counters.failedCount, 2)
 
     def test_consumer(self) -> None:
-        """As a consumer of bytes in Twisted's sense it pauses who writes when the queue fills, resumes them, and counts what they write."""
+        """
+        As a consumer of bytes in Twisted's sense it pauses who writes when the queue fills, resumes
+        them, and counts what they write.
+        """
         self.assertTrue(verifyClass(IConsumer, AuditedProducer))
         producer = self.audited({"topic": "clicks", "queue.size": "4", "batch.size": "100"})
         source = Source()
@@ -338,7 +366,10 @@ class ProducerTests(AuditingCase):
         self.assertRaises(ConfigurationError, self.audited, {"topic": TOPIC})
 
     def test_closed(self) -> None:
-        """A closed one takes nothing more, and can be closed again; who closes while it closes waits for the same end."""
+        """
+        A closed one takes nothing more, and can be closed again; who closes while it closes waits
+        for the same end.
+        """
         producer = self.audited({"queue.time": "60000"})
         sending = producer.send("clicks", b"one")
         closings = [producer.close(), producer.close(5)]
@@ -373,7 +404,10 @@ class ProducerTests(AuditingCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_closeWithUnknownOutcomes(self) -> None:
-        """Messages that nothing is known of at the end are counted by nobody's clock any more, and how many counts were lost is said, once."""
+        """
+        Messages that nothing is known of at the end are counted by nobody's clock any more, and how
+        many counts were lost is said, once.
+        """
         producer = self.audited({"confirm": "true"})
         self.a.isAnswering = False
         sendings = [producer.send(topic, b"one") for topic in ("clicks", "views")]
@@ -390,7 +424,8 @@ class ProducerTests(AuditingCase):
         self.assertEqual(
             lines,
             [
-                "2 counts could not be published: the audit will see more messages than were reported"
+                "2 counts could not be published: the audit will see more messages "
+                "than were reported"
             ],
         )
 
@@ -399,7 +434,10 @@ class ApplicationTests(AuditingCase):
     """What an application can choose."""
 
     def test_timeOf(self) -> None:
-        """The application's own time decides the window, without envelopes if it likes; where it knows none, the time of sending does."""
+        """
+        The application's own time decides the window, without envelopes if it likes; where it knows
+        none, the time of sending does.
+        """
         producer = self.audited(
             {"audit.envelope": "false"},
             timeOf=lambda payload: int(payload) if payload != b"?" else None,
@@ -429,7 +467,10 @@ class ApplicationTests(AuditingCase):
         self.assertEqual(decodeEnvelope(self.a.payloads("clicks")[0]).payload, "ü".encode())
 
     def test_settings(self) -> None:
-        """What is wrong in either part is refused, and the topic of the counts is not the application's."""
+        """
+        What is wrong in either part is refused, and the topic of the counts is not the
+        application's.
+        """
         for wrong in ({"audit.window.ms": "0"}, {"queue.size": "0"}):
             self.assertRaises(ConfigurationError, self.audited, wrong)
         self.failureResultOf(self.audited().send(TOPIC, b"x"), ConfigurationError)
@@ -478,7 +519,10 @@ class CountPublisherTests(AuditingCase):
         self.assertEqual(counts.leftOutCount, 2)
 
     def test_future(self) -> None:
-        """Times far ahead take nobody's place: they are left out, which is said once, and all others are counted."""
+        """
+        Times far ahead take nobody's place: they are left out, which is said once, and all others
+        are counted.
+        """
         inner = self.producer({"queue.time": 10})
         counts = CountPublisher(self.clock, inner, {"audit.window.ms": "2000"})
         self.patch(counts._counter, "_openCountMax", 3)

@@ -1,5 +1,6 @@
 """
-Brokers whose strings the test holds: on a puppet network they take what producers send, answer when they are told, and fall over.
+Brokers whose strings the test holds: on a puppet network they take what producers send, answer when
+they are told, and fall over.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class BatchAccumulatorTests(SynchronousTestCase):
 
     def test_count(self) -> None:
         """
-        AsyncProducerTest.testBatchSize: a batch goes as soon as it has enough messages. The rest waits,
-        and no timer is left behind when there is none.
+        AsyncProducerTest.testBatchSize: a batch goes as soon as it has enough messages. The rest
+        waits, and no timer is left behind when there is none.
         """
         accumulator = self.accumulator()
         for value in range(7):
@@ -96,8 +96,8 @@ class BatchAccumulatorTests(SynchronousTestCase):
 
     def test_time(self) -> None:
         """
-        AsyncProducerTest.testQueueTimeExpired: what has collected goes after queue.time, counted from
-        the dispatch before.
+        AsyncProducerTest.testQueueTimeExpired: what has collected goes after queue.time, counted
+        from the dispatch before.
         """
         accumulator = self.accumulator()
         self.add(accumulator, 1)
@@ -126,8 +126,8 @@ class BatchAccumulatorTests(SynchronousTestCase):
 
     def test_open(self) -> None:
         """
-        The open batch of a partition takes messages until it goes, at once if it has enough; then there
-        is another one.
+        The open batch of a partition takes messages until it goes, at once if it has enough; then
+        there is another one.
         """
         accumulator = self.accumulator(sizeMax=10)
         batch = accumulator.open("t", 0)

@@ -59,7 +59,9 @@ class ConfirmingSenderTests(SynchronousTestCase):
         self.assertEqual(self.broker.kinds, ["Produce", "Produce"])
 
     def test_confirmed(self) -> None:
-        """With it, when the question right behind it is answered; an error code is an answer, too."""
+        """
+        With it, when the question right behind it is answered; an error code is an answer, too.
+        """
         sender = self.sender()
         self.broker.isAnswering = False
         sendings = [sender.sendFrame(FRAME, "t", 0) for _request in range(2)]
@@ -121,7 +123,10 @@ class ConfirmingSenderTests(SynchronousTestCase):
         self.failureResultOf(sending, UnknownOutcomeError)
 
     def test_busy(self) -> None:
-        """A line that is too long takes no request: nothing of it was sent. What is in the line when it is cut is unknown."""
+        """
+        A line that is too long takes no request: nothing of it was sent. What is in the line when
+        it is cut is unknown.
+        """
         sender = self.sender(limits=ConnectionLimits(waitingCountMax=2))
         self.broker.isAnswering = False
         sender.sendFrame(FRAME, "t", 0).addErrback(lambda failure: None)
@@ -140,8 +145,8 @@ class ConfirmingSenderTests(SynchronousTestCase):
 
     def test_together(self) -> None:
         """
-        A request and its question are one piece to the transport: when it takes the one it has the other, so a broker that stops in order answers all that
-        it has taken.
+        A request and its question are one piece to the transport: when it takes the one it has the
+        other, so a broker that stops in order answers all that it has taken.
         """
         sender = self.sender()
         sender.sendFrame(FRAME, "t", 0)
@@ -162,7 +167,10 @@ class ConfirmingSenderTests(SynchronousTestCase):
             self.successResultOf(sending)
 
     def test_question(self) -> None:
-        """It is about a partition that is in the request, so that another one that is out of service is in nobody's way; if the broker picks it, about 0."""
+        """
+        It is about a partition that is in the request, so that another one that is out of service
+        is in nobody's way; if the broker picks it, about 0.
+        """
         for partition, asked in ((0, 0), (3, 3), (RANDOM_PARTITION, 0)):
             sender = self.sender()
             sendings = [
@@ -177,7 +185,10 @@ class ConfirmingSenderTests(SynchronousTestCase):
             self.assertEqual(self.broker.bytes.count(encodeQuestion("t", asked, LATEST, 1)), 2)
 
     def test_replaces(self) -> None:
-        """After so many requests the connection is replaced; one that does not end well is told in the log."""
+        """
+        After so many requests the connection is replaced; one that does not end well is told in the
+        log.
+        """
         sender = self.sender(False, intervalCount=1)
         for _request in range(3):
             sending = sender.sendFrame(FRAME, "t", 0)
@@ -190,7 +201,10 @@ class ConfirmingSenderTests(SynchronousTestCase):
         self.assertEqual(len(self.cluster.network.attempts), 5)
 
     def test_multiSend(self) -> None:
-        """More parts than fit in a request are several; when a later one fails, what is known of all is nothing."""
+        """
+        More parts than fit in a request are several; when a later one fails, what is known of all
+        is nothing.
+        """
         sender = self.sender(False)
         parts = [("t", 0, b"")] * (COUNT_MAX + 1)
         sending = sender.multiSend(parts)
@@ -202,7 +216,10 @@ class ConfirmingSenderTests(SynchronousTestCase):
         self.successResultOf(sending)
 
     def test_multiSendFails(self) -> None:
-        """When the first part of many fails for want of a connection, nothing was sent; when a later one does, that is unknown."""
+        """
+        When the first part of many fails for want of a connection, nothing was sent; when a later
+        one does, that is unknown.
+        """
         sender = self.sender(True)
         parts = [("t", 0, b"")] * (COUNT_MAX + 1)
         self.broker.isUp = False

@@ -136,7 +136,9 @@ class CompletionsTests(SynchronousTestCase):
         self.assertEqual((self.completions.counters.failedCount, self.counts), (4, []))
 
     def test_logged(self) -> None:
-        """Messages that were not sent are logged, unless their sender does that; all are counted."""
+        """
+        Messages that were not sent are logged, unless their sender does that; all are counted.
+        """
         for isLogging in (True, False):
             completions = Completions(self.limiter, lambda: None, isLogging)
             with capturedLogs() as events:
@@ -253,7 +255,9 @@ class SendResultTests(SynchronousTestCase):
 
     @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=8))
     def test_alike(self, steps: list[str]) -> None:
-        """Whatever is done to it in whatever order, it reports and keeps what Twisted's own would."""
+        """
+        Whatever is done to it in whatever order, it reports and keeps what Twisted's own would.
+        """
         self.assertEqual(outcome(SendResult(), steps), outcome(Deferred(), steps))
 
     def test_class(self) -> None:
@@ -361,7 +365,10 @@ class FiredResultTests(SynchronousTestCase):
     """A Deferred that has fired from the beginning."""
 
     def test_fired(self) -> None:
-        """It has no result to tell, calls at once what is added, cannot be fired again, and cancelling it changes nothing."""
+        """
+        It has no result to tell, calls at once what is added, cannot be fired again, and cancelling
+        it changes nothing.
+        """
         done = FiredResult()
         done.cancel()
         self.assertIsNone(self.successResultOf(done))

@@ -19,7 +19,10 @@ class EncoderTests(SynchronousTestCase):
     """Bytes of values."""
 
     def test_default(self) -> None:
-        """The default encoder takes what is bytes, or a message, and nothing else (ProducerTest.testDefaultEncoder)."""
+        """
+        The default encoder takes what is bytes, or a message, and nothing else
+        (ProducerTest.testDefaultEncoder).
+        """
         for value in (b"x", bytearray(b"x"), memoryview(b"x"), Message(b"x")):
             self.assertEqual(defaultEncoder(value), b"x")
         self.assertIn("StringEncoder", str(self.assertRaises(EncodingError, defaultEncoder, "x")))
@@ -61,7 +64,10 @@ class EncodingTests(SynchronousTestCase):
         )
 
     def test_wrapper(self) -> None:
-        """SyncProducerTest: a gzip wrapper counts as one message; ten messages of twenty equal bytes make a payload over the limit of 100: they go in two."""
+        """
+        SyncProducerTest: a gzip wrapper counts as one message; ten messages of twenty equal bytes
+        make a payload over the limit of 100: they go in two.
+        """
         values = [b"t" * 20] * 10
         data = self.encoding(codec=1, payloadSizeMax=112).encodeAll(values, "t")
         self.assertEqual([message.payload for message, _ in MessageSet(data)], values)
@@ -75,7 +81,10 @@ class EncodingTests(SynchronousTestCase):
         self.assertEqual([message.payload for message, _ in MessageSet(data)], values)
 
     def test_incompressible(self) -> None:
-        """What does not compress goes as it is, if it is small enough so; nothing is left out, and the order is kept."""
+        """
+        What does not compress goes as it is, if it is small enough so; nothing is left out, and the
+        order is kept.
+        """
         random = Random(1)
         for count in (1, 2, 50):
             values = [random.randbytes(random.randrange(80, 101)) for _each in range(count)]
@@ -89,7 +98,10 @@ class EncodingTests(SynchronousTestCase):
             self.assertEqual({each.codec for each in entries}, {0})
 
     def test_someTooLarge(self) -> None:
-        """What is too large, compressed and as it is, takes no other with it, and is named; all or nothing names the first."""
+        """
+        What is too large, compressed and as it is, takes no other with it, and is named; all or
+        nothing names the first.
+        """
         values = [b"a", bytes(range(101)), b"x" * 1000, bytes(range(150)), b"b"]
         encoding = self.encoding(codec=1)
         data, refused = encoding.pack(values, "t")

@@ -47,7 +47,9 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.assertFalse(queue.tryAcquire(1, 0))
 
     def test_failAtOnce(self) -> None:
-        """AsyncProducerTest.testProducerQueueSize: with 0 the eleventh message of ten fails at once."""
+        """
+        AsyncProducerTest.testProducerQueueSize: with 0 the eleventh message of ten fails at once.
+        """
         queue = self.queue(0)
         for index in range(11):
             self.enter(queue, str(index))
@@ -58,7 +60,10 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.assertIn("10 messages of 10 bytes are in flight, 10 of 100 may be", str(reason))
 
     def test_waits(self) -> None:
-        """Below 0 messages wait for as long as it takes, in their order; one that would fit does not overtake."""
+        """
+        Below 0 messages wait for as long as it takes, in their order; one that would fit does not
+        overtake.
+        """
         queue = self.queue()
         self.enter(queue, "a", 9, 9)
         self.enter(queue, "b", 2, 2)
@@ -83,7 +88,10 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_waitingIsBounded(self) -> None:
-        """As many bytes may wait outside as may be in, and a number of messages that hardly depends on how many may be in."""
+        """
+        As many bytes may wait outside as may be in, and a number of messages that hardly depends on
+        how many may be in.
+        """
         queue = self.queue()
         self.enter(queue, "a", 10, 10)
         self.enter(queue, "huge", 50, 500)
@@ -125,7 +133,10 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.assertEqual(refused, ["b"])
 
     def test_reentrantAdmission(self) -> None:
-        """What is admitted may be through at once, and make room for the next, without going deeper for each."""
+        """
+        What is admitted may be through at once, and make room for the next, without going deeper
+        for each.
+        """
         done: list[int] = []
 
         def admitted(number: int) -> None:
@@ -141,7 +152,9 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.assertEqual((done, queue.count), (list(range(10)), 0))
 
     def test_whenReadyAndIdle(self) -> None:
-        """One can wait for room, and for nothing to be under way; who waits no longer is forgotten."""
+        """
+        One can wait for room, and for nothing to be under way; who waits no longer is forgotten.
+        """
         queue = self.queue()
         self.successResultOf(queue.whenReady())
         self.successResultOf(queue.whenIdle())

@@ -31,7 +31,10 @@ class StartingTests(ClusterCase):
     """Who is there, and whom that takes how long."""
 
     def test_noZookeeper(self) -> None:
-        """A ZooKeeper that does not answer is a failure of each call, in time; the next call tries again."""
+        """
+        A ZooKeeper that does not answer is a failure of each call, in time; the next call tries
+        again.
+        """
         self.server.disconnect(self.zookeeper)
         producer = self.clustered()
         sending = producer.send("t", b"x")
@@ -61,7 +64,10 @@ class StartingTests(ClusterCase):
             self.failureResultOf(producer.start(), ClosedError)
 
     def test_ownZookeeper(self) -> None:
-        """Without a client one is made as zk.connect says; it goes with the producer, and at once when the start fails."""
+        """
+        Without a client one is made as zk.connect says; it goes with the producer, and at once when
+        the start fails.
+        """
         made: list[Any] = []
 
         def make(_reactor: Any, servers: str, _timeout: int, **_options: str) -> Any:
@@ -125,7 +131,10 @@ class CloseTests(ProducerCase):
         self.books()
 
     def test_timeoutHung(self) -> None:
-        """A broker that hangs does not make it take longer: when the time is over its connections are cut, whether anything was under way or not."""
+        """
+        A broker that hangs does not make it take longer: when the time is over its connections are
+        cut, whether anything was under way or not.
+        """
         for mode in ("sync", "async"):
             for confirm in ("true", "false"):
                 for count in (0, 2):
@@ -184,7 +193,10 @@ class CloseTests(ProducerCase):
         self.books()
 
     def test_badEnd(self) -> None:
-        """Without confirmation a connection that does not end well is a failure of close: what was written last may be lost."""
+        """
+        Without confirmation a connection that does not end well is a failure of close: what was
+        written last may be lost.
+        """
         producer = self.producer({"batch.size": 1})
         producer.send("t", b"x")
         self.turn()
@@ -202,7 +214,10 @@ class CloseTests(ProducerCase):
         self.successResultOf(closing)
 
     def test_beforeStop(self) -> None:
-        """A reactor can be asked to close it before it stops, and to wait for that; a producer that is closed earlier needs it no more."""
+        """
+        A reactor can be asked to close it before it stops, and to wait for that; a producer that is
+        closed earlier needs it no more.
+        """
         triggers: list[Any] = []
         reactor: Any = self.clock
 
@@ -249,7 +264,10 @@ class ClusterCloseTests(ClusterCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_timeoutZookeeper(self) -> None:
-        """A session that takes its time to end has what is left of the time, and no more; it ends by itself, well or not."""
+        """
+        A session that takes its time to end has what is left of the time, and no more; it ends by
+        itself, well or not.
+        """
         for isLost in (False, True):
             ending: Deferred[None] = Deferred()
             zookeeper = self.server.client()
@@ -297,7 +315,10 @@ class ConsumerTests(ProducerCase):
     """As a Twisted consumer."""
 
     def test_pushes(self) -> None:
-        """Any push producer can be connected: it is paused when the queue is three quarters full, and resumed at a quarter."""
+        """
+        Any push producer can be connected: it is paused when the queue is three quarters full, and
+        resumed at a quarter.
+        """
         producer = self.producer({"topic": "bytes", "queue.size": 8, "batch.size": 100})
         verifyObject(IConsumer, producer)
         source = Source()

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.producer.loghandler}: a whole producer on a puppet network, the loggers of Twisted and of the standard library.
+Tests for L{pylogbroker.producer.loghandler}: a whole producer on a puppet network, the loggers of
+Twisted and of the standard library.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ class LoggingTests(PublisherCase):
         self.assertEqual(self.arrived(), [b"yes"])
 
     def test_fromTwisted(self) -> None:
-        """An event that Twisted's observer hands on to C{logging} is known by its own name, so that ours are left out there, too."""
+        """
+        An event that Twisted's observer hands on to C{logging} is known by its own name, so that
+        ours are left out there, too.
+        """
         publisher = self.publisher()
         out: Any = STDLibLogObserver(name="twisted")
         out.logger = self.standard(publisher, "twisted")
@@ -141,7 +145,9 @@ class QuietTests(PublisherCase):
     """Logging about logging has an end."""
 
     def test_ours(self) -> None:
-        """Records of our own loggers are left alone, those of others that are named alike are not."""
+        """
+        Records of our own loggers are left alone, those of others that are named alike are not.
+        """
         publisher = self.publisher()
         for name in ("pylogbroker", "pylogbroker.producer.completion", "kazoo.client"):
             self.logger(publisher, name).error("one of ours")
@@ -152,7 +158,10 @@ class QuietTests(PublisherCase):
         self.assertEqual(publisher.leftOutCount, 0)
 
     def test_brokerAway(self) -> None:
-        """With all of the process's log published and the broker away, a record is tried, fails, and makes no other."""
+        """
+        With all of the process's log published and the broker away, a record is tried, fails, and
+        makes no other.
+        """
         publisher = self.publisher(countMax=5)
         self.a.isUp = False
         observer: Any = publisher.observer()
@@ -167,7 +176,10 @@ class QuietTests(PublisherCase):
         self.assertEqual(self.made.counters.acceptedCount, 5)
 
     def test_whileSending(self) -> None:
-        """What a sender logs under any name while it is given records is left alone; what it logs on another thread at that time is not."""
+        """
+        What a sender logs under any name while it is given records is left alone; what it logs on
+        another thread at that time is not.
+        """
         publisher = self.publisher()
         logger = self.standard(publisher)
         clock: Any = self.clock
@@ -192,7 +204,9 @@ class LimitTests(PublisherCase):
     """What is under way is bounded."""
 
     def test_count(self) -> None:
-        """Beyond C{countMax} records are left out, and counted; when there is room again, they go."""
+        """
+        Beyond C{countMax} records are left out, and counted; when there is room again, they go.
+        """
         publisher = self.publisher(countMax=3)
         logger = self.standard(publisher)
         for number in range(5):
@@ -226,7 +240,7 @@ class LimitTests(PublisherCase):
         self.standard(publisher).info("lost")
         self.arrived()
         self.assertEqual(publisher.leftOutCount, 1)
-        self.assertIn("0 records under way", repr(publisher))
+        self.assertIn("0 records not sent yet", repr(publisher))
 
 
 class CloseTests(PublisherCase):
@@ -265,7 +279,10 @@ class RealTests(TestCase):
     timeout = 60
 
     async def test_threads(self) -> None:
-        """Three threads log at the same time: each record arrives once, those of a thread in their order, and standard error stays empty."""
+        """
+        Three threads log at the same time: each record arrives once, those of a thread in their
+        order, and standard error stays empty.
+        """
         errors = io.StringIO()
         self.patch(sys, "stderr", errors)
         broker = LocalBroker(reactor)

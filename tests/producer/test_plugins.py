@@ -61,13 +61,19 @@ class LoadTests(SynchronousTestCase):
         self.assertEqual(loadPlugin("k", "built.in", {"built.in": 1}), 1)
 
     def test_classOrFunction(self) -> None:
-        """A class is made, and gives its method; a function is one; without a method the object itself is wanted."""
+        """
+        A class is made, and gives its method; a function is one; without a method the object itself
+        is wanted.
+        """
         for name in ("Partitioner", "last"):
             self.assertEqual(loadPlugin("k", f"{__name__}.{name}", {}, "partition")("key", 5), 4)
         self.assertIsInstance(loadPlugin("k", f"{__name__}.Partitioner", {}), Partitioner)
 
     def test_refused(self) -> None:
-        """What cannot be imported, made, or called is a configuration error that names key, name and reason."""
+        """
+        What cannot be imported, made, or called is a configuration error that names key, name and
+        reason.
+        """
         for name, why in (
             (
                 "word",
@@ -141,7 +147,9 @@ class HandlerTests(ProducerCase):
     """Seven handler."""
 
     def test_order(self) -> None:
-        """0.7's order, but for close, which comes last (gotcha 34); what handler give is what is sent."""
+        """
+        0.7's order, but for close, which comes last (gotcha 34); what handler give is what is sent.
+        """
         handler = Recorder()
         handler.last = [QueueItem("t", b"last")]
         producer = self.producer(
@@ -238,7 +246,10 @@ class HandlerTests(ProducerCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 5)
 
     def test_eventHandler(self) -> None:
-        """An event sender of the application's own gets batches, the way to the broker and the encoder, and says what became of them."""
+        """
+        An event sender of the application's own gets batches, the way to the broker and the
+        encoder, and says what became of them.
+        """
         calls: list[Any] = []
 
         class Handler:
@@ -277,7 +288,10 @@ class HandlerTests(ProducerCase):
         self.books()
 
     def test_inPlace(self) -> None:
-        """A hook may change the batch that it is given, and an event sender may empty it: it is theirs, and all are told all the same."""
+        """
+        A hook may change the batch that it is given, and an event sender may empty it: it is
+        theirs, and all are told all the same.
+        """
 
         class Adding(CallbackHandler):
             def beforeSendingData(self, batch: Any) -> Any:
@@ -315,7 +329,9 @@ class HandlerTests(ProducerCase):
             self.close(producer)
 
     def test_twice(self) -> None:
-        """A handler may return a message twice: it is sent twice, and its sender learns of it once."""
+        """
+        A handler may return a message twice: it is sent twice, and its sender learns of it once.
+        """
 
         class Doubling(CallbackHandler):
             def afterDequeuingExistingData(self, item: QueueItem | None) -> list[QueueItem]:
@@ -353,8 +369,8 @@ class GroupTests(SynchronousTestCase):
 
     def test_groups(self) -> None:
         """
-        AsyncProducerTest.testCollateEvents: by topic and partition, in order of first appearance, order
-        inside a group kept.
+        AsyncProducerTest.testCollateEvents: by topic and partition, in order of first appearance,
+        order inside a group kept.
         """
         items = [
             QueueItem(topic, index, None, partition)
@@ -367,7 +383,10 @@ class ClusterTests(ClusterCase):
     """Hooks where brokers come and go."""
 
     def test_brokerVanishes(self) -> None:
-        """What a broker that vanished has left goes by the handler, and by the event sender, like everything else: nothing has seen it yet."""
+        """
+        What a broker that vanished has left goes by the handler, and by the event sender, like
+        everything else: nothing has seen it yet.
+        """
 
         class Sealing(CallbackHandler):
             def beforeSendingData(self, batch: Any) -> Any:
@@ -437,7 +456,10 @@ class ClusterTests(ClusterCase):
         self.assertEqual(self.a.log, [("t", 0, b"a"), ("t", 0, b"c"), ("t", 1, b"b")])
 
     def test_keepsToTheEnd(self) -> None:
-        """A hook that keeps all it sees gives it back in the last batch, also when the producer is closed before anybody knew where messages go."""
+        """
+        A hook that keeps all it sees gives it back in the last batch, also when the producer is
+        closed before anybody knew where messages go.
+        """
 
         class Keeping(CallbackHandler):
             def __init__(self) -> None:

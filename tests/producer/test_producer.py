@@ -63,7 +63,10 @@ class SyncTests(ProducerCase):
         )
 
     def test_one(self) -> None:
-        """ProducerTest.testSendSingleMessage: one ProducerData is one PRODUCE for partition -1; the Deferred fires when it is written."""
+        """
+        ProducerTest.testSendSingleMessage: one ProducerData is one PRODUCE for partition -1; the
+        Deferred fires when it is written.
+        """
         producer = self.sync()
         sending = producer.send("topic", b"test")
         self.assertNoResult(sending)
@@ -74,7 +77,10 @@ class SyncTests(ProducerCase):
         self.close(producer)
 
     def test_several(self) -> None:
-        """ProducerTest.testSend: several topics in one call are one MULTIPRODUCE; entries of the same topic are not merged; several values are one set."""
+        """
+        ProducerTest.testSend: several topics in one call are one MULTIPRODUCE; entries of the same
+        topic are not merged; several values are one set.
+        """
         producer = self.sync()
         sending = producer.sendMany(
             [ProducerData("t", [b"1", b"2"]), ProducerData("u", (b"3",)), ProducerData("t", [b"4"])]
@@ -97,7 +103,10 @@ class SyncTests(ProducerCase):
         self.close(producer)
 
     def test_tooLarge(self) -> None:
-        """SyncProducerTest.testMessageSizeTooLarge: 101 bytes with a limit of 100 are rejected, and nothing is sent."""
+        """
+        SyncProducerTest.testMessageSizeTooLarge: 101 bytes with a limit of 100 are rejected, and
+        nothing is sent.
+        """
         producer = self.sync(max_message_size=100)
         self.failureResultOf(producer.send("t", b"x" * 101), MessageTooLargeError)
         self.assertEqual(producer.counters.failedCount, 1)
@@ -123,7 +132,10 @@ class SyncTests(ProducerCase):
         self.close(producer)
 
     def test_encoders(self) -> None:
-        """ProducerTest.testDefaultEncoder: the default encoder refuses text, in the caller; the string encoder takes it."""
+        """
+        ProducerTest.testDefaultEncoder: the default encoder refuses text, in the caller; the string
+        encoder takes it.
+        """
         producer = self.sync()
         self.failureResultOf(producer.send("t", "text"), EncodingError)
         self.close(producer)
@@ -134,7 +146,10 @@ class SyncTests(ProducerCase):
         self.close(producer)
 
     def test_brokerGone(self) -> None:
-        """A broker that cannot be reached within connect.timeout.ms is a failure: nothing was sent. One broker's failure leaves others sent."""
+        """
+        A broker that cannot be reached within connect.timeout.ms is a failure: nothing was sent.
+        One broker's failure leaves others sent.
+        """
         chances = iter([0.0, 0.9] + [0.5] * 1000)
         producer = self.producer(
             {"broker.list": "0:a:1,1:b:1", "producer.type": "sync"}, lambda: next(chances)
@@ -166,7 +181,10 @@ class SyncTests(ProducerCase):
         self.books()
 
     def test_golden(self) -> None:
-        """What a sync producer writes is byte for byte what 0.7.2's wrote; by content where it is compressed with gzip."""
+        """
+        What a sync producer writes is byte for byte what 0.7.2's wrote; by content where it is
+        compressed with gzip.
+        """
         for name, topic, codec, count in (
             ("c0-b3-1", "rec-c0", 0, 3),
             ("gzip-b3-1", "rec-gz", 1, 3),
@@ -209,7 +227,10 @@ class AsyncTests(ProducerCase):
     """Async mode: messages collect."""
 
     def test_batchSize(self) -> None:
-        """AsyncProducerTest.testBatchSize: batch 5: ten messages are two batches, the eleventh goes with close. Each batch is a MULTIPRODUCE."""
+        """
+        AsyncProducerTest.testBatchSize: batch 5: ten messages are two batches, the eleventh goes
+        with close. Each batch is a MULTIPRODUCE.
+        """
         producer = self.producer({"batch.size": 5})
         sendings = [producer.send("t", b"%d" % index) for index in range(11)]
         self.turn()
@@ -232,7 +253,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_queueSize(self) -> None:
-        """AsyncProducerTest.testProducerQueueSize: the eleventh message in a queue of ten fails at once; the ten are one batch at close."""
+        """
+        AsyncProducerTest.testProducerQueueSize: the eleventh message in a queue of ten fails at
+        once; the ten are one batch at close.
+        """
         producer = self.producer(
             {"queue.size": 10, "queue.enqueueTimeout.ms": 0, "batch.size": 100}
         )
@@ -245,7 +269,10 @@ class AsyncTests(ProducerCase):
         self.assertEqual((self.a.kinds, len(self.a.log)), (["MultiProduce"], 10))
 
     def test_waitsForRoom(self) -> None:
-        """The default: a message that finds the queue full waits; its Deferred fires when it is through. One can wait for room before."""
+        """
+        The default: a message that finds the queue full waits; its Deferred fires when it is
+        through. One can wait for room before.
+        """
         producer = self.producer({"queue.size": 2, "batch.size": 2})
         sendings = [producer.send("t", b"%d" % index) for index in range(4)]
         self.assertNoResult(producer.whenReady())
@@ -257,7 +284,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_loopsLetTheReactorRun(self) -> None:
-        """A loop that sends as long as there is room waits for the reactor's next turn now and then, so that messages leave before the queue is full."""
+        """
+        A loop that sends as long as there is room waits for the reactor's next turn now and then,
+        so that messages leave before the queue is full.
+        """
         producer = self.producer({"batch.size": 100})
         for index in range(TURN_COUNT_MAX):
             self.successResultOf(producer.whenReady())
@@ -274,7 +304,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_loopsEndWithTheProducer(self) -> None:
-        """Who waits for the reactor's turn when the producer is closed is told at once, and no timer is left; a cancelled wait leaves the others alone."""
+        """
+        Who waits for the reactor's turn when the producer is closed is told at once, and no timer
+        is left; a cancelled wait leaves the others alone.
+        """
         producer = self.producer({"batch.size": 10_000})
         for _message in range(PAUSE_FROM_COUNT + 1):
             producer.sendNoWait("t", b"x")
@@ -302,7 +335,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_cancelledWait(self) -> None:
-        """Who does not wait for room any more is forgotten, also when the loop has had its turn and the queue is full."""
+        """
+        Who does not wait for room any more is forgotten, also when the loop has had its turn and
+        the queue is full.
+        """
         producer = self.producer({"batch.size": 10_000, "queue.size": TURN_COUNT_MAX})
         for _message in range(TURN_COUNT_MAX):
             producer.sendNoWait("t", b"x")
@@ -317,7 +353,9 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_closeWithMuchOutside(self) -> None:
-        """However much waits outside, and however little goes at a time, a close sends all of it."""
+        """
+        However much waits outside, and however little goes at a time, a close sends all of it.
+        """
         producer = self.producer({"queue.size": 1})
         self.turn()
         count = 2000
@@ -351,7 +389,9 @@ class AsyncTests(ProducerCase):
         waiter.cancel()
 
     def test_waitersCancelOneAnother(self) -> None:
-        """Who waits for room may cancel another who does, when told; the others are told all the same."""
+        """
+        Who waits for room may cancel another who does, when told; the others are told all the same.
+        """
         for count in (TURN_COUNT_MAX, TURN_COUNT_MAX + 1):
             producer = self.producer({"batch.size": 10_000, "queue.size": count})
             for _message in range(TURN_COUNT_MAX):
@@ -378,7 +418,10 @@ class AsyncTests(ProducerCase):
             self.close(producer)
 
     def test_post(self) -> None:
-        """A message of which nobody wants to be told goes the way of all, room or not, and is counted; so it is in sync mode, and when it fails."""
+        """
+        A message of which nobody wants to be told goes the way of all, room or not, and is counted;
+        so it is in sync mode, and when it fails.
+        """
         for mode in ("async", "sync"):
             producer = self.producer({"queue.size": 4, "batch.size": 2, "producer.type": mode})
             for index in range(5):
@@ -396,7 +439,10 @@ class AsyncTests(ProducerCase):
             self.a.log.clear()
 
     def test_postRefused(self) -> None:
-        """A queue that is full and takes no more refuses such a message, too, and counts it as dropped."""
+        """
+        A queue that is full and takes no more refuses such a message, too, and counts it as
+        dropped.
+        """
         producer = self.producer({"queue.size": 1, "batch.size": 10, "queue.enqueueTimeout.ms": 0})
         for index in range(3):
             producer.sendNoWait("t", b"%d" % index)
@@ -427,7 +473,10 @@ class AsyncTests(ProducerCase):
         self.assertEqual(producer.counters.failedCount, 1)
 
     def test_closeWaits(self) -> None:
-        """AsyncProducerTest.testSenderThreadShutdown: close waits for a slow send; a second close waits for the same."""
+        """
+        AsyncProducerTest.testSenderThreadShutdown: close waits for a slow send; a second close
+        waits for the same.
+        """
         producer = self.producer()
         sending = producer.send("t", b"x" * 200_000)
         producer.flush()
@@ -447,7 +496,10 @@ class AsyncTests(ProducerCase):
         self.successResultOf(again)
 
     def test_collate(self) -> None:
-        """AsyncProducerTest.testCollateAndSerializeEvents: a batch is grouped by topic and partition into one MULTIPRODUCE."""
+        """
+        AsyncProducerTest.testCollateAndSerializeEvents: a batch is grouped by topic and partition
+        into one MULTIPRODUCE.
+        """
         producer = self.producer({"batch.size": 4})
         producer.sendMany([("t", [b"1", b"2"], None), ("u", [b"3"], None), ("t", [b"4"], None)])  # type: ignore[list-item]
         self.turn()
@@ -469,7 +521,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_badMessagesAlone(self) -> None:
-        """A message that cannot be encoded, or is too large, fails alone; the worst of a call is what is told."""
+        """
+        A message that cannot be encoded, or is too large, fails alone; the worst of a call is what
+        is told.
+        """
         producer = self.producer(
             {"max.message.size": 5, "batch.size": 4, "serializer.class": STRING_ENCODER}
         )
@@ -485,7 +540,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_wrapperTooLarge(self) -> None:
-        """What is too large, compressed and as it is, fails; its neighbours in the batch go, of other topics and of its own."""
+        """
+        What is too large, compressed and as it is, fails; its neighbours in the batch go, of other
+        topics and of its own.
+        """
         producer = self.producer(
             {
                 "max.message.size": 30,
@@ -519,7 +577,9 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_staticChance(self) -> None:
-        """With a list of brokers each message goes to one by chance, key or not, for partition -1."""
+        """
+        With a list of brokers each message goes to one by chance, key or not, for partition -1.
+        """
         producer = self.producer({"broker.list": "0:a:1,1:b:1"})
         for index in range(100):
             producer.send("t", b"%d" % index, "key")
@@ -543,7 +603,9 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_reconnects(self) -> None:
-        """After reconnect.interval requests the connection is replaced, in order, and nothing is lost."""
+        """
+        After reconnect.interval requests the connection is replaced, in order, and nothing is lost.
+        """
         producer = self.producer({"batch.size": 1, "reconnect.interval": 3, "confirm": "true"})
         sendings = [producer.send("t", b"%d" % index) for index in range(10)]
         self.cluster.pass_(0.1)
@@ -554,7 +616,10 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_reconnectsByTime(self) -> None:
-        """After reconnect.time.interval.ms, too, behind the first request then; a negative one means never."""
+        """
+        After reconnect.time.interval.ms, too, behind the first request then; a negative one means
+        never.
+        """
         for intervalMs, attemptCount in ((1_000, 3), (-1, 1)):
             producer = self.producer(
                 {"batch.size": 1, "reconnect.time.interval.ms": intervalMs, "confirm": "true"}
@@ -624,7 +689,10 @@ class ZookeeperTests(ClusterCase):
         self.assertTrue(self.zookeeper.connected)
 
     def test_named(self) -> None:
-        """A partitioner can be named by its class, partitioner.class; without a partitioner it is 0.7's hash."""
+        """
+        A partitioner can be named by its class, partitioner.class; without a partitioner it is
+        0.7's hash.
+        """
         self.register(0, "a:1")
         self.topic("t", 0, 5)
         for name, partition in ((f"{__name__}.LastPartitioner", 4), (None, 3)):
@@ -635,8 +703,8 @@ class ZookeeperTests(ClusterCase):
 
     def test_pools(self) -> None:
         """
-        ProducerTest.testSyncProducerPool, testAsyncProducerPool: each message goes over the connection to its own broker, of which there is one; closing
-        closes all.
+        ProducerTest.testSyncProducerPool, testAsyncProducerPool: each message goes over the
+        connection to its own broker, of which there is one; closing closes all.
         """
         self.register(0, "a:1")
         self.register(1, "b:1")
@@ -700,15 +768,23 @@ class FaultTests(SynchronousTestCase):
         codec: int,
     ) -> None:
         """
-        Connections are cut at any byte and brokers go down for a while: with confirmation, sent = in the logs + reported failed or unknown;
-        what is reported as sent is there, what is reported as failed is not, and only a reported retry puts a message in twice.
+        Connections are cut at any byte and brokers go down for a while: with confirmation, sent =
+        in the logs + reported failed or unknown; what is reported as sent is there, what is
+        reported as failed is not, and only a reported retry puts a message in twice.
         """
         cluster = PuppetCluster("a:1", "b:1")
         random = Random(seed)
         properties = {
-            "broker.list": "0:a:1,1:b:1", "producer.type": "async" if isAsync else "sync", "batch.size": "7", "confirm": "true", "queue.time": "100",
-            "num.retries": str(retryCount), "compression.codec": str(codec), "reconnect.interval": "5", "queue.size": "60",
-        }  # fmt: skip
+            "broker.list": "0:a:1,1:b:1",
+            "producer.type": "async" if isAsync else "sync",
+            "batch.size": "7",
+            "confirm": "true",
+            "queue.time": "100",
+            "num.retries": str(retryCount),
+            "compression.codec": str(codec),
+            "reconnect.interval": "5",
+            "queue.size": "60",
+        }
         producer = Producer(
             cluster.clock,
             properties,
@@ -773,7 +849,9 @@ class WholeTests(TestCase):
         return [payload for each in sets for payload, _ in each.payloads()]
 
     async def test_produces(self) -> None:
-        """What both kinds of producer send, compressed or not, confirmed, is in the broker's log."""
+        """
+        What both kinds of producer send, compressed or not, confirmed, is in the broker's log.
+        """
         broker = LocalBroker(reactor)
         self.addCleanup(broker.stop)
         await broker.start()
@@ -784,8 +862,12 @@ class WholeTests(TestCase):
         ):
             topic = f"topic{index}"
             properties = {
-                "broker.list": f"0:127.0.0.1:{broker.port}", "producer.type": mode, "compression.codec": codec, "confirm": "true", "batch.size": "10",
-            }  # fmt: skip
+                "broker.list": f"0:127.0.0.1:{broker.port}",
+                "producer.type": mode,
+                "compression.codec": codec,
+                "confirm": "true",
+                "batch.size": "10",
+            }
             producer = await Producer(reactor, properties).start()
             values = [b"%d" % number for number in range(25)]
             sendings = [producer.send(topic, value) for value in values]
@@ -795,7 +877,10 @@ class WholeTests(TestCase):
             self.assertEqual(self.payloads([await consumer.fetch(topic, 0, 0, 100_000)]), values)
 
     async def test_sendBuffer(self) -> None:
-        """buffer.size is its connections' SO_SNDBUF (which Linux doubles, for its own books); without, the system sizes it."""
+        """
+        buffer.size is its connections' SO_SNDBUF (which Linux doubles, for its own books); without,
+        the system sizes it.
+        """
         broker = LocalBroker(reactor)
         self.addCleanup(broker.stop)
         await broker.start()

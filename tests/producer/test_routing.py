@@ -79,7 +79,10 @@ class RouterTests(SynchronousTestCase):
         self.assertEqual(self.router(lambda key, count: 0).choose("t", "k", 0), (0, 0))
 
     def test_remembered(self) -> None:
-        """A topic's route remembers where a key goes, but only what would be said again: text, by the default partitioner."""
+        """
+        A topic's route remembers where a key goes, but only what would be said again: text, by the
+        default partitioner.
+        """
         for partitioner, isSteady in ((defaultPartitioner, True), (lambda key, count: 1, False)):
             router = self.router(partitioner)
             route = self.route(router)
@@ -120,7 +123,10 @@ class RouterTests(SynchronousTestCase):
         self.assertIs(router.routes["t"], self.route(router))
 
     def test_invalidPartition(self) -> None:
-        """ProducerTest.testInvalidPartition: a partitioner that gives what is no index, or fails, is an error with the key in it."""
+        """
+        ProducerTest.testInvalidPartition: a partitioner that gives what is no index, or fails, is
+        an error with the key in it.
+        """
         for result in (-1, 4, None, 1.5):
             error = self.assertRaises(
                 InvalidPartitionError,
@@ -140,7 +146,10 @@ class RouterTests(SynchronousTestCase):
         self.assertRaises(InvalidKeyError, self.router().choose, "t", 1.5)
 
     def test_static(self) -> None:
-        """ProducerTest.testSendSingleMessage: with a list of brokers a key means nothing, and the partition is -1."""
+        """
+        ProducerTest.testSendSingleMessage: with a list of brokers a key means nothing, and the
+        partition is -1.
+        """
         router = routerOf(
             StaticDiscovery([(0, "a", 1), (7, "b", 1)]),
             lambda key, count: self.fail("asked"),
@@ -153,7 +162,10 @@ class LookUpTests(ClusterCase):
     """Where messages go, and who waits to know."""
 
     def test_newTopic(self) -> None:
-        """ProducerTest.testZKSendToNewTopic: partition 0 of all brokers first; once one has registered, its partitions come to them: 4 mod 5 is broker 1."""
+        """
+        ProducerTest.testZKSendToNewTopic: partition 0 of all brokers first; once one has
+        registered, its partitions come to them: 4 mod 5 is broker 1.
+        """
         self.register(0, "a:1")
         self.register(1, "b:1")
         producer = self.clustered(partitioner=lambda key, count: len(key) % count)
@@ -165,7 +177,10 @@ class LookUpTests(ClusterCase):
         self.close(producer)
 
     def test_noBrokers(self) -> None:
-        """ProducerMethodsTest: without partitions the error is NoBrokersForPartition, whose text has the key in it."""
+        """
+        ProducerMethodsTest: without partitions the error is NoBrokersForPartition, whose text has
+        the key in it.
+        """
         for mode in ("sync", "async"):
             producer = self.clustered({"producer.type": mode, "zk.read.num.retries": 1})
             sending = producer.send("t", b"x", "the-key")
@@ -176,7 +191,9 @@ class LookUpTests(ClusterCase):
             self.successResultOf(closing)
 
     def test_invalidPartition(self) -> None:
-        """ProducerTest.testInvalidPartition: a partitioner that returns -1 is an error, in both modes."""
+        """
+        ProducerTest.testInvalidPartition: a partitioner that returns -1 is an error, in both modes.
+        """
         self.register(0, "a:1")
         self.topic("t", 0, 1)
         for mode in ("sync", "async"):
@@ -190,7 +207,10 @@ class LookUpTests(ClusterCase):
             self.close(producer)
 
     def test_asyncKeys(self) -> None:
-        """Messages go to the partitions of their keys, in order, also those that were sent before anything was known."""
+        """
+        Messages go to the partitions of their keys, in order, also those that were sent before
+        anything was known.
+        """
         self.register(0, "a:1")
         self.topic("t", 0, 5)
         producer = self.clustered({"producer.type": "async", "batch.size": 3})
@@ -245,7 +265,10 @@ class LookUpTests(ClusterCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
     def test_unknownTopicInOrder(self) -> None:
-        """Calls that wait for a topic to be looked up keep the order of each key, also when a later one has fewer messages."""
+        """
+        Calls that wait for a topic to be looked up keep the order of each key, also when a later
+        one has fewer messages.
+        """
         self.register(0, "a:1")
         producer = self.clustered()
         calls = [
@@ -260,7 +283,10 @@ class LookUpTests(ClusterCase):
         self.close(producer)
 
     def test_closedBeforeLookedUp(self) -> None:
-        """Messages that were sent and closed upon before anything was known go in batches all the same."""
+        """
+        Messages that were sent and closed upon before anything was known go in batches all the
+        same.
+        """
         self.register(0, "a:1")
         producer = self.clustered({"producer.type": "async", "batch.size": 10})
         sendings = [producer.send("t", b"%d" % index) for index in range(25)]
@@ -276,7 +302,10 @@ class LookUpTests(ClusterCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_failingDiscovery(self) -> None:
-        """A discovery of the application's own that fails when it is asked costs the message that it was asked for, and no other."""
+        """
+        A discovery of the application's own that fails when it is asked costs the message that it
+        was asked for, and no other.
+        """
 
         class Failing(StaticDiscovery):
             isFailing = False

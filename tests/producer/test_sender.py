@@ -38,7 +38,10 @@ class ConfirmTests(ProducerCase):
         self.close(producer)
 
     def test_unknown(self) -> None:
-        """A connection that breaks before the answer makes it unknown; what had no connection yet has failed."""
+        """
+        A connection that breaks before the answer makes it unknown; what had no connection yet has
+        failed.
+        """
         producer = self.producer({"confirm": "true", "batch.size": 1})
         self.a.isAnswering = False
         sending = producer.send("t", b"x")
@@ -105,7 +108,10 @@ class RetryTests(ProducerCase):
         self.close(producer)
 
     def test_failedAfterUnknown(self) -> None:
-        """What was unknown, and could not be sent again, stays unknown: it may be in the log. What was never sent has failed."""
+        """
+        What was unknown, and could not be sent again, stays unknown: it may be in the log. What was
+        never sent has failed.
+        """
         producer = self.producer({"num.retries": 2, "batch.size": 1, "confirm": "true"})
         self.a.isAnswering = False
         doubtful = producer.send("t", b"x")
@@ -164,7 +170,10 @@ class ClusterTests(ClusterCase):
         self.close(producer)
 
     def test_syncOrder(self) -> None:
-        """In sync mode a call for several topics, one of which has to be looked up, is not overtaken by a later one for any of them."""
+        """
+        In sync mode a call for several topics, one of which has to be looked up, is not overtaken
+        by a later one for any of them.
+        """
         self.register(0, "a:1")
         self.topic("t", 0, 1)
         producer = self.clustered()
@@ -267,7 +276,10 @@ class BrokerTests(ClusterCase):
         self.close(producer)
 
     def test_brokerVanishesInOrder(self) -> None:
-        """Batches that waited for brokers that all vanish keep the order of each key, also when a later one has fewer messages."""
+        """
+        Batches that waited for brokers that all vanish keep the order of each key, also when a
+        later one has fewer messages.
+        """
         self.register(0, "a:1")
         producer = self.clustered({"producer.type": "async", "batch.size": 3})
         self.a.isUp = False
@@ -287,8 +299,10 @@ class BrokerTests(ClusterCase):
 
     def test_registersAgain(self) -> None:
         """
-        A broker whose session expires registers again where it is. What is on the way there over the connection from before is not overtaken by what is sent
-        then, nor by what was moved because it had none: each key keeps its order, nothing is tried again, and nothing comes twice.
+        A broker whose session expires registers again where it is. What is on the way there over
+        the connection from before is not overtaken by what is sent then, nor by what was moved
+        because it had none: each key keeps its order, nothing is tried again, and nothing comes
+        twice.
         """
         for mode in ("sync", "async"):
             for confirm in ("true", "false"):
@@ -320,7 +334,10 @@ class BrokerTests(ClusterCase):
                 self.unregister(0)
 
     def test_registersAgainUnconnected(self) -> None:
-        """What waited for a connection to a broker that registers again where it is goes there before what is sent then, and once."""
+        """
+        What waited for a connection to a broker that registers again where it is goes there before
+        what is sent then, and once.
+        """
         self.register(0, "a:1")
         producer = self.clustered({"producer.type": "async", "batch.size": 1})
         self.a.isUp = False
