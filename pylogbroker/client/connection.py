@@ -58,6 +58,7 @@ from pylogbroker.errors import (
     WireError,
     copyForReraise,
 )
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.brokercalls import RESPONSE_SIZE_MAX
 from pylogbroker.protocol.framing import FrameDecoder
@@ -207,7 +208,7 @@ class ClientConnection(Protocol):
         self._stallTimer = Timer(clock)
         self._abandonedTimer = Timer(clock)
         self._closeTimer = Timer(clock)
-        self._closers: list[Deferred[None]] = []
+        self._closers: Waiters[None] = Waiters()
         self._closeFailure: PylogbrokerError | None = None
         self._life = _connectionLife(self)
 
@@ -469,8 +470,7 @@ class ClientConnection(Protocol):
                 self._decoder = None  # answers may still come
                 self._refuse(closed)
                 self._failAll(closed)
-        closing: Deferred[None] = Deferred()
-        self._closers.append(closing)
+        closing = self._closers.wait()
         self._life.close()
         return closing
 
@@ -548,12 +548,7 @@ class ClientConnection(Protocol):
         )
 
     def _tellClosers(self) -> None:
-        closers, self._closers = self._closers, []
-        for closing in closers:
-            if self._closeFailure is None:
-                closing.callback(None)
-            else:
-                closing.errback(self._closeFailure)
+        self._closers.fire(None if self._closeFailure is None else Failure(self._closeFailure))
 
 
 def _buildLife() -> Callable[[ClientConnection], _Life]:

@@ -28,6 +28,7 @@ from pylogbroker.errors import (
     WireError,
     describeError,
 )
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
@@ -127,7 +128,7 @@ class RegistryClient:
         self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
         self._texts: LruCache[int, str] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
         self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
-        self._asked: dict[int, list[Deferred[str]]] = {}
+        self._asked: dict[int, Waiters[str]] = {}
         self._askedCount = 0
 
     def schema(self, schemaId: int) -> Deferred[str]:
@@ -135,22 +136,16 @@ class RegistryClient:
         text = self._texts.get(schemaId)
         if text is not None:
             return succeed(text)
-        answer: Deferred[str] = Deferred()
-        waiting = self._asked.setdefault(schemaId, [])
-        waiting.append(answer)
-        if len(waiting) == 1:
+        isAsked = schemaId in self._asked
+        answer = self._asked.setdefault(schemaId, Waiters()).wait()
+        if not isAsked:
             self.ask(schemaCall(schemaId)).addBoth(self._found, schemaId)
         return answer
 
     def _found(self, result: str | Failure, schemaId: int) -> None:
-        waiting = self._asked.pop(schemaId)
-        if isinstance(result, Failure):
-            for answer in waiting:
-                answer.errback(result)
-            return
-        self._texts.put(schemaId, result, len(result))
-        for answer in waiting:
-            answer.callback(result)
+        if not isinstance(result, Failure):
+            self._texts.put(schemaId, result, len(result))
+        self._asked.pop(schemaId).fire(result)
 
     def register(self, subject: str, text: str) -> Deferred[int]:
         """

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from random import SystemRandom
 from typing import Any, TypeVar, overload
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -38,6 +38,7 @@ from pylogbroker.errors import (
     WireError,
     copyForReraise,
 )
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.protocol.brokercalls import (
     PAYLOAD_SIZE_MAX,
     BrokerCall,
@@ -131,7 +132,7 @@ class SyncProducer:
         self._waitingSizeMax = limits.waitingSizeMax
         self._waitingSize = 0  # of frames that wait for a connection
         self._pendingCount = 0  # of sends whose Deferred has not fired
-        self._idlers: list[Deferred[None]] = []
+        self._idle: Waiters[None] = Waiters()
         self._trail: _UnackedSends | None = None
         self._doubt: BrokerConnectionError | None = None
         self._refusal: ClosedError | None = None
@@ -249,9 +250,7 @@ class SyncProducer:
     def _settled(self, result: Any) -> Any:
         self._pendingCount -= 1
         if not self._pendingCount:
-            idlers, self._idlers = self._idlers, []
-            for idler in idlers:
-                idler.callback(None)
+            self._idle.fire(None)
         return result
 
     def _nowMs(self) -> float:
@@ -370,11 +369,7 @@ class SyncProducer:
             whose fate is unknown.
         """
         self._refusal = ClosedError(f"the producer for {self._link.name} was closed")
-        idle: Deferred[None] = Deferred()
-        if self._pendingCount:
-            self._idlers.append(idle)
-        else:
-            idle.callback(None)
+        idle = self._idle.wait() if self._pendingCount else succeed(None)
         return idle.addCallback(self._finish)
 
     def _finish(self, _nothing: None) -> Deferred[None]:
