@@ -1,12 +1,15 @@
 """
 What was sent and what was seen, side by side: the books of an audit, and what they say.
 
-What must be true: a hole is never hidden by what is not known, and nothing is called a hole that may still arrive. So a window is judged when it has ended
-and some grace is over; what cannot be entered into the books, since they are full or a report does not fit the windows, is counted and said.
+What must be true: a hole is never hidden by what is not known, and nothing is called a hole that
+may still arrive. So a window is judged when it has ended and some grace is over; what cannot be
+entered into the books, since they are full or a report does not fit the windows, is counted and
+said.
 
-Messages whose time nobody knows were entered under the time at which they were read. Their windows mean nothing about when they were sent, so a topic
-with such messages is judged by its total alone: all that was seen, against what was sent in the windows that are over. That is never a
-false alarm, and may be a late one.
+Messages whose time nobody knows were entered under the time at which they were read. Their windows
+mean nothing about when they were sent, so a topic with such messages is judged by its total alone:
+all that was seen, against what was sent in the windows that are over. That is never a false alarm,
+and may be a late one.
 """
 
 from __future__ import annotations
@@ -131,7 +134,8 @@ class AuditAggregator:
         """
         Judge.
 
-        @param tiers: what was counted; the first is the measure where nobody has said what was sent. Tiers that others have counted come behind them.
+        @param tiers: what was counted; the first is the measure where nobody has said what was
+            sent. Tiers that others have counted come behind them.
         @param graceMs: how long after its end a window may still be on its way.
         @param topics: only these.
         @param notes: what else there is to say.
@@ -183,7 +187,8 @@ class AuditAggregator:
         """
         The sums.
 
-        @return: by topic and window, what was sent; by tier, topic and window, what was seen; the tiers.
+        @return: by topic and window, what was sent; by tier, topic and window, what was seen; the
+            tiers.
         """
         sent: dict[tuple[str, int], Tally] = {}
         seen = dict(self._seen)

@@ -1,8 +1,11 @@
 """
-What an audit says: of each topic, window and tier whether everything is there that was sent, and by what rule.
+What an audit says: of each topic, window and tier whether everything is there that was sent, and by
+what rule.
 
-Less than was sent is a hole. As much as was sent may still not be the same: where the sums of the checksums differ, at least one message is missing and another
-is there twice; that is a hole, too. Where more are there than were sent, nothing can be said about that: what is doubled may hide what is lost.
+Less than was sent is a hole. As much as was sent may still not be the same: where the sums of the
+checksums differ, at least one message is missing and another is there twice; that is a hole, too.
+Where more are there than were sent, nothing can be said about that: what is doubled may hide what
+is lost.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ class Line(NamedTuple):
     @ivar unknownCount: messages that may be there in addition.
     @ivar seenCount: messages that are there.
     @ivar arrivalCount: of these, those whose time was not known, but only when they were read.
-    @ivar reference: what C{expectedCount} is: C{"sent"}, or the name of a tier when nobody has said what was sent.
-    @ivar expectedChecksum: the sum of the checksums of the messages that ought to be there; L{None}: not known.
+    @ivar reference: what C{expectedCount} is: C{"sent"}, or the name of a tier when nobody has said
+        what was sent.
+    @ivar expectedChecksum: the sum of the checksums of the messages that ought to be there;
+        L{None}: not known.
     @ivar seenChecksum: that of those that are there.
     @ivar status: one of the words above.
     """
@@ -58,12 +63,17 @@ class Line(NamedTuple):
 
     @property
     def missingCount(self) -> int:
-        """Messages that are missing for certain, at least: each one that is doubled may hide another."""
+        """
+        Messages that are missing for certain, at least: each one that is doubled may hide another.
+        """
         return 1 if self.status == DIFFERENT else max(0, self.expectedCount - self.seenCount)
 
     @property
     def moreCount(self) -> int:
-        """Messages beyond all that may have been sent, at least: sent twice, or by somebody who has not said so."""
+        """
+        Messages beyond all that may have been sent, at least: sent twice, or by somebody who has
+        not said so.
+        """
         return (
             1
             if self.status == DIFFERENT
@@ -72,7 +82,10 @@ class Line(NamedTuple):
 
     @property
     def completeness(self) -> float | None:
-        """The part that is there; more than 1 for more than was sent, L{None} where nothing was expected."""
+        """
+        The part that is there; more than 1 for more than was sent, L{None} where nothing was
+        expected.
+        """
         return self.seenCount / self.expectedCount if self.expectedCount else None
 
 
@@ -84,7 +97,8 @@ class Comparison:
     @ivar lines: of windows, by topic, window and tier.
     @ivar totals: of topics and tiers, over the windows that are over.
     @ivar notes: what limits what can be said, a sentence each.
-    @ivar isCertain: whether everything could be entered into the books; if not, a hole may be hidden, or be none.
+    @ivar isCertain: whether everything could be entered into the books; if not, a hole may be
+        hidden, or be none.
     """
 
     windowMs: int
@@ -101,7 +115,9 @@ class Comparison:
 
     @property
     def more(self) -> list[Line]:
-        """Where more messages are than were sent: windows, and totals where windows mean nothing."""
+        """
+        Where more messages are than were sent: windows, and totals where windows mean nothing.
+        """
         return self._judged((MORE,))
 
     def _judged(self, statuses: Collection[str]) -> list[Line]:
@@ -119,7 +135,8 @@ class Tally(NamedTuple):
     """
     Messages of a topic and window: sent, or seen in a tier.
 
-    @ivar asideCount: what is told apart: of the sent ones, those that may have been sent in addition; of the seen ones, those whose time was not known.
+    @ivar asideCount: what is told apart: of the sent ones, those that may have been sent in
+        addition; of the seen ones, those whose time was not known.
     """
 
     messageCount: int = 0
@@ -164,7 +181,10 @@ def judge(expected: Tally, seen: Tally, isMeasure: bool) -> str:
 
 
 def total(lines: Sequence[Line], isMeasure: bool, isArrival: bool) -> Line:
-    """Of one topic and tier: over the windows that are over, but all that was read where nobody knows into which window it belongs."""
+    """
+    Of one topic and tier: over the windows that are over, but all that was read where nobody knows
+    into which window it belongs.
+    """
     over = [line for line in lines if line.status != OPEN]
     expected = seen = NOTHING
     for line in over:

@@ -1,17 +1,21 @@
 """
 What a producer says about itself: so many messages of this topic, in this window of time.
 
-A report must survive what a log at least once does to it: it may come twice, late, or in the wrong order, and one may be missing. So reports do not
-add up: each says the whole count so far of one I{series}, which is one topic and window of one producer's life, and has a number that grows. Of the reports of
-a series the one with the largest number counts. A lost one is made good by the next. (Rejected: reporting increments, of which each one lost or
-doubled is a false alarm or a hidden hole.)
+A report must survive what a log at least once does to it: it may come twice, late, or in the wrong
+order, and one may be missing. So reports do not add up: each says the whole count so far of one
+I{series}, which is one topic and window of one producer's life, and has a number that grows. Of the
+reports of a series the one with the largest number counts. A lost one is made good by the next.
+(Rejected: reporting increments, of which each one lost or doubled is a false alarm or a hidden
+hole.)
 
-What is counted are messages whose sending has succeeded, and, apart, those whose outcome is not known. Who has failed to send has been told so.
+What is counted are messages whose sending has succeeded, and, apart, those whose outcome is not
+known. Who has failed to send has been told so.
 
-A count alone does not see a message that is lost while another one is doubled. So beside it stands the sum of the CRC-32s of the same messages, which does not
-depend on their order, and adds up over reports as counts do. (Rejected: an exclusive or, in which every pair of doubles cancels out; a number in each envelope,
-which would name the lost ones, and would have an auditor remember what it has seen of every producer.) Whoever does not know the messages' bytes counts
-without it.
+A count alone does not see a message that is lost while another one is doubled. So beside it stands
+the sum of the CRC-32s of the same messages, which does not depend on their order, and adds up over
+reports as counts do. (Rejected: an exclusive or, in which every pair of doubles cancels out; a
+number in each envelope, which would name the lost ones, and would have an auditor remember what it
+has seen of every producer.) Whoever does not know the messages' bytes counts without it.
 """
 
 from __future__ import annotations
@@ -34,7 +38,10 @@ CHECKSUM_MODULUS = 1 << 53
 OPEN_COUNT_MAX = 10_000
 WINDOW_MS_MAX = 7 * 24 * 3_600_000
 FUTURE_MS_MAX = 24 * 3_600_000
-"""A time that is further ahead is nobody's: windows that never end would fill the books, of who sends and of who audits."""
+"""
+A time that is further ahead is nobody's: windows that never end would fill the books, of who sends
+and of who audits.
+"""
 
 
 def addChecksums(one: int | None, other: int | None) -> int | None:
@@ -50,7 +57,8 @@ class CountReport(NamedTuple):
     """
     One report.
 
-    @ivar role: L{SENT} by a producer, or L{SEEN} by somebody at the other end, who counts for a tier.
+    @ivar role: L{SENT} by a producer, or L{SEEN} by somebody at the other end, who counts for a
+        tier.
     @ivar tier: where: a name for a cluster or a warehouse.
     @ivar startMs: where the window begins; a multiple of C{windowMs}.
     @ivar windowMs: how long the window is.
@@ -61,7 +69,8 @@ class CountReport(NamedTuple):
     @ivar sequence: which report of this series; the largest counts.
     @ivar host: the machine.
     @ivar timeMs: when this was reported.
-    @ivar checksum: the sum of the CRC-32s of the C{messageCount} messages' payloads as they are in the log, modulo L{CHECKSUM_MODULUS}; L{None}: not known.
+    @ivar checksum: the sum of the CRC-32s of the C{messageCount} messages' payloads as they are in
+        the log, modulo L{CHECKSUM_MODULUS}; L{None}: not known.
     """
 
     role: str
@@ -146,7 +155,8 @@ class WindowCounter:
     """
     Counts for one program's life, and makes the reports.
 
-    @ivar leftOutCount: messages that could not be counted, since too many windows were open, or since their times cannot be.
+    @ivar leftOutCount: messages that could not be counted, since too many windows were open, or
+        since their times cannot be.
     """
 
     def __init__(
@@ -185,7 +195,8 @@ class WindowCounter:
         Messages of a time.
 
         @param latestMs: a window that begins later is not counted.
-        @param checksum: the sum of the CRC-32s of the C{count} messages' payloads; L{None}: not known, and then that of the window is not, either.
+        @param checksum: the sum of the CRC-32s of the C{count} messages' payloads; L{None}: not
+            known, and then that of the window is not, either.
         """
         startMs = timeMs - timeMs % self.windowMs
         cell = self._cells.get((topic, startMs))
@@ -229,7 +240,10 @@ class WindowCounter:
             cell.reported = max(cell.reported, (report.messageCount, report.unknownCount))
 
     def forget(self, beforeMs: int) -> None:
-        """Let go of windows that ended before a time, and whose last report has arrived. What still comes for one of them begins a series of its own."""
+        """
+        Let go of windows that ended before a time, and whose last report has arrived. What still
+        comes for one of them begins a series of its own.
+        """
         for place in self._ended(beforeMs):
             del self._cells[place]
 

@@ -1,5 +1,6 @@
 """
-When and where a message was made, since messages of 2011 carry neither (C{docs/audit.md} has the layout).
+When and where a message was made, since messages of 2011 carry neither (C{docs/audit.md} has the
+layout).
 
     =======  =====  ==============================================================================
     bytes    type   what
@@ -11,7 +12,8 @@ When and where a message was made, since messages of 2011 carry neither (C{docs/
     14..            the host's name, UTF-8; then the payload
     =======  =====  ==============================================================================
 
-Whoever reads a topic with envelopes in it uses L{unwrapEnvelope}, which passes on what has none: so producers can be changed one by one.
+Whoever reads a topic with envelopes in it uses L{unwrapEnvelope}, which passes on what has none: so
+producers can be changed one by one.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ def encodeEnvelope(timeMs: int, host: bytes, payload: bytes) -> bytes:
 
 def envelopeTime(data: bytes) -> int | None:
     """
-    The quick way for who only counts: the time in an envelope, or L{None} when it is none, or one that is cut.
+    The quick way for who only counts: the time in an envelope, or L{None} when it is none, or one
+    that is cut.
     """
     if (
         data[:_TIME_AT] != _PREFIX
@@ -89,5 +92,7 @@ def decodeEnvelope(data: bytes) -> Envelope:
 
 
 def unwrapEnvelope(data: bytes) -> bytes:
-    """The payload in an envelope; of what is none, the bytes as they are. A C{decode} for streams."""
+    """
+    The payload in an envelope; of what is none, the bytes as they are. A C{decode} for streams.
+    """
     return data if envelopeTime(data) is None else data[HEAD_SIZE + data[HEAD_SIZE - 1] :]

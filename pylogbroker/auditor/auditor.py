@@ -1,12 +1,15 @@
 """
 One pass of an audit: read the counts, read the data, compare.
 
-The counts are read first. A count is published after the messages that it counts were written; so whatever has been reported when
-the data is read has been sent before, and can be there. (What was written and is not flushed yet is not visible; the grace covers that.)
+The counts are read first. A count is published after the messages that it counts were written; so
+whatever has been reported when the data is read has been sent before, and can be there. (What was
+written and is not flushed yet is not visible; the grace covers that.)
 
-A table of a warehouse is a tier, too. What it has its loader has counted already (L{pylogbroker.auditor.tablereader}).
+A table of a warehouse is a tier, too. What it has its loader has counted already
+(L{pylogbroker.auditor.tablereader}).
 
-A tier that could not be read whole is left out of the comparison, and said: what has not been looked for is not missing.
+A tier that could not be read whole is left out of the comparison, and said: what has not been
+looked for is not missing.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class Auditor:
     ) -> None:
         """
         @param reactor: for connecting and for time.
-        @param timeOf: the time of a payload that has no envelope, in milliseconds since the epoch; L{None} when it knows none.
+        @param timeOf: the time of a payload that has no envelope, in milliseconds since the epoch;
+            L{None} when it knows none.
         @param zookeeper: makes the client of a tier, not connected.
         """
         self.messageCount = 0
@@ -75,7 +79,8 @@ class Auditor:
         """
         One pass.
 
-        @return: what was found. Tiers that could not be read are named in its notes, and it is not certain then.
+        @return: what was found. Tiers that could not be read are named in its notes, and it is not
+            certain then.
         """
         nowMs = self.nowMs()
         sinceMs = max(0, nowMs - self._settings.horizonMs)

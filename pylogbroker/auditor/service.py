@@ -1,12 +1,13 @@
 """
-The auditor as a Twisted service: a pass every so often, a log line for each hole that is found, and what was found last over HTTP.
+The auditor as a Twisted service: a pass every so often, a log line for each hole that is found, and
+what was found last over HTTP.
 
     /metrics      for Prometheus
     /audit.json   for programs
     /audit.txt    for people
 
-It only reads, and is bound to the loopback interface unless it is told otherwise. A hole is logged once, when it is found; and once more when
-it has closed, since data may come late.
+It only reads, and is bound to the loopback interface unless it is told otherwise. A hole is logged
+once, when it is found; and once more when it has closed, since data may come late.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ class AuditorService(Service):
                 tier=tier,
                 window=timeText(startMs),
             )
-        # What was not judged this time, since its tier could not be read, is as it was; what is older than the horizon is gone.
+        # What was not judged this time, since its tier could not be read, is as it was; what is
+        # older than the horizon is gone.
         horizonMs = comparison.nowMs - self._settings.horizonMs
         kept = [
             key for key in self._holes if key not in judged and (key[1] >= horizonMs or key[1] < 0)

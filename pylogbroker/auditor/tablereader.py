@@ -1,11 +1,12 @@
 """
-A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs (L{pylogbroker.lake.manifest}), is entered into the books.
-No row is read.
+A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs
+(L{pylogbroker.lake.manifest}), is entered into the books. No row is read.
 
-A manifest counts as a whole or not at all, and once: which was the last one is remembered, in memory, with what was entered. Rows that a later run has
-replaced stand there with a minus.
+A manifest counts as a whole or not at all, and once: which was the last one is remembered, in
+memory, with what was entered. Rows that a later run has replaced stand there with a minus.
 
-Topics are chosen by those who ask, and may become more from pass to pass, so all topics of a manifest are kept as counts, within the horizon.
+Topics are chosen by those who ask, and may become more from pass to pass, so all topics of a
+manifest are kept as counts, within the horizon.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class TableReader:
     One table.
 
     @ivar name: of the tier.
-    @ivar skippedCount: as of L{pylogbroker.auditor.tierreader.TierReader}; nothing is ever skipped here.
+    @ivar skippedCount: as of L{pylogbroker.auditor.tierreader.TierReader}; nothing is ever skipped
+        here.
     """
 
     def __init__(self, reactor: Any, address: TierAddress) -> None:
@@ -64,7 +66,8 @@ class TableReader:
 
         @param sinceMs: what is older need not be entered.
         @return: how many messages that were.
-        @raise pylogbroker.errors.PylogbrokerError: it cannot be read, there is no table, or its windows do not fit. What was found before counts the next time.
+        @raise pylogbroker.errors.PylogbrokerError: it cannot be read, there is no table, or its
+            windows do not fit. What was found before counts the next time.
         """
         for manifest in reversed(await self._new(sinceMs)):
             if ledger.windowMs % manifest.windowMs:

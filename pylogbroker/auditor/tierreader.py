@@ -1,16 +1,19 @@
 """
-Reading a whole cluster to count it: every partition of a topic, from a time on up to where it ends now, and the next time from there on.
+Reading a whole cluster to count it: every partition of a topic, from a time on up to where it ends
+now, and the next time from there on.
 
-An auditor is no consumer group: it must see every message, owns nothing, and leaves nothing in ZooKeeper. Where it has got to is kept in memory alone; one that
-is started anew reads the horizon again, which costs time, and is exact.
+An auditor is no consumer group: it must see every message, owns nothing, and leaves nothing in
+ZooKeeper. Where it has got to is kept in memory alone; one that is started anew reads the horizon
+again, which costs time, and is exact.
 
-A registry in ZooKeeper says who is there, not who should be. A broker that is away takes its messages with it: what was sent looks lost, and where the
-counts lay with it, what is lost looks as if it had never been sent. So a tier is whole only if all are there of which anything is known: those that the
-tier's address names; without such a list those that this reader has met within the horizon, partition by partition, and those for which groups have stored
-offsets.
+A registry in ZooKeeper says who is there, not who should be. A broker that is away takes its
+messages with it: what was sent looks lost, and where the counts lay with it, what is lost looks as
+if it had never been sent. So a tier is whole only if all are there of which anything is known:
+those that the tier's address names; without such a list those that this reader has met within the
+horizon, partition by partition, and those for which groups have stored offsets.
 
-A message set counts as a whole or not at all: what is counted and where to go on change together. Otherwise a set that breaks in the middle would be
-counted twice.
+A message set counts as a whole or not at all: what is counted and where to go on change together.
+Otherwise a set that breaks in the middle would be counted twice.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ NAMED_COUNT_MAX = 10
 """Brokers and partitions that are named in one sentence."""
 
 Take = Callable[[MessageSet], "int | None"]
-"""Counts a set, or raises and counts nothing. Returns the offset behind the last message, L{None} when there was none."""
+"""
+Counts a set, or raises and counts nothing. Returns the offset behind the last message, L{None} when
+there was none.
+"""
 
 
 class _TierMember(NamedTuple):
@@ -77,7 +83,8 @@ class TierReader:
     One cluster.
 
     @ivar name: of the tier.
-    @ivar skippedCount: how often a partition did not begin, or end, where the reader was: its data was deleted before it was read.
+    @ivar skippedCount: how often a partition did not begin, or end, where the reader was: its data
+        was deleted before it was read.
     """
 
     def __init__(
@@ -197,7 +204,8 @@ class TierReader:
         """
         All of a topic that has not been read yet; nothing, if the tier does not have it.
 
-        @param sinceMs: what was written before need not be read, the first time; it may be all the same, for a broker knows times by segments only.
+        @param sinceMs: what was written before need not be read, the first time; it may be all the
+            same, for a broker knows times by segments only.
         @raise PylogbrokerError: some of it cannot be read; what was read before is counted.
         """
         found = await self._partitions(topic)

@@ -1,7 +1,7 @@
 """
 C{pylogbroker groups translate}: a consumer group moves from a cluster that is mirrored to the mirror's target.
 
-Where it goes on there is what L{pylogbroker.mirror.translation} makes of the mirror's tables: at or before the true point, never behind it. Where a table says
+Where it goes on there is what L{pylogbroker.mirror.offsetsyncs} makes of the mirror's tables: at or before the true point, never behind it. Where a table says
 nothing, that is the oldest message that there is. As with C{groups reset}, nothing is changed by accident (L{pylogbroker.cli.groupoffsets}).
 """
 
@@ -16,8 +16,7 @@ from pylogbroker.cli.clustersession import ClusterSession
 from pylogbroker.cli.groupoffsets import addChange, addTopics, change, readOffsets
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.offsetexport import GroupOffset
-from pylogbroker.mirror.offsetsyncs import readTables
-from pylogbroker.mirror.translation import translate
+from pylogbroker.mirror.offsetsyncs import readTables, translate
 from pylogbroker.types import BrokerPartition, PartitionId
 
 _EXAMPLES = """\

@@ -1,8 +1,10 @@
 """
-The figures of a broker, by name: every one of 0.7.2's (spec-0.7 metrics §2), with the meaning that its name promises, and what 0.7.2 has none for.
+The figures of a broker, by name: every one of 0.7.2's (spec-0.7 metrics §2), with the meaning that
+its name promises, and what 0.7.2 has none for.
 
-C{docs/metrics.md} has a row for each, and the bean and attribute that it stands for. Rates, averages and windows are the reader's: all counters are running
-totals, so a difference between two readings is exactly what happened in between.
+C{docs/metrics.md} has a row for each, and the bean and attribute that it stands for. Rates,
+averages and windows are the reader's: all counters are running totals, so a difference between two
+readings is exactly what happened in between.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-The figures of producers and consumers, by name, as those of brokers are (spec-0.7 metrics §3, §4): an application that has some serves them itself.
+The figures of producers and consumers, by name, as those of brokers are (spec-0.7 metrics §3, §4):
+an application that has some serves them itself.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """
 What a broker counts.
 
-What must be true: counting costs the hot path one look-up of the topic for each run of requests and an addition per fact, so a counter is an
-C{int} in a slot; the number of topics that are counted one by one has a limit, and so have their names; a
-picture (L{BrokerCounters.snapshot}) is made of plain values.
+What must be true: counting costs the hot path one look-up of the topic for each run of requests and
+an addition per fact, so a counter is an C{int} in a slot; the number of topics that are counted one
+by one has a limit, and so have their names; a picture (L{BrokerCounters.snapshot}) is made of plain
+values.
 
-Chosen: running totals since the start, never reset. Rates and averages over a time are differences between two pictures, which the reader
-takes as far apart as it likes. Rejected: 0.7's windows of ten minutes (spec-0.7 metrics §1), which show nothing for the first ten
-minutes and stale values for ever afterwards. Sums over all topics are not counted but added up when somebody asks.
+Chosen: running totals since the start, never reset. Rates and averages over a time are differences
+between two pictures, which the reader takes as far apart as it likes. Rejected: 0.7's windows of
+ten minutes (spec-0.7 metrics §1), which show nothing for the first ten minutes and stale values for
+ever afterwards. Sums over all topics are not counted but added up when somebody asks.
 
-The names that 0.7.2 has for the same facts (spec-0.7 metrics §2), with what is wrong about them, are in the docstrings.
-Everything here is used from one thread.
+The names that 0.7.2 has for the same facts (spec-0.7 metrics §2), with what is wrong about them,
+are in the docstrings. Everything here is used from one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from __future__ import annotations
 from typing import Self
 
 NAME_LENGTH_MAX = 255
-"""Of a topic that is counted by itself. No directory holds a longer one; but who asks for it may send names of 32 KiB, thousands of them."""
+"""
+Of a topic that is counted by itself. No directory holds a longer one; but who asks for it may send
+names of 32 KiB, thousands of them.
+"""
 
 
 class _Counted:
@@ -44,10 +49,13 @@ class TopicCounters(_Counted):
     """
     One topic's numbers (C{kafka.BrokerTopicStat.<topic>}), or those of all topics beyond the limit.
 
-    @ivar messageCount: messages appended, those inside compressed ones counted one by one (C{MessagesIn}).
+    @ivar messageCount: messages appended, those inside compressed ones counted one by one
+        (C{MessagesIn}).
     @ivar producedSize: bytes of message sets appended (C{BytesIn}).
-    @ivar fetchedSize: bytes of message sets handed out, counted when the answer begins (C{BytesOut}).
-    @ivar failedProduceCount: sets that were refused or could not be appended (C{FailedProduceRequest}).
+    @ivar fetchedSize: bytes of message sets handed out, counted when the answer begins
+        (C{BytesOut}).
+    @ivar failedProduceCount: sets that were refused or could not be appended
+        (C{FailedProduceRequest}).
     @ivar failedFetchCount: fetches that were answered with an error (C{FailedFetchRequest}).
     """
 
@@ -70,18 +78,22 @@ class RequestCounters(_Counted):
     """
     What came over the wire (C{kafka.SocketServerStats}).
 
-    Produce requests that arrive together for one partition are carried out together, and timed together: two looks at the clock for a
-    run. A request that has to wait (for a flush, for room) is timed until it is done. Sending an answer is not in these times.
+    Produce requests that arrive together for one partition are carried out together, and timed
+    together: two looks at the clock for a run. A request that has to wait (for a flush, for room)
+    is timed until it is done. Sending an answer is not in these times.
 
     @ivar produceCount: PRODUCE and MULTIPRODUCE requests (C{NumProduceRequests}).
     @ivar fetchCount: FETCH and MULTIFETCH requests (C{NumFetchRequests}).
     @ivar offsetsCount: OFFSETS requests, which 0.7.2 does not count.
-    @ivar produceSeconds: seconds that produce requests took (C{TotalProduceRequestMs}, which has nanoseconds there).
+    @ivar produceSeconds: seconds that produce requests took (C{TotalProduceRequestMs}, which has
+        nanoseconds there).
     @ivar fetchSeconds: seconds that fetches took (C{TotalFetchRequestMs}, likewise).
-    @ivar longestProduceSeconds: of the longest run of produce requests (C{MaxProduceRequestMs}, of a window there).
+    @ivar longestProduceSeconds: of the longest run of produce requests (C{MaxProduceRequestMs}, of
+        a window there).
     @ivar longestFetchSeconds: of the longest fetch (C{MaxFetchRequestMs}, of a window there).
     @ivar writtenSize: bytes given to sockets (C{TotalBytesWritten}).
-    @ivar writeCount: in how many writes. C{BytesWrittenPerSecond} is the one divided by the other, whatever its name says.
+    @ivar writeCount: in how many writes. C{BytesWrittenPerSecond} is the one divided by the other,
+        whatever its name says.
     """
 
     __slots__ = (
@@ -120,11 +132,14 @@ class ConnectionCounters(_Counted):
     @ivar openCountMax: the most at a time.
     @ivar openedCount: since the start.
     @ivar refusedCount: cut at once, because there were too many, or no file descriptor was left.
-    @ivar malformedCount: cut for bytes that are no request, or a request or message set that had to be refused.
+    @ivar malformedCount: cut for bytes that are no request, or a request or message set that had to
+        be refused.
     @ivar foreignCount: of these, those that looked like a client of another kind.
     @ivar slowCount: cut for a request that did not come to its end, or an answer that nobody took.
-    @ivar readSize: bytes received (C{TotalBytesRead}, which leaves out most sizes of frames; this does not).
-    @ivar readCount: in how many reads. C{BytesReadPerSecond} is the one divided by the other, whatever its name says.
+    @ivar readSize: bytes received (C{TotalBytesRead}, which leaves out most sizes of frames; this
+        does not).
+    @ivar readCount: in how many reads. C{BytesReadPerSecond} is the one divided by the other,
+        whatever its name says.
     """
 
     __slots__ = (
@@ -216,8 +231,8 @@ class ConsumedCounters(_Counted):
     """
     One topic's numbers at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
 
-    @ivar messageCount: messages handed out (C{MessagesPerTopic}); those of one answer are counted together, when the last of them is taken or the
-        rest is dropped.
+    @ivar messageCount: messages handed out (C{MessagesPerTopic}); those of one answer are counted
+        together, when the last of them is taken or the rest is dropped.
     @ivar fetchedSize: bytes of message sets fetched and kept (C{BytesPerTopic}).
     """
 
@@ -269,8 +284,8 @@ class BrokerCounters:
 
     def topic(self, name: str) -> TopicCounters:
         """
-        A topic's counters. Topics that come when the limit is reached share one, and so do names that are too long
-        for any topic.
+        A topic's counters. Topics that come when the limit is reached share one, and so do names
+        that are too long for any topic.
         """
         counters = self.topics.get(name)
         if counters is None:
@@ -281,8 +296,9 @@ class BrokerCounters:
 
     def refused(self, name: str, isThere: bool) -> TopicCounters:
         """
-        The counters of a topic of which something was refused. A name that is no topic's may be a stranger's invention: it gets no counters of its own,
-        or a thousand such names would leave none for the topics that come later.
+        The counters of a topic of which something was refused. A name that is no topic's may be a
+        stranger's invention: it gets no counters of its own, or a thousand such names would leave
+        none for the topics that come later.
 
         @param isThere: whether the topic exists.
         """
@@ -290,8 +306,9 @@ class BrokerCounters:
 
     def snapshot(self) -> dict[str, object]:
         """
-        A picture of all numbers, which later counting does not change: C{requests}, C{connections}, C{flushes}, C{allTopics}, C{otherTopics} are
-        numbers by name, C{topics} is such a dictionary for each topic (spec-0.7 metrics §2).
+        A picture of all numbers, which later counting does not change: C{requests}, C{connections},
+        C{flushes}, C{allTopics}, C{otherTopics} are numbers by name, C{topics} is such a dictionary
+        for each topic (spec-0.7 metrics §2).
         """
         total = TopicCounters()
         total.add(self.otherTopics)

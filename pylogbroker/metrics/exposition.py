@@ -1,8 +1,9 @@
 """
-Figures as text: the exposition format of Prometheus, version 0.0.4, which every system of that kind reads.
+Figures as text: the exposition format of Prometheus, version 0.0.4, which every system of that kind
+reads.
 
-A L{Family} is what one name stands for. Names, and names of labels, are ours and fixed; values of labels are topics and other
-people's words, and are escaped.
+A L{Family} is what one name stands for. Names, and names of labels, are ours and fixed; values of
+labels are topics and other people's words, and are escaped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Family(NamedTuple):
     """
     All values of one name.
 
-    @ivar name: with the unit at its end, and C{_total} behind that for a counter, as is the custom there.
+    @ivar name: with the unit at its end, and C{_total} behind that for a counter, as is the custom
+        there.
     @ivar kind: L{COUNTER} (only ever grows, from the process's start) or L{GAUGE}.
     @ivar sentence: what it means, for people.
     """

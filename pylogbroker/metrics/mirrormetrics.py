@@ -1,14 +1,141 @@
 """
-The figures of a mirror, by name, as those of brokers, producers and consumers are. 0.7's MirrorMaker has only those of the consumers and the producer in it.
+The counters of a mirror, and its metrics.
+
+C{takenCount = confirmedCount + givenBackCount + underWayCount} always holds. The target may hold at
+most C{repeatedCount} duplicates, besides those of a killed mirror and of messages behind a stuck
+one. 0.7's MirrorMaker has only the metrics of its consumers and its producer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
+from typing import NamedTuple
 
+from pylogbroker.metrics.counters import NAME_LENGTH_MAX
 from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
+
+TOPIC_COUNT_MAX = 1_000
+
+
+class MirroredTopic:
+    """
+    One topic, or all topics beyond the limit.
+
+    @ivar messageCount: confirmed messages.
+    @ivar size: their bytes of payload.
+    """
+
+    __slots__ = ("messageCount", "size")
+
+    def __init__(self) -> None:
+        self.messageCount = self.size = 0
+
+
+class StuckMessage(NamedTuple):
+    """
+    A message that the target refuses.
+
+    @ivar labels: source, topic and partition.
+    @ivar offset: where it begins in the source; where it ends, for the first message ever read of a
+        partition.
+    @ivar size: bytes of payload.
+    """
+
+    labels: Mapping[str, str]
+    offset: int
+    size: int
+
+
+class MirrorCounters:
+    """
+    Totals since the mirror's start. Sizes are bytes of payload.
+
+    @ivar takenCount: messages taken from sources.
+    @ivar confirmedCount: messages that the target has confirmed.
+    @ivar givenBackCount: messages that were discarded behind a stuck one; they are taken again
+        later.
+    @ivar retriedCount: messages that were resent, counted each time.
+    @ivar repeatedCount: resent messages with an unknown earlier outcome: the target may hold them
+        twice.
+    @ivar faultCount: times that a source partition could not be read.
+    @ivar commitCount: stored offsets.
+    @ivar stuck: messages that the target refuses now, at most one for each source partition.
+    @ivar topics: confirmed messages by topic.
+    @ivar otherTopics: confirmed messages of topics beyond the limit.
+    """
+
+    __slots__ = (
+        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "givenBackCount", "givenBackSize", "otherTopics", "repeatedCount",
+        "retriedCount", "stuck", "takenCount", "takenSize", "topics",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.takenCount = self.takenSize = self.confirmedCount = self.confirmedSize = 0
+        self.givenBackCount = self.givenBackSize = 0
+        self.retriedCount = self.repeatedCount = self.faultCount = self.commitCount = 0
+        self.stuck: dict[object, StuckMessage] = {}
+        self.topics: dict[str, MirroredTopic] = {}
+        self.otherTopics = MirroredTopic()
+
+    @property
+    def underWayCount(self) -> int:
+        """Messages in flight."""
+        return self.takenCount - self.confirmedCount - self.givenBackCount
+
+    @property
+    def underWaySize(self) -> int:
+        """Bytes of payload in flight."""
+        return self.takenSize - self.confirmedSize - self.givenBackSize
+
+    def taken(self, count: int, size: int) -> None:
+        """Count a batch taken from a source."""
+        self.takenCount += count
+        self.takenSize += size
+
+    def givenBack(self, count: int, size: int) -> None:
+        """Count a discarded batch."""
+        self.givenBackCount += count
+        self.givenBackSize += size
+
+    def confirmed(self, topic: str, count: int, size: int) -> None:
+        """Count a confirmed batch."""
+        self.confirmedCount += count
+        self.confirmedSize += size
+        mirrored = self.topics.get(topic)
+        if mirrored is None:
+            if len(self.topics) >= TOPIC_COUNT_MAX or len(topic) > NAME_LENGTH_MAX:
+                mirrored = self.otherTopics
+            else:
+                mirrored = self.topics[topic] = MirroredTopic()
+        mirrored.messageCount += count
+        mirrored.size += size
+
+    def snapshot(self) -> dict[str, object]:
+        """
+        A copy of all counters: C{topics} holds a dictionary for each topic, C{stuck} one for each
+        message.
+        """
+        numbers: dict[str, object] = {
+            name: getattr(self, name)
+            for name in self.__slots__
+            if name not in ("stuck", "topics", "otherTopics")
+        }
+        numbers["underWayCount"], numbers["underWaySize"] = self.underWayCount, self.underWaySize
+        numbers["stuck"] = [
+            {**each.labels, "offset": each.offset, "size": each.size}
+            for each in self.stuck.values()
+        ]
+        numbers["topics"] = {
+            name: {"messageCount": each.messageCount, "size": each.size}
+            for name, each in self.topics.items()
+        }
+        numbers["otherTopics"] = {
+            "messageCount": self.otherTopics.messageCount,
+            "size": self.otherTopics.size,
+        }
+        return numbers
+
 
 STUCK_COUNT_MAX = 1_000
 """Messages that are named one by one."""
@@ -65,7 +192,10 @@ def mirrorFamilies(
     counters: MirrorCounters, sources: Iterable[tuple[str, str, bool]]
 ) -> list[Family]:
     """
-    @param sources: of each source, its group, its ZooKeeper, and whether the mirror has its share of the partitions there.
+    The metrics of a mirror.
+
+    @param sources: (group, ZooKeeper servers, whether the mirror owns its partitions) of each
+        source.
     """
     return [
         *(Family(f"pylogbroker_mirror_{name}", kind, sentence, (Sample(getattr(counters, counter)),)) for name, kind, counter, sentence in _FIGURES),

@@ -15,7 +15,8 @@ class PartitionPicture(NamedTuple):
     One partition (C{kafka.logs.<topic>-<partition>}).
 
     @ivar startOffset: the oldest that can be read.
-    @ivar highWatermark: where reading ends; C{CurrentOffset}, with the meaning that its name promises (there it is a place in the last segment).
+    @ivar highWatermark: where reading ends; C{CurrentOffset}, with the meaning that its name
+        promises (there it is a place in the last segment).
     @ivar logEndOffset: what the next append gets.
     @ivar size: flushed bytes in all segments (C{Size}).
     @ivar segmentCount: files (C{NumberOfSegments}).
@@ -41,10 +42,13 @@ class BlockedRequest(NamedTuple):
     A client that has to wait, and why.
 
     @ivar peer: its address.
-    @ivar what: what it wants: C{"produce"}, C{"fetch"}, C{"offsets"}, C{"send"} (a large request of its).
+    @ivar what: what it wants: C{"produce"}, C{"fetch"}, C{"offsets"}, C{"send"} (a large request of
+        its).
     @ivar topic: where; C{""} if that does not matter.
-    @ivar reason: C{"flush"} (too much is unflushed), C{"disk"} (it is full), C{"roll"}, C{"memory"} (for requests), C{"reader"} (it takes its answer more
-        slowly than it could be sent), C{"work"} (a worker is at it: a new partition, a compressed set, cold data, a flush that is due).
+    @ivar reason: C{"flush"} (too much is unflushed), C{"disk"} (it is full), C{"roll"}, C{"memory"}
+        (for requests), C{"reader"} (it takes its answer more slowly than it could be sent),
+        C{"work"} (a worker is at it: a new partition, a compressed set, cold data, a flush that is
+        due).
     """
 
     peer: str

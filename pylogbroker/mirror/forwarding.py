@@ -1,11 +1,12 @@
 """
-From one stream to the target.
+Forwards one stream to the target.
 
-What there is in the stream is taken, in batches of one source partition each, as long as the target has room (L{pylogbroker.mirror.target.Target.room});
-when it has none, nothing is taken, the stream fills up, and the source is not asked for more: so memory stays flat. Batches do not wait for company: as many
-messages go together as were there.
+It takes the messages of the stream in batches, each from one source partition, while the target's
+L{InFlightLimiter} has room. Otherwise it takes nothing: the stream fills up, its consumer stops
+fetching, and memory stays flat. A batch never waits for more messages.
 
-Taking messages and entering them in the books happens without anything in between; so a commit sees both or neither.
+What must be true: taking messages and registering them with the L{OffsetTracker} happen in one turn
+of the reactor, so that a commit sees both or neither.
 """
 
 from __future__ import annotations
@@ -19,31 +20,29 @@ from twisted.logger import Logger
 
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.offsettracker import OffsetTracker
 from pylogbroker.mirror.pipeline import Batch, PartitionPipeline
-from pylogbroker.mirror.target import Target
+from pylogbroker.mirror.target import TargetCluster
 from pylogbroker.types import BrokerPartition, PartitionId
 
 TURN_COUNT_MAX = 2_000
-"""Messages that are taken in one turn of the reactor."""
+"""Messages taken in one turn of the reactor."""
 
 PAUSE_MS = 1_000
-"""After what nobody foresaw."""
+"""The pause after an unexpected error."""
 
-ROUTE_COUNT_MAX = 1_000
-"""Routes that are kept without need."""
+PIPELINE_COUNT_MAX = 1_000
+"""Idle pipelines that are kept."""
 
 
 class _OpenBatch:
-    """A batch that is being filled."""
+    """A batch that still grows."""
 
     __slots__ = ("ends", "isWhole", "nextOffset", "payloads", "size", "start")
 
     def __init__(self, nextOffset: int | None) -> None:
-        """
-        @param nextOffset: behind the message before; L{None} if there is none that we know of.
-        """
+        """@param nextOffset: behind the previous message; L{None} if it is not known."""
         self.payloads: list[bytes] = []
         self.ends: list[int] = []
         self.start = nextOffset
@@ -53,9 +52,7 @@ class _OpenBatch:
 
 
 class Forwarder:
-    """
-    Carries what comes out of one stream.
-    """
+    """Forwards the messages of one stream."""
 
     _log = Logger()
 
@@ -64,47 +61,52 @@ class Forwarder:
         clock: Any,
         random: Callable[[], float],
         stream: MessageStream,
-        target: Target,
-        ledger: OffsetTracker,
+        target: TargetCluster,
+        tracker: OffsetTracker,
         counters: MirrorCounters,
-        home: Callable[[PartitionId], BrokerPartition | None],
+        fixedTarget: Callable[[PartitionId], BrokerPartition | None],
         origin: Mapping[str, str],
-        readAgain: Callable[[PartitionId, int], None],
+        seek: Callable[[PartitionId, int], None],
     ) -> None:
         """
-        @param random: numbers from 0 up to, not including, 1.
-        @param ledger: of the stream's source.
-        @param home: the target partition that a source partition always goes to; L{None} for any; a L{PylogbrokerError} for not known now.
-        @param origin: what names the source in figures.
-        @param readAgain: forgets what is in the stream of a partition, and has it read again from an offset on when all that was handed on of it is confirmed.
+        @param random: returns numbers in [0, 1).
+        @param tracker: of the stream's source.
+        @param fixedTarget: returns the fixed target partition of a source partition, or L{None} for
+            any; raises L{PylogbrokerError} while it is not known.
+        @param origin: labels of the source in metrics.
+        @param seek: drops the stream's messages of a partition, and fetches it again from an offset
+            when all its registered messages are confirmed.
         """
         self._clock = clock
         self._random = random
         self._stream = stream
         self._target = target
-        self._ledger = ledger
+        self._tracker = tracker
         self._counters = counters
-        self._home = home
+        self._fixedTarget = fixedTarget
         self._origin = origin
-        self._readAgain = readAgain
+        self._seek = seek
         self._resumed: dict[PartitionId, int] = {}  # where those go on that were stuck
-        self._routes: dict[PartitionId, PartitionPipeline] = {}
+        self._pipelines: dict[PartitionId, PartitionPipeline] = {}
         self._isStopped = False
 
     def __repr__(self) -> str:
         return f"<Forwarder of {self._stream}>"
 
     async def run(self) -> None:
-        """Carry on, until the stream ends, or C{stop}. May be cancelled: what was taken is under way then, or waits to be sent again."""
-        stream, room = self._stream, self._target.room
+        """
+        Forward until the stream ends or C{stop}. Can be cancelled; batches in flight then stay in
+        flight.
+        """
+        stream, inFlight = self._stream, self._target.inFlight
         try:
             while not self._isStopped:
-                if not room.isReady:
-                    await room.whenReady()
+                if not inFlight.isReady:
+                    await inFlight.whenReady()
                     continue
                 pauseMs = 0
                 try:
-                    self._takeTurn(await stream.__anext__())
+                    self._takeAvailable(await stream.__anext__())
                 except StopAsyncIteration:
                     return
                 except PylogbrokerError as error:
@@ -113,7 +115,7 @@ class Forwarder:
                     raise
                 except Exception:
                     self._log.failure(
-                        "{stream} failed in a way that nobody foresaw; it goes on",
+                        "{stream} failed unexpectedly; it continues",
                         stream=stream.name,
                     )
                     pauseMs = PAUSE_MS
@@ -123,27 +125,30 @@ class Forwarder:
                 raise
 
     def _fault(self, error: PylogbrokerError) -> None:
-        """A partition cannot be read on; the others are."""
+        """Count and log a partition that cannot be read; the others continue."""
         self._counters.faultCount += 1
         self._log.error("{stream}: {error}", stream=self._stream.name, error=error)
 
-    def _takeTurn(self, first: ConsumedMessage) -> None:
-        """Take what there is. Nothing may come in between, and what was taken is handed on, whatever happens."""
-        growing: dict[PartitionId, _OpenBatch] = {}
+    def _takeAvailable(self, first: ConsumedMessage) -> None:
+        """
+        Take the available messages in this turn, and dispatch all of them even if an error
+        interrupts.
+        """
+        openBatches: dict[PartitionId, _OpenBatch] = {}
         try:
-            self._fill(growing, first)
+            self._fill(openBatches, first)
         finally:
-            for place, batch in growing.items():
+            for partitionId, batch in openBatches.items():
                 if batch.payloads:
-                    self._handOn(place, batch)
+                    self._dispatch(partitionId, batch)
 
     def _fill(
-        self, growing: dict[PartitionId, _OpenBatch], message: ConsumedMessage | None
+        self, openBatches: dict[PartitionId, _OpenBatch], message: ConsumedMessage | None
     ) -> None:
-        """Take messages into batches; those that are full are handed on."""
+        """Add messages to batches, and dispatch the full ones."""
         stream, target = self._stream, self._target
         countMax, sizeMax = target.batchCountMax, target.batchSizeMax
-        place: PartitionId | None = None
+        partitionId: PartitionId | None = None
         batch = _OpenBatch(None)
         for count in range(TURN_COUNT_MAX):
             if count:
@@ -151,17 +156,21 @@ class Forwarder:
             if message is None:
                 return
             payload, topic, partition, nextOffset = message
-            if place is None or partition != place.partition or topic != place.topic:
-                place = PartitionId(topic, partition)
-                found = growing.get(place)
+            if (
+                partitionId is None
+                or partition != partitionId.partition
+                or topic != partitionId.topic
+            ):
+                partitionId = PartitionId(topic, partition)
+                found = openBatches.get(partitionId)
                 if found is None:
-                    found = growing[place] = _OpenBatch(self._ledger.handed(place))
+                    found = openBatches[partitionId] = _OpenBatch(self._tracker.handed(partitionId))
                 batch = found
             size = len(payload)
             if batch.payloads and batch.size + size > sizeMax:
                 full, batch = batch, _OpenBatch(batch.nextOffset)
-                growing[place] = batch
-                self._handOn(place, full)
+                openBatches[partitionId] = batch
+                self._dispatch(partitionId, full)
             batch.payloads.append(payload)
             batch.ends.append(nextOffset)
             batch.size += size
@@ -169,75 +178,83 @@ class Forwarder:
             batch.nextOffset = nextOffset
             if len(batch.payloads) >= countMax:
                 full, batch = batch, _OpenBatch(nextOffset)
-                growing[place] = batch
-                self._handOn(place, full)
-                if not target.room.isReady:
+                openBatches[partitionId] = batch
+                self._dispatch(partitionId, full)
+                if not target.inFlight.isReady:
                     return
 
-    def _handOn(self, place: PartitionId, growing: _OpenBatch) -> None:
-        count, size = len(growing.payloads), growing.size
-        assert growing.nextOffset is not None
+    def _dispatch(self, partitionId: PartitionId, openBatches: _OpenBatch) -> None:
+        count, size = len(openBatches.payloads), openBatches.size
+        assert openBatches.nextOffset is not None
         start = (
-            self._resumed.pop(place, self._ledger.confirmed(place))
-            if growing.start is None
-            else growing.start
+            self._resumed.pop(partitionId, self._tracker.confirmed(partitionId))
+            if openBatches.start is None
+            else openBatches.start
         )
-        entry = self._ledger.hand(place, growing.nextOffset, growing.isWhole)
+        batch_ = self._tracker.register(partitionId, openBatches.nextOffset, openBatches.isWhole)
         self._counters.taken(count, size)
-        self._target.room.add(count, size)
+        self._target.inFlight.add(count, size)
 
-        def settled() -> None:
-            self._ledger.done(entry)
-            self._counters.confirmed(place.topic, count, size)
-            self._target.room.release(count, size)
-            self._target.room.notify()
-            self._tidy(place)
+        def onConfirmed() -> None:
+            self._tracker.confirm(batch_)
+            self._counters.confirmed(partitionId.topic, count, size)
+            self._target.inFlight.release(count, size)
+            self._target.inFlight.notify()
+            self._dropIdle(partitionId)
 
-        def stuck() -> None:
-            if self._ledger.discardAfter(place, entry):
+        def onRejected() -> None:
+            if self._tracker.discardAfter(partitionId, batch_):
                 again = (
-                    entry.nextOffset or 0
+                    batch_.nextOffset or 0
                 )  # a source that has begun anew meanwhile is read from there on
-                self._resumed[place] = again
-                self._readAgain(place, again)
+                self._resumed[partitionId] = again
+                self._seek(partitionId, again)
 
-        def forgotten() -> None:
+        def onDiscarded() -> None:
             self._counters.givenBack(count, size)
-            self._target.room.release(count, size)
-            self._target.room.notify()
+            self._target.inFlight.release(count, size)
+            self._target.inFlight.notify()
 
-        self._route(place).add(
-            Batch(growing.payloads, start, growing.ends, size, settled, stuck, forgotten)
+        self._pipeline(partitionId).add(
+            Batch(
+                openBatches.payloads,
+                start,
+                openBatches.ends,
+                size,
+                onConfirmed,
+                onRejected,
+                onDiscarded,
+            )
         )
 
-    def _route(self, place: PartitionId) -> PartitionPipeline:
-        route = self._routes.get(place)
-        if route is None:
+    def _pipeline(self, partitionId: PartitionId) -> PartitionPipeline:
+        pipeline = self._pipelines.get(partitionId)
+        if pipeline is None:
             target = self._target
 
             def send(payloads: list[bytes]) -> Deferred[None]:
                 try:
-                    home = self._home(place)
+                    fixedTarget = self._fixedTarget(partitionId)
                 except (
                     PylogbrokerError
                 ) as error:  # it is tried again, in order; to send it anywhere would scatter it
                     return fail(error)
-                return target.send(place.topic, payloads, home)
+                return target.send(partitionId.topic, payloads, fixedTarget)
 
-            route = self._routes[place] = PartitionPipeline(
-                place, self._clock, self._random, send, self._counters, self._origin
+            pipeline = self._pipelines[partitionId] = PartitionPipeline(
+                partitionId, self._clock, self._random, send, self._counters, self._origin
             )
-        return route
+        return pipeline
 
-    def _tidy(self, place: PartitionId) -> None:
-        if len(self._routes) > ROUTE_COUNT_MAX and self._routes[place].isIdle:
-            del self._routes[place]
+    def _dropIdle(self, partitionId: PartitionId) -> None:
+        if len(self._pipelines) > PIPELINE_COUNT_MAX and self._pipelines[partitionId].isIdle:
+            del self._pipelines[partitionId]
 
     def stop(self) -> None:
-        """Take nothing more."""
+        """Take no more messages."""
         self._isStopped = True
 
     def abort(self) -> None:
-        """Send nothing again."""
-        for route in self._routes.values():
-            route.stop()
+        """Stop the retries."""
+        for pipeline in self._pipelines.values():
+            pipeline.stop()

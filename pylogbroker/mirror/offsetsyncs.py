@@ -1,30 +1,44 @@
 """
-Keeping the tables of offsets, and which target partition a source partition goes to: in the source's ZooKeeper, beside the group's offsets,
-C{/consumers/<group>/mirror/<topic>/<broker>-<partition>}.
+Offset syncs: pairs of source and target offsets, from which a consumer group's offsets are
+translated to the target cluster (MirrorMaker 2's word).
 
-Why there: each node is written whole or not at all; it does not grow; all mirrors of the group see it, on whatever machine they run, and so does who
-moves a group; it goes when the group is deleted, as it should, since a mirror that begins anew sends everything again; and (source, group) is just what
-a mirroring is. Rejected: a file, which only one machine has; a topic in the target, which would have to be read from the beginning, and outlives what it is
-about.
+A sync says: I{every message of this source partition from offset S on was sent after the target's
+partitions had ended at T, U, …}. The mirror asks for the ends of the target's partitions, and then
+notes the offset up to which it has registered the source partition. This needs no acknowledgement
+with an offset, which the 0.7 protocol lacks, and it stays true: the successor of a mirror begins at
+a committed offset, which is at most S, and other producers only make the partitions longer. For a
+group that has read up to P, the sync with the greatest S up to P gives target offsets at or before
+the true point, never after it. Syncs are dense near the end and sparse further back: a group that
+lags by B bytes lands roughly a tenth of B before its true point. A table has at most L{COUNT_MAX}
+syncs and L{SIZE_MAX} bytes.
 
-What must be true: an entry is written only while nobody else can have sent anything of the partition. A mirror whose session has expired without its
-knowing may still try to. So whoever takes a partition over writes its node before it reads anything, and everybody writes only over what they know
-themselves to have written last (ZooKeeper's versions): who was overtaken finds another version, and writes no more.
+The tables are kept in the source's ZooKeeper,
+C{/consumers/<group>/mirror/<topic>/<broker>-<partition>}: a node is written whole or not at all,
+all mirrors and tools see it, and it is deleted with the group, as it should be, since a new mirror
+sends everything again. Rejected: a file (on one machine only), and a topic in the target (it must
+be read from the start, and outlives its group).
 
-Where a partition goes is another thing than who may write that down. Who was overtaken may still have messages to send, and it may have been no mirror that
-wrote there: they go where those before them went. With partitions kept, nothing is ever sent to "any".
+What must be true: a mirror writes a sync only while no other mirror can have sent messages of the
+partition. A mirror with an expired session may not know that yet. So a mirror that takes a
+partition over first writes its node, and every mirror writes only over the version that it wrote
+last. The fixed target of a partition does not change with its owner: a mirror that has lost a
+partition may still have messages to send, and they go where the earlier ones went.
 """
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from pylogbroker.cluster.paths import GroupPaths
-from pylogbroker.cluster.znodes import decodePartition
+from pylogbroker.cluster.znodes import decodePartition, decodeText
 from pylogbroker.errors import (
     BadVersionException,
     NoBrokersError,
@@ -35,31 +49,189 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.offsettracker import OffsetTracker
-from pylogbroker.mirror.target import Target
-from pylogbroker.mirror.translation import OffsetSyncTable, decodeTable
+from pylogbroker.mirror.target import TargetCluster
 from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.ephemeral import createParents
+
+COUNT_MAX = 64
+"""Entries of one source partition."""
+
+SIZE_MAX = 64 << 10
+"""Bytes of one source partition's table. (ZooKeeper takes 1 MiB.)"""
+
+VERSION = 1
+Ends = Mapping[BrokerPartition, int]
+"""Of a topic's partitions in the target: where each ended."""
+
+
+class OffsetSyncTable:
+    """
+    The syncs of one source partition.
+
+    @ivar fixedTarget: the target partition of all its messages, if the mirror keeps partitions;
+        otherwise L{None}.
+    @ivar entries: (source offset, ends) in the order of the source offsets, which differ.
+    """
+
+    def __init__(
+        self, fixedTarget: BrokerPartition | None = None, entries: Iterable[tuple[int, Ends]] = ()
+    ) -> None:
+        self.fixedTarget = fixedTarget
+        self.entries: list[tuple[int, dict[BrokerPartition, int]]] = [
+            (offset, dict(ends)) for offset, ends in entries
+        ]
+
+    def __repr__(self) -> str:
+        return f"<OffsetSyncTable to {self.fixedTarget or 'any'}, {len(self.entries)} entries>"
+
+    def record(self, offset: int, ends: Ends) -> bool:
+        """
+        Add a sync.
+
+        @param offset: no message from here on was registered when the ends were known.
+        @param ends: the ends of the target's partitions, or earlier ones.
+        @return: whether the table changed.
+        """
+        entries = self.entries
+        index = bisect_right(entries, offset, key=lambda entry: entry[0])
+        isThere = bool(index) and entries[index - 1][0] == offset
+        if isThere:
+            index -= 1
+        else:
+            entries.insert(index, (offset, {}))
+        isNews = not isThere
+        for _offset, known in entries[index:]:  # what holds from here on holds further on, too
+            for partition, end in ends.items():
+                if known.get(partition, -1) < end:
+                    known[partition] = end
+                    isNews = True
+        while len(entries) > COUNT_MAX:
+            self._thin()
+        return isNews
+
+    def _thin(self) -> None:
+        """Remove the sync whose gap is the smallest in relation to its distance from the end."""
+        entries = self.entries
+        last = entries[-1][0]
+        costs = [
+            (entries[at + 1][0] - entries[at - 1][0]) / (last - entries[at][0])
+            for at in range(1, len(entries) - 1)
+        ]
+        del entries[1 + costs.index(min(costs))]
+
+    def lookUp(self, position: int) -> dict[BrokerPartition, int] | None:
+        """
+        Translate an offset.
+
+        @param position: a source offset that a group has read up to.
+        @return: for each target partition an offset with no unread message before it; 0 for a
+            partition that is not named. L{None} if the table does not go back so far: then 0 for
+            all.
+        """
+        index = bisect_right(self.entries, position, key=lambda entry: entry[0])
+        return dict(self.entries[index - 1][1]) if index else None
+
+    def encode(self) -> bytes:
+        """As JSON that names each target partition once."""
+        while True:
+            targets = sorted({partition for _offset, ends in self.entries for partition in ends})
+            rows = [
+                [offset, *(ends.get(partition, 0) for partition in targets)]
+                for offset, ends in self.entries
+            ]
+            content = {
+                "version": VERSION,
+                "home": None if self.fixedTarget is None else str(self.fixedTarget),
+                "targets": [str(each) for each in targets],
+                "entries": rows,
+            }
+            data = json.dumps(content, separators=(",", ":")).encode()
+            if len(data) <= SIZE_MAX or len(self.entries) < 3:
+                return data
+            self._thin()
+
+
+def decodeTable(path: str, data: bytes | None) -> OffsetSyncTable:
+    """
+    Decode a node; no data are an empty table.
+
+    @param path: for the error.
+    @raise ZnodeError: the data are no table.
+    """
+    text = decodeText(path, data)
+    if not text:
+        return OffsetSyncTable()
+    try:
+        content: Any = json.loads(text)
+        if content["version"] != VERSION:
+            raise ValueError(f"version {content['version']!r}")
+        fixedTarget = None if content["home"] is None else decodePartition(path, content["home"])
+        targets = [decodePartition(path, name) for name in content["targets"]]
+        rows = [[int(number) for number in row] for row in content["entries"]]
+        if any(len(row) != 1 + len(targets) for row in rows) or any(
+            after[0] <= before[0] for before, after in pairwise(rows)
+        ):
+            raise ValueError("its entries do not fit together")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ZnodeError(path, repr(text[:100]), f"it is no table of offsets: {error!r}") from error
+    return OffsetSyncTable(
+        fixedTarget, [(row[0], dict(zip(targets, row[1:], strict=True))) for row in rows]
+    )
+
+
+def translate(
+    positions: Mapping[PartitionId, int],
+    tables: Mapping[PartitionId, OffsetSyncTable],
+    targets: Mapping[str, Iterable[BrokerPartition]],
+) -> dict[PartitionId, int]:
+    """
+    Translate a group's offsets to the target.
+
+    @param positions: the group's offsets in the source. It has not read other partitions.
+    @param tables: the mirror's tables of all source partitions of the topics.
+    @param targets: the partitions of each topic in the target.
+    @return: an offset for each target partition that messages of the group's topics may have gone
+        to; from there on it finds all its unread messages.
+    """
+    found: dict[PartitionId, int] = {}
+    topics = {partitionId.topic for partitionId in positions}
+    for partitionId in {
+        *positions,
+        *(partitionId for partitionId in tables if partitionId.topic in topics),
+    }:
+        table = tables.get(partitionId, OffsetSyncTable())
+        ends = table.lookUp(positions.get(partitionId, 0))
+        concerned = {*targets.get(partitionId.topic, ()), *(ends or ())}
+        if ends is not None and table.fixedTarget is not None:
+            concerned = {table.fixedTarget}
+        for partition in concerned:
+            target = PartitionId(partitionId.topic, partition)
+            offset = 0 if ends is None else ends.get(partition, 0)
+            found[target] = min(found.get(target, offset), offset)
+    return found
+
 
 _ROUNDS_MAX = 10
 
 
 @dataclass(slots=True)
-class _Kept:
+class _OwnedTable:
     """
-    A node that is ours to write.
+    A node that this mirror may write.
 
-    @ivar version: that it has, as far as we know.
-    @ivar doubt: what was written without an answer, if that was the last thing.
+    @ivar version: its last known version.
+    @ivar unconfirmed: data of a last write that was not answered.
     """
 
     table: OffsetSyncTable
     version: int
-    doubt: bytes | None = None
+    unconfirmed: bytes | None = None
 
 
 async def readTable(zookeeper: IZookeeper, path: str) -> tuple[OffsetSyncTable, int]:
     """
-    @return: (what is there, its version); of what is not there, or cannot be read, an empty table; version -1 when it is not there.
+    @return: (table, version); an empty table for a missing or unreadable node, with version -1 for
+        a missing one.
     """
     try:
         data, stat = await zookeeper.get(path)
@@ -76,79 +248,78 @@ _log = Logger()
 
 
 class OffsetSyncStore:
-    """
-    The tables of one source.
-    """
+    """The tables of one source."""
 
     def __init__(
         self,
         zookeeper: IZookeeper,
         groupPaths: GroupPaths,
-        target: Target,
-        ledger: OffsetTracker,
+        target: TargetCluster,
+        tracker: OffsetTracker,
         isKeeping: bool,
     ) -> None:
-        """
-        @param isKeeping: whether a source partition always goes to the same target partition.
-        """
+        """@param isKeeping: whether a source partition always goes to the same target partition."""
         self._zookeeper = zookeeper
         self._paths = groupPaths
         self._target = target
-        self._ledger = ledger
+        self._tracker = tracker
         self._isKeeping = isKeeping
-        self._kept: dict[PartitionId, _Kept] = {}
-        self._homes: dict[PartitionId, BrokerPartition] = {}
+        self._owned: dict[PartitionId, _OwnedTable] = {}
+        self._fixedTargets: dict[PartitionId, BrokerPartition] = {}
         self._choosing = DeferredLock()
         self._recording = DeferredLock()
 
     def __repr__(self) -> str:
-        return f"<Tables, {len(self._kept)} partitions>"
+        return f"<Tables, {len(self._owned)} partitions>"
 
-    def home(self, place: PartitionId) -> BrokerPartition | None:
+    def fixedTarget(self, partitionId: PartitionId) -> BrokerPartition | None:
         """
-        Where a partition that was taken goes; L{None} for anywhere, when they are not kept.
+        The target partition of an owned source partition; L{None} for any, if the mirror does not
+        keep partitions.
 
-        @raise NoBrokersError: that is not known.
+        @raise NoBrokersError: it is not known.
         """
         if not self._isKeeping:
             return None
-        home = self._homes.get(place)
-        if home is None:
-            raise NoBrokersError(f"it is not known which partition of the target {place} goes to")
-        return home
+        fixedTarget = self._fixedTargets.get(partitionId)
+        if fixedTarget is None:
+            raise NoBrokersError(
+                f"it is not known which partition of the target {partitionId} goes to"
+            )
+        return fixedTarget
 
     # -- taking over
 
-    async def take(self, place: PartitionId) -> None:
+    async def take(self, partitionId: PartitionId) -> None:
         """
-        A partition is ours: nobody else writes its table from now on.
+        Take over the table of a partition, before the mirror reads the partition.
 
-        @raise ZookeeperError: that could not be written down. Nothing of the partition may be read then.
-        @raise pylogbroker.errors.PylogbrokerError: where it should go cannot be found out.
+        @raise ZookeeperError: the node could not be written. The partition must not be read then.
+        @raise pylogbroker.errors.PylogbrokerError: its fixed target cannot be found.
         """
-        self._kept.pop(place, None)
-        path = self._paths.mirrored(place.topic, place.partition)
+        self._owned.pop(partitionId, None)
+        path = self._paths.mirrored(partitionId.topic, partitionId.partition)
         for _round in range(_ROUNDS_MAX):
             table, version = await readTable(self._zookeeper, path)
-            if self._isKeeping != (table.home is not None):
+            if self._isKeeping != (table.fixedTarget is not None):
                 table = OffsetSyncTable()  # what was sent in the other way is of no use in this one
             if not self._isKeeping:
                 version = await self._write(path, table, version)
             else:
                 async with self._choosing:  # each sees what the one before has chosen
-                    if table.home is None:
-                        table.home = await self._chooseHome(place.topic)
+                    if table.fixedTarget is None:
+                        table.fixedTarget = await self._chooseFixedTarget(partitionId.topic)
                     version = await self._write(path, table, version)
             if version >= 0:
-                self._kept[place] = _Kept(table, version)
-                if table.home is not None:
-                    self._homes[place] = table.home
+                self._owned[partitionId] = _OwnedTable(table, version)
+                if table.fixedTarget is not None:
+                    self._fixedTargets[partitionId] = table.fixedTarget
                 return
-        raise ZookeeperError(f"{path}: somebody else writes there all the time")
+        raise ZookeeperError(f"{path}: another mirror keeps writing to it")
 
-    async def _chooseHome(self, topic: str) -> BrokerPartition:
-        """The target partition that the fewest come to."""
-        partitions = await self._target.provide(topic)
+    async def _chooseFixedTarget(self, topic: str) -> BrokerPartition:
+        """The target partition with the fewest source partitions."""
+        partitions = await self._target.ensureTopic(topic)
         counts = dict.fromkeys(partitions, 0)
         root = self._paths.topicMirrored(topic)
         try:
@@ -157,12 +328,12 @@ class OffsetSyncStore:
             names = []
         for name in names:
             table, _version = await readTable(self._zookeeper, f"{root}/{name}")
-            if table.home in counts:
-                counts[table.home] += 1
+            if table.fixedTarget in counts:
+                counts[table.fixedTarget] += 1
         return min(partitions, key=lambda partition: counts[partition])
 
     async def _write(self, path: str, table: OffsetSyncTable, version: int) -> int:
-        """Over the version that is known; returns the new one, -1 when somebody was faster."""
+        """Write over a known version; returns the new one, or -1 if another mirror was faster."""
         try:
             if version >= 0:
                 stat = await self._zookeeper.set(path, table.encode(), version)
@@ -176,60 +347,68 @@ class OffsetSyncStore:
     # -- recording
 
     async def record(
-        self, places: Iterable[PartitionId], positions: Mapping[PartitionId, int]
+        self, partitionIds: Iterable[PartitionId], positions: Mapping[PartitionId, int]
     ) -> None:
         """
-        One more entry for each partition.
+        Add a sync to each table.
 
-        @param places: those that are ours.
-        @param positions: where the consumer is in partitions of which nothing was handed on yet.
-        @raise ZookeeperError: some could not be written; they are tried again the next time.
+        @param partitionIds: the owned partitions.
+        @param positions: the consumer's positions, for partitions without a registered message.
+        @raise ZookeeperError: some tables could not be written; the next call retries them.
         """
         async with self._recording:
-            await self._record(places, positions)
+            await self._record(partitionIds, positions)
 
     async def _record(
-        self, places: Iterable[PartitionId], positions: Mapping[PartitionId, int]
+        self, partitionIds: Iterable[PartitionId], positions: Mapping[PartitionId, int]
     ) -> None:
-        kept = {place: self._kept[place] for place in places if place in self._kept}
-        ends = await self._target.ends({place.topic for place in kept})
-        # From here to the end of the loop nothing may come in between: nothing is handed on while we look how much was.
+        owned = {
+            partitionId: self._owned[partitionId]
+            for partitionId in partitionIds
+            if partitionId in self._owned
+        }
+        ends = await self._target.ends({partitionId.topic for partitionId in owned})
+        # From here to the end of the loop nothing may come in between: nothing is handed on while
+        # we look how much was.
         changed = []
-        for place, each in kept.items():
-            edge = self._ledger.edge(place, positions.get(place))
-            if self._kept.get(place) is not each or edge is None:
+        for partitionId, each in owned.items():
+            readBoundary = self._tracker.readBoundary(partitionId, positions.get(partitionId))
+            if self._owned.get(partitionId) is not each or readBoundary is None:
                 continue
-            found = ends.get(place.topic, {})
-            if each.table.home is not None:
+            found = ends.get(partitionId.topic, {})
+            if each.table.fixedTarget is not None:
                 found = {
                     partition: end
                     for partition, end in found.items()
-                    if partition == each.table.home
+                    if partition == each.table.fixedTarget
                 }
-            if found and (each.table.record(edge, found) or each.doubt is not None):
-                changed.append((place, each))
-        for place, each in changed:
+            if found and (each.table.record(readBoundary, found) or each.unconfirmed is not None):
+                changed.append((partitionId, each))
+        for partitionId, each in changed:
             if (
-                not await self._rewrite(self._paths.mirrored(place.topic, place.partition), each)
-                and self._kept.get(place) is each
+                not await self._rewrite(
+                    self._paths.mirrored(partitionId.topic, partitionId.partition), each
+                )
+                and self._owned.get(partitionId) is each
             ):
-                del self._kept[place]
+                del self._owned[partitionId]
                 _log.warn(
-                    "{place}: another mirror has taken it over, or somebody has written over its table of offsets: no more is written there",
-                    place=place,
+                    "{partitionId}: another mirror has taken it over, or its table of offsets was changed: it "
+                    "is not written any more",
+                    partitionId=partitionId,
                 )
 
-    async def _rewrite(self, path: str, kept: _Kept) -> bool:
-        """Write a table over what we have written before. Returns whether that was there still."""
-        if kept.doubt is not None:
+    async def _rewrite(self, path: str, owned: _OwnedTable) -> bool:
+        """Write a table over its last version. Returns false if another writer has changed it."""
+        if owned.unconfirmed is not None:
             data, stat = await self._zookeeper.get(path)
-            if stat.version == kept.version + 1 and data == kept.doubt:
-                kept.version += 1
-            elif stat.version != kept.version:
+            if stat.version == owned.version + 1 and data == owned.unconfirmed:
+                owned.version += 1
+            elif stat.version != owned.version:
                 return False
-        kept.doubt = kept.table.encode()
-        version = await self._write(path, kept.table, kept.version)
-        kept.version, kept.doubt = version, None
+        owned.unconfirmed = owned.table.encode()
+        version = await self._write(path, owned.table, owned.version)
+        owned.version, owned.unconfirmed = version, None
         return version >= 0
 
 
@@ -237,10 +416,10 @@ async def readTables(
     zookeeper: IZookeeper, group: str, topics: Iterable[str]
 ) -> dict[PartitionId, OffsetSyncTable]:
     """
-    All tables that the mirrors of a group keep of some topics; for whoever moves another group.
+    All tables of a mirror's group for some topics, for tools that move another group.
 
     @param zookeeper: the source's.
-    @param group: the mirrors'.
+    @param group: the mirror's.
     @raise ZookeeperError: they cannot be read.
     """
     groupPaths = GroupPaths(group)

@@ -1,35 +1,42 @@
 """
-The books of what was handed on: which messages of each source partition the target has confirmed.
+Tracks which source offsets the target has confirmed, and commits only those.
 
-What must be true: the offset of a partition that is committed never has a message before it that the target has not confirmed. Messages go in batches, and
-batches are confirmed in any order; so an account keeps its batches in the order in which they were handed on, and what counts is
-where the first one begins that is not confirmed.
+Invariant: the committed offset of a partition never has an unconfirmed message before it. Batches
+complete out of order; the committable offset is the start of the oldest unconfirmed batch.
 
-A partition that comes back (after a session expired, or from another mirror) gets a new account; what is still under way from before counts in the old
-one, and nobody looks there any more.
+A partition that returns (after an expired session, or from another mirror) gets a new tracker.
+Batches still in flight count in the old one, which is no longer read.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, succeed
+from twisted.internet.defer import (
+    CancelledError,
+    Deferred,
+    DeferredList,
+    TimeoutError,  # noqa: A004
+    succeed,
+)
 
+from pylogbroker.consumer.offsetstores import IOffsetStore, missingOffsets
 from pylogbroker.types import PartitionId
 
 
 class InFlightBatch:
     """
-    One batch in the books.
+    One registered batch.
 
-    @ivar nextOffset: behind its last message; L{None} once the source has begun anew.
+    @ivar nextOffset: behind its last message; L{None} once the source has restarted.
     """
 
-    __slots__ = ("account", "isDone", "nextOffset", "waiters")
+    __slots__ = ("tracker", "isDone", "nextOffset", "waiters")
 
-    def __init__(self, account: PartitionTracker, nextOffset: int) -> None:
-        self.account = account
+    def __init__(self, tracker: PartitionTracker, nextOffset: int) -> None:
+        self.tracker = tracker
         self.nextOffset: int | None = nextOffset
         self.isDone = False
         self.waiters: list[Deferred[None]] = []
@@ -37,143 +44,151 @@ class InFlightBatch:
 
 class PartitionTracker:
     """
-    One source partition, while it is ours.
+    One source partition while this mirror owns it.
 
-    @ivar confirmed: all before this offset is confirmed; L{None} when nothing is known.
-    @ivar isBegun: whether it is known where it begins.
-    @ivar handed: behind the last message that was handed on.
-    @ivar edge: the same, if it is where a reader can begin; L{None} if it lies inside a wrapper.
-    @ivar entries: batches that are under way, in order; the first of them is not confirmed.
+    @ivar confirmed: every message before this offset is confirmed; L{None} if unknown.
+    @ivar isBegun: whether the start offset is known.
+    @ivar handed: behind the last registered message.
+    @ivar readBoundary: the same offset, if a reader can start there; L{None} inside a wrapper.
+    @ivar inFlight: the registered batches in order; the first is unconfirmed.
     """
 
-    __slots__ = ("confirmed", "edge", "entries", "handed", "isBegun")
+    __slots__ = ("confirmed", "readBoundary", "inFlight", "handed", "isBegun")
 
     def __init__(self, offset: int | None, isBegun: bool) -> None:
         self.confirmed = offset
         self.isBegun = isBegun
-        self.edge: int | None = None
+        self.readBoundary: int | None = None
         self.handed: int | None = None
-        self.entries: deque[InFlightBatch] = deque()
+        self.inFlight: deque[InFlightBatch] = deque()
 
     def withdraw(self, waiter: Deferred[None]) -> None:
-        """It waits no more."""
-        for entry in self.entries:
-            if waiter in entry.waiters:
-                entry.waiters.remove(waiter)
+        """Remove a cancelled waiter."""
+        for batch in self.inFlight:
+            if waiter in batch.waiters:
+                batch.waiters.remove(waiter)
 
 
 class OffsetTracker:
-    """
-    The accounts of one source.
-    """
+    """The trackers of one source."""
 
     def __init__(self) -> None:
-        self._accounts: dict[PartitionId, PartitionTracker] = {}
+        self._partitions: dict[PartitionId, PartitionTracker] = {}
 
     def __repr__(self) -> str:
-        return f"<Ledger, {len(self._accounts)} partitions>"
+        return f"<Ledger, {len(self._partitions)} partitions>"
 
-    def takeOver(self, place: PartitionId) -> None:
-        """A partition is about to be ours: what we knew of it counts no more, since others may have had it."""
-        self._accounts[place] = PartitionTracker(None, False)
-
-    def begin(self, place: PartitionId, offset: int | None) -> None:
+    def reset(self, partitionId: PartitionId) -> None:
         """
-        A partition is ours from now on.
-
-        @param offset: what was stored of it; L{None} when nothing was.
+        Forget a partition that this mirror is about to own, because another mirror may have owned
+        it.
         """
-        self._accounts[place] = PartitionTracker(offset, True)
+        self._partitions[partitionId] = PartitionTracker(None, False)
 
-    def hand(self, place: PartitionId, nextOffset: int, isWhole: bool = True) -> InFlightBatch:
+    def begin(self, partitionId: PartitionId, offset: int | None) -> None:
         """
-        A batch is handed on.
+        Start a partition.
+
+        @param offset: its stored offset; L{None} without one.
+        """
+        self._partitions[partitionId] = PartitionTracker(offset, True)
+
+    def register(
+        self, partitionId: PartitionId, nextOffset: int, isWhole: bool = True
+    ) -> InFlightBatch:
+        """
+        Register a batch that is about to be sent.
 
         @param nextOffset: behind its last message.
-        @param isWhole: whether a reader that begins at C{nextOffset} begins with the message behind the last of these: not so inside a wrapper, where it
-            gets the wrapper's first messages again.
+        @param isWhole: whether a reader that starts at C{nextOffset} gets the next message first.
+            Inside a wrapper it gets the wrapper's first messages again.
         """
-        account = self._accounts.setdefault(place, PartitionTracker(None, True))
-        before = account.confirmed if account.handed is None else account.handed
+        tracker = self._partitions.setdefault(partitionId, PartitionTracker(None, True))
+        before = tracker.confirmed if tracker.handed is None else tracker.handed
         if before is not None and nextOffset < before:
-            account.confirmed = (
+            tracker.confirmed = (
                 None  # the source has begun anew; what was confirmed before says nothing about it
             )
-            for each in account.entries:
-                each.nextOffset = None  # nor what is still under way, which whoever settles accounts waits for all the same
-        account.handed = nextOffset
-        account.edge = nextOffset if isWhole else None
-        entry = InFlightBatch(account, nextOffset)
-        account.entries.append(entry)
-        return entry
+            for each in tracker.inFlight:
+                each.nextOffset = None  # callers still wait for it
+        tracker.handed = nextOffset
+        tracker.readBoundary = nextOffset if isWhole else None
+        batch = InFlightBatch(tracker, nextOffset)
+        tracker.inFlight.append(batch)
+        return batch
 
-    def done(self, entry: InFlightBatch) -> None:
+    def confirm(self, batch: InFlightBatch) -> None:
         """The target has confirmed a batch."""
-        entry.isDone = True
-        account, entries = entry.account, entry.account.entries
+        batch.isDone = True
+        tracker, inFlight = batch.tracker, batch.tracker.inFlight
         waiters: list[Deferred[None]] = []
-        while entries and entries[0].isDone:
-            first = entries.popleft()
-            account.confirmed = first.nextOffset
+        while inFlight and inFlight[0].isDone:
+            first = inFlight.popleft()
+            tracker.confirmed = first.nextOffset
             waiters += first.waiters
         for waiter in waiters:
             waiter.callback(None)
 
-    def discardAfter(self, place: PartitionId, entry: InFlightBatch) -> bool:
+    def discardAfter(self, partitionId: PartitionId, batch: InFlightBatch) -> bool:
         """
-        What is behind a batch is to be handed on once more, confirmed or not.
+        Forget the batches behind one; they will be registered again.
 
-        @return: whether its account is still the partition's.
+        @return: whether this mirror still owns the partition.
         """
-        account = entry.account
-        while account.entries[-1] is not entry:
-            entry.waiters += account.entries.pop().waiters
-        account.handed = entry.nextOffset
-        account.edge = None
-        return self._accounts.get(place) is account
+        tracker = batch.tracker
+        while tracker.inFlight[-1] is not batch:
+            batch.waiters += tracker.inFlight.pop().waiters
+        tracker.handed = batch.nextOffset
+        tracker.readBoundary = None
+        return self._partitions.get(partitionId) is tracker
 
-    def committable(self, place: PartitionId, position: int) -> int | None:
+    def committableOffset(self, partitionId: PartitionId, position: int) -> int | None:
         """
-        What may be committed.
+        The offset that may be committed.
 
-        @param position: where the consumer is, which has handed out all before it.
-        @return: that, if nothing is under way; else where the first batch begins that is not confirmed, L{None} if that is not known.
+        @param position: the consumer's position; it has delivered every message before it.
+        @return: the position if nothing is in flight; otherwise the start of the oldest unconfirmed
+            batch, or L{None} if it is not known.
         """
-        account = self._accounts.get(place)
-        return position if account is None or not account.entries else account.confirmed
+        tracker = self._partitions.get(partitionId)
+        return position if tracker is None or not tracker.inFlight else tracker.confirmed
 
-    def handed(self, place: PartitionId) -> int | None:
-        """Behind the last message that was handed on; L{None} if none was."""
-        account = self._accounts.get(place)
-        return None if account is None else account.handed
+    def handed(self, partitionId: PartitionId) -> int | None:
+        """Behind the last registered message; L{None} if there is none."""
+        tracker = self._partitions.get(partitionId)
+        return None if tracker is None else tracker.handed
 
-    def confirmed(self, place: PartitionId) -> int | None:
-        """All before this offset is confirmed, or was when the partition became ours; L{None} when that is not known."""
-        account = self._accounts.get(place)
-        return None if account is None else account.confirmed
-
-    def edge(self, place: PartitionId, position: int | None) -> int | None:
+    def confirmed(self, partitionId: PartitionId) -> int | None:
         """
-        From where on nothing has been handed on yet.
-
-        @param position: where the consumer is; that counts as long as nothing was handed on.
-        @return: L{None} when that is not known, or lies inside a wrapper.
+        The offset before which all messages are confirmed, or were when the partition was taken
+        over; L{None} if unknown.
         """
-        account = self._accounts.get(place)
-        if account is None or not account.isBegun:
+        tracker = self._partitions.get(partitionId)
+        return None if tracker is None else tracker.confirmed
+
+    def readBoundary(self, partitionId: PartitionId, position: int | None) -> int | None:
+        """
+        The offset from which nothing has been registered.
+
+        @param position: the consumer's position; it counts while nothing is registered.
+        @return: L{None} if it is not known, or inside a wrapper.
+        """
+        tracker = self._partitions.get(partitionId)
+        if tracker is None or not tracker.isBegun:
             return None
-        return position if account.handed is None else account.edge
+        return position if tracker.handed is None else tracker.readBoundary
 
-    def settled(self, places: Iterable[PartitionId]) -> Deferred[None]:
+    def whenConfirmed(self, partitionIds: Iterable[PartitionId]) -> Deferred[None]:
         """
-        @return: fires when all is confirmed that is under way now, and was handed on of these; does not fail. Can be cancelled.
+        @return: fires when all batches of these partitions that are in flight now are confirmed;
+            does not fail. Can be cancelled.
         """
         waiting: list[Deferred[None]] = []
-        for place in places:
-            account = self._accounts.get(place)
-            if account is not None and account.entries:
-                waiter: Deferred[None] = Deferred(account.withdraw)
-                account.entries[-1].waiters.append(waiter)
+        for partitionId in partitionIds:
+            tracker = self._partitions.get(partitionId)
+            if tracker is not None and tracker.inFlight:
+                waiter: Deferred[None] = Deferred(tracker.withdraw)
+                tracker.inFlight[-1].waiters.append(waiter)
                 waiting.append(waiter)
         if not waiting:
             return succeed(None)
@@ -193,3 +208,84 @@ class OffsetTracker:
 
         DeferredList(waiting).addCallback(over)
         return everything
+
+
+COMMIT_TIMEOUT_MS = 5_000
+"""How long a commit waits for what is under way."""
+
+
+class ConfirmedOffsetStore:
+    """
+    An L{IOffsetStore} that stores no more than the target has confirmed.
+
+    It stands between the consumer, which commits its position, and the real store. A commit first
+    waits for the batches in flight, so that a partition moves to another mirror with everything
+    that was read. If the target does not confirm in time, it stores less, and those messages are
+    read again. Loading an offset takes the partition over.
+    """
+
+    def __init__(
+        self,
+        clock: Any,
+        store: IOffsetStore,
+        tracker: OffsetTracker,
+        onTake: Callable[[PartitionId], Awaitable[None]],
+        onCommit: Callable[[Mapping[PartitionId, int]], None] = lambda offsets: None,
+        timeoutMs: int = COMMIT_TIMEOUT_MS,
+    ) -> None:
+        """
+        @param store: the store of the group's offsets.
+        @param onTake: called with a partition before it is read; after a failure it is called again
+            later.
+        @param onCommit: called with the stored offsets.
+        """
+        self._clock = clock
+        self._store = store
+        self._tracker = tracker
+        self._onTake = onTake
+        self._onCommit = onCommit
+        self._timeoutMs = timeoutMs
+
+    def load(self, partitionId: PartitionId) -> Deferred[int | None]:
+        """
+        The stored offset, once every earlier batch of the partition is confirmed (otherwise it
+        would be sent twice).
+        """
+        return Deferred.fromCoroutine(self._load(partitionId))
+
+    async def _load(self, partitionId: PartitionId) -> int | None:
+        await self._tracker.whenConfirmed([partitionId])
+        self._tracker.reset(partitionId)
+        await self._onTake(partitionId)
+        offset = await self._store.load(partitionId)
+        self._tracker.begin(partitionId, offset)
+        return offset
+
+    def missing(self, partitions: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
+        """The partitions whose stored offsets were deleted."""
+        return missingOffsets(self._store, partitions)
+
+    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
+        """
+        Store the confirmed part.
+
+        @return: fires with the stored offsets.
+        """
+        return Deferred.fromCoroutine(self._commit(positions))
+
+    async def _commit(self, positions: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+        whenConfirmed = self._tracker.whenConfirmed(positions)
+        if not whenConfirmed.called:
+            try:
+                await whenConfirmed.addTimeout(self._timeoutMs / 1000, self._clock)
+            except TimeoutError:
+                pass
+        found = {
+            partitionId: self._tracker.committableOffset(partitionId, position)
+            for partitionId, position in positions.items()
+        }
+        stored = await self._store.commit(
+            {partitionId: offset for partitionId, offset in found.items() if offset is not None}
+        )
+        self._onCommit(stored)
+        return stored

@@ -1,18 +1,20 @@
 """
-Batches of one source partition on their way: each is confirmed in the end, in what way soever, and in order as long as that is possible.
+Sends the batches of one source partition, in order and until each is confirmed.
 
-When one fails, no new one is sent until all that are under way have come back; then those that failed are sent again, by themselves first, as a probe,
-and after it the rest, in the order in which they were taken. So what goes to one target partition over one connection stays in order, also over a
-broken connection; a message may then stand there twice, if nobody knows what became of it the first time, and the second time stands behind the first.
+When a batch fails, the pipeline sends no new one until all batches in flight are answered. It then
+resends the failed ones: the first alone, as a probe, and the rest behind it in their order. So the
+messages for one target partition over one connection stay in order, even if the connection breaks.
+A message with an unknown outcome may be stored twice; the second copy stands behind the first.
 
-Nothing is ever given up. A batch that the target will never take (a message above C{max.message.size}) is sent in parts, so that only that message stays
-behind; that one is tried again and again, log and figures name it, and what is behind it in its partition waits: somebody has to decide, and it is not us.
-It waits in the source: from then on the route keeps the batch with that message and no other, since what waits in memory takes the room of all
-partitions.
+The pipeline never gives up a batch. It splits one that the target never takes (a message above
+C{max.message.size}) until only that message remains, and retries it for ever; the log and the
+metrics name it, and an operator decides. The messages behind it wait in the source, because in
+memory they would use the room of all partitions.
 
-What only the target's broker finds too large, since its limit is smaller than ours, is dropped there, and the connection ends instead of a confirmation. That
-looks like any connection that breaks. But what has come to nothing in company and, as a probe, alone, is worth a look: it is sent in parts, too, which
-does no harm if it was only a connection. (One that gives no answer in time is slow, and is sent again as it is.)
+A target broker with a smaller limit than ours drops the message and closes the connection, which
+looks like any broken connection. A batch that fails in this way in company and then alone is
+therefore split, too, which is harmless if only the connection broke. A batch that times out is
+resent as it is.
 """
 
 from __future__ import annotations
@@ -32,10 +34,28 @@ from pylogbroker.errors import (
     PylogbrokerError,
     UnknownOutcomeError,
 )
-from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
-from pylogbroker.mirror.retry import loggedOutage
+from pylogbroker.metrics.mirrormetrics import MirrorCounters, StuckMessage
 from pylogbroker.net.timer import Timer
+from pylogbroker.retry import RESEND_DELAYS, Backoff, Outage
 from pylogbroker.types import PartitionId
+
+
+def loggedOutage(random: Callable[[], float], sentence: str) -> Outage:
+    """
+    The failures of one operation, with a warning at the first failure and whenever the reason
+    changes, and a line when they are over.
+
+    @param random: returns numbers in [0, 1).
+    @param sentence: the failing operation, for the log.
+    """
+    return Outage(
+        Backoff(random, RESEND_DELAYS),
+        lambda error: log.warn(
+            "{sentence}: {error}. It is tried again until it works", sentence=sentence, error=error
+        ),
+        lambda: log.info("Over: {sentence}", sentence=sentence),
+    )
+
 
 log = Logger()
 
@@ -44,17 +64,28 @@ class Batch:
     """
     Messages of one source partition.
 
-    @ivar number: among those of its route, in the order in which they were taken.
-    @ivar start: where a reader of the source begins that is to get the first of them; for one in a compressed set, where that set begins. L{None} for the first
-        that is ever read of a partition.
-    @ivar ends: what such a reader goes on with behind each of them.
+    @ivar number: the order in the pipeline; parts have one more digit.
+    @ivar start: the source offset from which a reader gets the first message; for one in a
+        compressed set, the offset of the set. L{None} for the first message ever read of a
+        partition.
+    @ivar ends: the next offset of each message.
     @ivar size: bytes of payload.
-    @ivar settled: called once, when all of it is confirmed.
-    @ivar stuck: called when the target does not take a message of it: what is behind it is to be read again, when this batch is confirmed.
-    @ivar forgotten: called, once, instead of C{settled}, when it is one of those behind.
+    @ivar onConfirmed: called once, when all messages are confirmed.
+    @ivar onRejected: called when the target refuses one of the messages: the messages behind this
+        batch are to be read again after it.
+    @ivar onDiscarded: called once, instead of C{onConfirmed}, for a batch behind a rejected one.
     """
 
-    __slots__ = ("ends", "forgotten", "number", "payloads", "settled", "size", "start", "stuck")
+    __slots__ = (
+        "ends",
+        "onDiscarded",
+        "number",
+        "payloads",
+        "onConfirmed",
+        "size",
+        "start",
+        "onRejected",
+    )
 
     def __init__(
         self,
@@ -62,21 +93,24 @@ class Batch:
         start: int | None,
         ends: Sequence[int],
         size: int,
-        settled: Callable[[], None],
-        stuck: Callable[[], None],
-        forgotten: Callable[[], None],
+        onConfirmed: Callable[[], None],
+        onRejected: Callable[[], None],
+        onDiscarded: Callable[[], None],
     ) -> None:
         self.payloads = payloads
         self.start = start
         self.ends = ends
         self.size = size
-        self.settled = settled
-        self.stuck = stuck
-        self.forgotten = forgotten
+        self.onConfirmed = onConfirmed
+        self.onRejected = onRejected
+        self.onDiscarded = onDiscarded
         self.number: tuple[int, ...] = ()
 
     def parts(self) -> list[Batch]:
-        """The same messages in smaller batches, which settle it together: the largest by itself, if it is a large one among small ones; or halves."""
+        """
+        The same messages in smaller batches, which confirm this one together: the largest message
+        alone if it is much larger than the others, otherwise halves.
+        """
         count = len(self.payloads)
         largest = max(range(count), key=lambda index: len(self.payloads[index]))
         isOdd = len(self.payloads[largest]) * count > 2 * self.size
@@ -89,11 +123,11 @@ class Batch:
         ]
         left = len(ranges)
 
-        def settled() -> None:
+        def onConfirmed() -> None:
             nonlocal left
             left -= 1
             if not left:
-                self.settled()
+                self.onConfirmed()
 
         parts = []
         for index, (start, end) in enumerate(ranges):
@@ -104,9 +138,9 @@ class Batch:
                 begin,
                 self.ends[start:end],
                 sum(map(len, payloads)),
-                settled,
-                self.stuck,
-                self.forgotten,
+                onConfirmed,
+                self.onRejected,
+                self.onDiscarded,
             )
             part.number = (*self.number, index)
             parts.append(part)
@@ -114,20 +148,21 @@ class Batch:
 
 
 def _isRefused(error: PylogbrokerError) -> bool:
-    """Whether it may be for what is in a batch that the target does not take it: it is too large, or the connection ended where the confirmation should be."""
+    """
+    Whether the content may be the cause: the message is too large, or the connection ended where
+    the confirmation should have been.
+    """
     return isinstance(error, MessageTooLargeError) or (
         isinstance(error, UnknownOutcomeError) and isinstance(error.__cause__, ConnectionLostError)
     )
 
 
 class PartitionPipeline:
-    """
-    From one source partition to the target.
-    """
+    """The way from one source partition to the target."""
 
     def __init__(
         self,
-        place: PartitionId,
+        partitionId: PartitionId,
         clock: Any,
         random: Callable[[], float],
         send: Callable[[list[bytes]], Deferred[None]],
@@ -136,16 +171,16 @@ class PartitionPipeline:
     ) -> None:
         """
         @param send: sends payloads in one request.
-        @param origin: what names the source in figures.
+        @param origin: labels of the source in metrics.
         """
-        self._place = place
+        self._place = partitionId
         self._origin = origin
         self._send = send
         self._counters = counters
-        self._outage = loggedOutage(random, f"Messages of {place} cannot be sent")
+        self._outage = loggedOutage(random, f"Messages of {partitionId} cannot be sent")
         self._timer = Timer(clock)
         self._number = 0
-        self._underWay: dict[Batch, None] = {}
+        self._inFlight: dict[Batch, None] = {}
         self._waiting: deque[Batch] = deque()  # to be sent, in order
         self._failed: list[Batch] = []
         self._isProbing = False
@@ -153,11 +188,11 @@ class PartitionPipeline:
 
     @property
     def isIdle(self) -> bool:
-        """Whether nothing is under way, and nothing waits."""
-        return not (self._underWay or self._waiting or self._failed)
+        """True if nothing is in flight or queued."""
+        return not (self._inFlight or self._waiting or self._failed)
 
     def add(self, batch: Batch) -> None:
-        """One more."""
+        """Send a batch, or queue it behind the failed ones."""
         self._number += 1
         batch.number = (self._number,)
         if self._isProbing or self._failed or self._timer.isRunning:
@@ -166,16 +201,16 @@ class PartitionPipeline:
             self._begin(batch)
 
     def _begin(self, batch: Batch) -> None:
-        self._underWay[batch] = None
+        self._inFlight[batch] = None
         self._send(batch.payloads).addCallbacks(
             self._confirmed, self._notConfirmed, callbackArgs=(batch,), errbackArgs=(batch,)
         )
 
     def _confirmed(self, _result: None, batch: Batch) -> None:
-        del self._underWay[batch]
+        del self._inFlight[batch]
         self._outage.succeeded()
         self._counters.stuck.pop(batch, None)
-        batch.settled()
+        batch.onConfirmed()
         if self._isProbing and not self._failed:
             self._isProbing = False
             waiting, self._waiting = self._waiting, deque()
@@ -184,12 +219,12 @@ class PartitionPipeline:
                     self._waiting.extend(list(waiting)[index:])
                     break
                 self._begin(each)
-        self._goOn()
+        self._continue()
 
     def _notConfirmed(self, failure: Failure, batch: Batch) -> None:
-        del self._underWay[batch]
+        del self._inFlight[batch]
         if not failure.check(PylogbrokerError, CancelledError):
-            log.failure("Sending failed in a way that nobody foresaw; it is tried again", failure)
+            log.failure("Sending failed unexpectedly; it is retried", failure)
         error = (
             failure.value
             if isinstance(failure.value, PylogbrokerError)
@@ -205,12 +240,12 @@ class PartitionPipeline:
         else:
             self._failed.append(batch)
             if isAlone and _isRefused(error):
-                self._tell(batch, error)
+                self._reportStuck(batch, error)
         self._error = error
-        self._goOn()
+        self._continue()
 
-    def _tell(self, batch: Batch, error: PylogbrokerError) -> None:
-        """One message, sent by itself, was not taken: say so, once."""
+    def _reportStuck(self, batch: Batch, error: PylogbrokerError) -> None:
+        """Log a message that was refused alone, once."""
         if batch in self._counters.stuck:
             return
         topic, partition = self._place
@@ -225,24 +260,27 @@ class PartitionPipeline:
             labels, end if batch.start is None else batch.start, size
         )
         log.error(
-            "{place}: the target does not take the message {where} of the source, of {size} bytes; what is behind it waits: {error}. If it is too "
+            "{partitionId}: the target does not take the message {where} of the source, of {size} bytes; what is behind it waits: {error}. If it is too "
             "large, raise max.message.size of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
-            place=self._place, where=f"that ends at offset {end}" if batch.start is None else f"at offset {batch.start}", size=size, error=error,
+            partitionId=self._place, where=f"that ends at offset {end}" if batch.start is None else f"at offset {batch.start}", size=size, error=error,
         )  # fmt: skip
-        self._forgetBehind(batch)
+        self._discardBehind(batch)
 
-    def _forgetBehind(self, batch: Batch) -> None:
-        """Keep what was one batch with this. Nothing else is under way, and all that waits is behind it."""
+    def _discardBehind(self, batch: Batch) -> None:
+        """
+        Keep the parts of the rejected batch. Nothing else is in flight, and all queued batches are
+        behind it.
+        """
         number = batch.number[0]
         behind = {each.number[0]: each for each in self._waiting if each.number[0] != number}
         self._waiting = deque(each for each in self._waiting if each.number[0] == number)
-        batch.stuck()  # first: who gets the room must not find any of it in the stream
+        batch.onRejected()  # first: who gets the room must not find any of it in the stream
         for each in behind.values():
-            each.forgotten()
+            each.onDiscarded()
 
-    def _goOn(self) -> None:
-        """When all are back, those that failed go again."""
-        if self._failed and not self._underWay and not self._timer.isRunning:
+    def _continue(self) -> None:
+        """When all batches in flight are answered, resend the failed ones."""
+        if self._failed and not self._inFlight and not self._timer.isRunning:
             self._waiting.extendleft(
                 sorted(self._failed, key=lambda batch: batch.number, reverse=True)
             )
@@ -254,7 +292,7 @@ class PartitionPipeline:
         self._begin(self._waiting.popleft())
 
     def stop(self) -> None:
-        """Nothing is sent again."""
+        """Stop the retries."""
         self._timer.stop()
         for batch in self._waiting:
             self._counters.stuck.pop(batch, None)

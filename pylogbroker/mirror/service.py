@@ -1,9 +1,10 @@
 """
 A mirror as a Twisted service.
 
-It starts whether its clusters are there or not, and looks for them until they are. It stops in this order: nothing more is taken from the sources; what was
-taken is confirmed by the target (for C{close.timeout.ms} at most); offsets are committed and the groups left; the producers are closed. What the
-target did not confirm in time was not committed either, and comes again.
+It starts without its clusters, and retries until they are there. It stops in this order: it takes
+no more messages; the target confirms those in flight, for at most C{close.timeout.ms}; it commits
+offsets and leaves the groups; it closes the producers. Unconfirmed messages are not committed and
+are sent again later.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from twisted.python.failure import Failure
 
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
-from pylogbroker.metrics.mirrormetrics import mirrorFamilies
+from pylogbroker.metrics.mirrormetrics import MirrorCounters, mirrorFamilies
 from pylogbroker.mirror.settings import MirrorSettings
 from pylogbroker.mirror.sourcecluster import SourceCluster
-from pylogbroker.mirror.target import Target
+from pylogbroker.mirror.target import TargetCluster
 
-TELL_SECONDS = 60
+REPORT_SECONDS = 60
 
 
 class MirrorService(Service):
@@ -33,8 +33,8 @@ class MirrorService(Service):
     One mirror, started once and stopped once.
 
     @ivar counters: a L{MirrorCounters}.
-    @ivar sources: a L{SourceCluster} for each cluster that is mirrored.
-    @ivar target: the L{Target}.
+    @ivar sources: a L{SourceCluster} for each source.
+    @ivar target: the L{TargetCluster}.
     """
 
     _log = Logger()
@@ -49,13 +49,16 @@ class MirrorService(Service):
         targetZookeeper: Callable[[], IZookeeper] | None = None,
     ) -> None:
         """
-        @param sourceZookeepers: makes a client, not connected, for the source of this index; by default one of its C{zk.connect}.
-        @param targetZookeeper: the same for the target.
+        @param sourceZookeepers: makes an unconnected client for the source with an index; by
+            default one of its C{zk.connect}.
+        @param targetZookeeper: makes an unconnected client for the target.
         """
         self._reactor = reactor
         self._settings = settings
         self.counters = MirrorCounters()
-        self.target = Target(reactor, settings.producer, settings.producerCount, targetZookeeper)
+        self.target = TargetCluster(
+            reactor, settings.producer, settings.producerCount, targetZookeeper
+        )
         self.sources = [
             SourceCluster(
                 reactor, consumer, settings.topics, settings.streamCount, self.target, self.counters, settings.isKeeping,
@@ -64,12 +67,12 @@ class MirrorService(Service):
             for index, consumer in enumerate(settings.consumers)
         ]  # fmt: skip
         self._starting: Deferred[None] | None = None
-        self._telling = LoopingCall(self._tell)
-        self._telling.clock = reactor
-        self._toldCount = 0
+        self._reporting = LoopingCall(self._report)
+        self._reporting.clock = reactor
+        self._reportedCount = 0
 
-    def figures(self) -> list[Family]:
-        """Its figures, to be served to a scraper (L{pylogbroker.console.service.MetricsService})."""
+    def metricFamilies(self) -> list[Family]:
+        """Its metrics, for L{pylogbroker.console.service.MetricsService}."""
         pairs = zip(self._settings.consumers, self.sources, strict=True)
         return mirrorFamilies(
             self.counters,
@@ -77,7 +80,7 @@ class MirrorService(Service):
         )
 
     def startService(self) -> None:
-        """Begin; nothing is waited for."""
+        """Start, without waiting for the clusters."""
         super().startService()
         self._log.info(
             "Mirroring to {target} from {sources}",
@@ -85,14 +88,14 @@ class MirrorService(Service):
             sources=", ".join(map(repr, self.sources)),
         )
         self._starting = Deferred.fromCoroutine(self._start())
-        self._starting.addErrback(self._unforeseen)
-        self._telling.start(TELL_SECONDS, now=False)
+        self._starting.addErrback(self._logBug)
+        self._reporting.start(REPORT_SECONDS, now=False)
 
     async def _start(self) -> None:
         await self.target.connect()
         running = [Deferred.fromCoroutine(source.run()) for source in self.sources]
         for each in running:
-            each.addErrback(self._unforeseen)
+            each.addErrback(self._logBug)
         try:
             await DeferredList(running)
         except CancelledError:
@@ -100,19 +103,19 @@ class MirrorService(Service):
                 each.cancel()
             raise
 
-    def _unforeseen(self, failure: Failure) -> None:
+    def _logBug(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
             self._log.failure(
-                "The mirror could not begin, for a reason that nobody foresaw: this is a bug",
+                "The mirror failed unexpectedly at its start: this is a bug",
                 failure,
             )
 
-    def _tell(self) -> None:
-        if self.counters.confirmedCount != self._toldCount:
-            self._toldCount = self.counters.confirmedCount
-            self._say("Mirroring")
+    def _report(self) -> None:
+        if self.counters.confirmedCount != self._reportedCount:
+            self._reportedCount = self.counters.confirmedCount
+            self._logCounters("Mirroring")
 
-    def _say(self, what: str) -> None:
+    def _logCounters(self, what: str) -> None:
         counters = self.counters
         self._log.info(
             "{what}: {confirmedCount} messages ({confirmedSize} bytes) confirmed, {underWayCount} under way, {repeatedCount} possibly twice",
@@ -129,19 +132,17 @@ class MirrorService(Service):
         super().stopService()
         stopping = Deferred.fromCoroutine(self._stop())
         stopping.addErrback(
-            lambda failure: self._log.failure(
-                "Stopping failed in a way that nobody foresaw", failure
-            )
+            lambda failure: self._log.failure("Stopping failed unexpectedly", failure)
         )
         return stopping
 
     async def _stop(self) -> None:
-        if self._telling.running:
-            self._telling.stop()
+        if self._reporting.running:
+            self._reporting.stop()
         if self._starting is not None:
             self._starting.cancel()
-        await DeferredList([Deferred.fromCoroutine(source.quiet()) for source in self.sources])
-        idle = self.target.room.whenIdle()
+        await DeferredList([Deferred.fromCoroutine(source.pause()) for source in self.sources])
+        idle = self.target.inFlight.whenIdle()
         if not idle.called:
             timeoutMs = self._settings.producer.closeTimeoutMs
             try:
@@ -153,4 +154,4 @@ class MirrorService(Service):
                 )  # fmt: skip
         await DeferredList([Deferred.fromCoroutine(source.leave()) for source in self.sources])
         await self.target.close()
-        self._say("Stopped")
+        self._logCounters("Stopped")

@@ -1,7 +1,9 @@
 """
-What a mirror is told: the property files of its sources and of its target, and the command line's options (spec-0.7 tools §7).
+The settings of a mirror: the property files of its sources and its target, and the options of its
+command (spec-0.7 tools §7).
 
-Some keys of these files can mean only one thing to a mirror, which sees to it, and says so when a file asks for something else.
+Some keys can have only one value in a mirror. It sets them, and warns if a file asks for another
+value.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ _PRODUCERS = {
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
     """
-    A mirror's settings.
+    The settings of a mirror.
 
     @ivar consumers: of each source.
     @ivar producer: of the target.
-    @ivar topics: which are mirrored.
+    @ivar topics: the mirrored topics.
     @ivar streamCount: streams of each source.
-    @ivar producerCount: connections to each broker of the target.
+    @ivar producerCount: connections to each target broker.
     @ivar isKeeping: whether a source partition always goes to the same target partition, in order.
     """
 
@@ -70,10 +72,10 @@ class MirrorSettings:
         isKeeping: bool = False,
     ) -> MirrorSettings:
         """
-        Judge properties.
+        Check property files.
 
-        @param warn: called with a sentence for each thing that is odd but no error.
-        @raise ConfigurationError: something is missing or wrong, or does not go together.
+        @param warn: called with a sentence for each key without effect.
+        @raise ConfigurationError: a key is missing or wrong, or two contradict each other.
         """
         if not consumers:
             raise ConfigurationError("a mirror needs a source at least")

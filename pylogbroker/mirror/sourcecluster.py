@@ -1,8 +1,8 @@
 """
-One cluster that is mirrored: a member of a consumer group there, whose streams are forwarded.
+A source cluster: a member of a consumer group there, whose streams are forwarded.
 
-It may be away at any time, at the start as well: it is looked for until it is there. Several mirrors with the same C{groupid} are members of one group, and
-share the partitions.
+The source may be unavailable at any time, also at the start; the mirror retries until it is there.
+Mirrors with the same C{groupid} share the partitions.
 """
 
 from __future__ import annotations
@@ -23,22 +23,19 @@ from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.forwarding import Forwarder
-from pylogbroker.mirror.offsets import ConfirmedOffsetStore
 from pylogbroker.mirror.offsetsyncs import OffsetSyncStore
-from pylogbroker.mirror.offsettracker import OffsetTracker
-from pylogbroker.mirror.retry import loggedOutage
-from pylogbroker.mirror.target import Target
+from pylogbroker.mirror.offsettracker import ConfirmedOffsetStore, OffsetTracker
+from pylogbroker.mirror.pipeline import loggedOutage
+from pylogbroker.mirror.target import TargetCluster
 from pylogbroker.net.deferreds import retryForever
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 
 class SourceCluster:
-    """
-    What is mirrored from one cluster.
-    """
+    """One source of a mirror."""
 
     _log = Logger()
 
@@ -48,14 +45,12 @@ class SourceCluster:
         settings: ConsumerSettings,
         topics: WildcardSubscription,
         streamCount: int,
-        target: Target,
+        target: TargetCluster,
         counters: MirrorCounters,
         isKeeping: bool = False,
         zookeeper: Callable[[], IZookeeper] | None = None,
     ) -> None:
-        """
-        @param zookeeper: makes a client, not connected; by default one of C{zk.connect}.
-        """
+        """@param zookeeper: makes an unconnected client; by default one of C{zk.connect}."""
         self._reactor = reactor
         self._settings = settings
         self._topics = topics
@@ -66,7 +61,7 @@ class SourceCluster:
         self._makeZookeeper = zookeeper or self._client
         self._zookeeper: IZookeeper | None = None
         self._consumer: ConsumerConnector | None = None
-        self._tables: OffsetSyncStore | None = None
+        self._syncs: OffsetSyncStore | None = None
         self._forwarders: list[Forwarder] = []
         self._positions: Mapping[PartitionId, int] = {}
         self._work: list[Deferred[None]] = []
@@ -81,11 +76,11 @@ class SourceCluster:
 
     @property
     def isOwning(self) -> bool:
-        """Whether it has its share of the partitions."""
+        """True if it owns its share of the partitions."""
         return self._consumer is not None and self._consumer.isOwning
 
     async def run(self) -> None:
-        """Begin, however long it takes; then it goes on by itself. May be cancelled."""
+        """Join the group, with retries, and start to forward. Can be cancelled."""
         streams = await retryForever(
             self._reactor,
             self._join,
@@ -95,29 +90,29 @@ class SourceCluster:
             "{source}: mirroring {pattern}", source=self, pattern=self._topics.encode().decode()
         )
         self._recording.start(self._settings.autoCommitIntervalMs / 1000, now=True).addErrback(
-            self._unforeseen
+            self._logBug
         )
         self._work = [Deferred.fromCoroutine(forwarder.run()) for forwarder in streams]
         for work in self._work:
-            work.addErrback(self._unforeseen)
+            work.addErrback(self._logBug)
 
     async def _join(self) -> list[Forwarder]:
-        """One attempt: connect, and become a member."""
+        """One attempt to connect and to join the group."""
         settings, random = self._settings, SystemRandom().random
         zookeeper = self._makeZookeeper()
         consumer = None
         try:
             await zookeeper.connect(settings.zkConnectionTimeoutMs)
-            ledger = OffsetTracker()
-            tables = OffsetSyncStore(
-                zookeeper, GroupPaths(settings.groupId), self._target, ledger, self._isKeeping
+            tracker = OffsetTracker()
+            syncs = OffsetSyncStore(
+                zookeeper, GroupPaths(settings.groupId), self._target, tracker, self._isKeeping
             )
             store = ConfirmedOffsetStore(
                 self._reactor,
                 ZookeeperOffsetStore(zookeeper, settings.groupId),
-                ledger,
-                tables.take,
-                self._committed,
+                tracker,
+                syncs.take,
+                self._countCommits,
             )
             consumer = ConsumerConnector(self._reactor, settings, zookeeper, store)
             await consumer.connect()
@@ -127,25 +122,25 @@ class SourceCluster:
                 await consumer.shutdown()
             await zookeeper.close()
             raise
-        self._zookeeper, self._consumer, self._tables, self._positions = (
+        self._zookeeper, self._consumer, self._syncs, self._positions = (
             zookeeper,
             consumer,
-            tables,
+            syncs,
             streams[0].positions,
         )
         origin = {"group": settings.groupId, "zookeeper": settings.zkConnect}
         self._forwarders = [
-            Forwarder(self._reactor, random, stream, self._target, ledger, self._counters, tables.home, origin, consumer.seek) for stream in streams
+            Forwarder(self._reactor, random, stream, self._target, tracker, self._counters, syncs.fixedTarget, origin, consumer.seek) for stream in streams
         ]  # fmt: skip
         return self._forwarders
 
-    def _committed(self, offsets: Mapping[PartitionId, int]) -> None:
+    def _countCommits(self, offsets: Mapping[PartitionId, int]) -> None:
         self._counters.commitCount += len(offsets)
 
-    def _unforeseen(self, failure: Failure) -> None:
+    def _logBug(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
             self._log.failure(
-                "{source} has stopped in a way that nobody foresaw: this is a bug",
+                "{source} stopped unexpectedly: this is a bug",
                 failure,
                 source=self,
             )
@@ -154,11 +149,14 @@ class SourceCluster:
         return Deferred.fromCoroutine(self.record())
 
     async def record(self) -> None:
-        """Write down where the target ends; for who moves groups. That it did not work is only logged, since it is tried again."""
-        if self._tables is None or self._consumer is None:
+        """
+        Record where the target ends, for tools that move groups. A failure is logged; the next call
+        tries again.
+        """
+        if self._syncs is None or self._consumer is None:
             return
         try:
-            await self._tables.record(list(self._consumer.owned), self._positions)
+            await self._syncs.record(list(self._consumer.owned), self._positions)
         except ZookeeperError as error:
             self._log.warn(
                 "{source}: offsets of the target were not written down: {error}",
@@ -168,8 +166,8 @@ class SourceCluster:
 
     # -- the end
 
-    async def quiet(self) -> None:
-        """Take nothing more."""
+    async def pause(self) -> None:
+        """Take no more messages."""
         for forwarder in self._forwarders:
             forwarder.stop()
         for work in self._work:
@@ -177,7 +175,7 @@ class SourceCluster:
         await DeferredList(self._work, consumeErrors=True)
 
     async def leave(self) -> None:
-        """Commit what is confirmed, and leave the group."""
+        """Commit the confirmed offsets and leave the group."""
         if self._recording.running:
             self._recording.stop()
         await self.record()

@@ -1,7 +1,7 @@
 """
-The cluster that is mirrored to: its brokers, the producers that send to it, and where its partitions end.
+The target cluster: its brokers, the producers that send to it, and the ends of its partitions.
 
-It may be away at any time, at the start as well: it is looked for until it is there.
+The target may be unavailable at any time, also at the start; the mirror retries until it is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.mirror.retry import loggedOutage
+from pylogbroker.mirror.pipeline import loggedOutage
 from pylogbroker.net.deferreds import gatherSettled, retryForever
 from pylogbroker.net.endpoints import brokerEndpoint
 from pylogbroker.producer.inflight import InFlightLimiter
@@ -35,16 +35,14 @@ from pylogbroker.producer.producer import Producer, ProducerData
 from pylogbroker.types import LATEST, BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 
-PROVIDE_MS_MAX = 10_000
+TOPIC_TIMEOUT_MS = 10_000
 """How long the target's brokers have for entering a new topic in ZooKeeper."""
 
-_LOOK_MS = 100
+_POLL_MS = 100
 
 
 class _Shared:
-    """
-    One discovery for many producers, none of which starts or stops it.
-    """
+    """One discovery for several producers. None of them starts or stops it."""
 
     isStatic = False
 
@@ -84,13 +82,13 @@ def _done() -> Deferred[None]:
     return done
 
 
-class Target:
+class TargetCluster:
     """
-    Where messages go.
+    The target of a mirror.
 
-    @ivar room: for what is under way, over all streams and sources; who takes messages asks it first.
-    @ivar batchCountMax: messages that go together.
-    @ivar batchSizeMax: bytes of payload of these; a single message may have more.
+    @ivar inFlight: limits the messages in flight, over all streams and sources.
+    @ivar batchCountMax: messages in a batch.
+    @ivar batchSizeMax: bytes of payload in a batch; a single message may be larger.
     """
 
     _log = Logger()
@@ -102,9 +100,7 @@ class Target:
         producerCount: int = 1,
         zookeeper: Callable[[], IZookeeper] | None = None,
     ) -> None:
-        """
-        @param zookeeper: makes a client, not connected; by default one of C{zk.connect}.
-        """
+        """@param zookeeper: makes an unconnected client; by default one of C{zk.connect}."""
         self._reactor = reactor
         self._settings = settings
         self._producerCount = producerCount
@@ -113,18 +109,19 @@ class Target:
         self._discovery: ZookeeperDiscovery | None = None
         self._producers: list[Producer] = []
         self._turn = 0
-        self._askers = ConsumerPool(
+        self._consumers = ConsumerPool(
             reactor, settings.socketTimeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
         )
         self._known: dict[tuple[str, BrokerPartition], int] = {}
-        self.room = InFlightLimiter(
+        self.inFlight = InFlightLimiter(
             reactor,
             producerCount * settings.queueSize,
             producerCount * settings.queueBytes,
             -1,
         )
         self.batchCountMax = settings.batchSize
-        # A compressed set counts as one message; what is too large for one is compressed again, in several, which is better not needed.
+        # A compressed set counts as one message; what is too large for one is compressed again, in
+        # several, which is better not needed.
         self.batchSizeMax = (
             min(settings.batchBytes, settings.maxMessageSize)
             if settings.compressionCodec
@@ -143,7 +140,7 @@ class Target:
     # -- there and away
 
     async def connect(self) -> None:
-        """Find it, however long it takes."""
+        """Connect, with retries until it succeeds."""
         if self._settings.zkConnect:
             outage = loggedOutage(SystemRandom().random, f"{self!r} is not there yet")
             await retryForever(self._reactor, self._find, outage)
@@ -175,9 +172,9 @@ class Target:
         self._zookeeper = zookeeper
 
     async def close(self) -> None:
-        """Close everything; what is under way is unknown then."""
+        """Close everything. The outcome of messages in flight is then unknown."""
         await gatherSettled([producer.close() for producer in self._producers])
-        await self._askers.close()
+        await self._consumers.close()
         if self._discovery is not None:
             self._discovery.stop()
         if self._zookeeper is not None:
@@ -186,7 +183,7 @@ class Target:
     # -- sending
 
     def _indexOf(self, key: tuple[str, BrokerPartition], _count: int) -> int:
-        """The partitioner: the key says it."""
+        """The partitioner: the key names the partition."""
         assert self._discovery is not None
         topic, partition = key
         try:
@@ -197,39 +194,41 @@ class Target:
             ) from None
 
     def send(
-        self, topic: str, payloads: list[bytes], home: BrokerPartition | None
+        self, topic: str, payloads: list[bytes], fixedTarget: BrokerPartition | None
     ) -> Deferred[None]:
         """
-        One request.
+        Send payloads in one request.
 
-        @param home: the partition; L{None} for any.
-        @return: fires when the broker has confirmed it. Fails as L{Producer.send}.
+        @param fixedTarget: the partition; L{None} for any.
+        @return: fires when the broker has confirmed them. Fails as L{Producer.send}.
         """
-        if home is None:
+        if fixedTarget is None:
             self._turn = (self._turn + 1) % len(self._producers)
             return self._producers[self._turn].sendMany((ProducerData(topic, payloads),))
-        producer = self._producers[(31 * home.broker + home.partition) % len(self._producers)]
-        return producer.sendMany((ProducerData(topic, payloads, (topic, home)),))
+        producer = self._producers[
+            (31 * fixedTarget.broker + fixedTarget.partition) % len(self._producers)
+        ]
+        return producer.sendMany((ProducerData(topic, payloads, (topic, fixedTarget)),))
 
     # -- where it ends
 
     async def ends(self, topics: Collection[str]) -> dict[str, dict[BrokerPartition, int]]:
         """
-        Where partitions end.
+        The high watermarks of the partitions of some topics.
 
-        @return: for each partition that is known its visible end; of a broker that does not answer, what it was when it last did. Nothing where the brokers
-            pick the partition.
+        @return: the watermark of each known partition; the last known one if its broker does not
+            answer. Nothing if brokers pick the partition.
         """
         if self._discovery is None:
             return {}
         found: dict[str, dict[BrokerPartition, int]] = {topic: {} for topic in topics}
-        asked = [
+        requested = [
             (topic, partition)
             for topic in topics
             for partition in self._discovery.partitions(topic)
         ]
         for (topic, partition), answer in zip(
-            asked, await gatherSettled([self._end(*each) for each in asked]), strict=True
+            requested, await gatherSettled([self._end(*each) for each in requested]), strict=True
         ):
             if not isinstance(answer, Failure):
                 self._known[topic, partition] = answer
@@ -238,23 +237,24 @@ class Target:
         return found
 
     async def _end(self, topic: str, partition: BrokerPartition) -> int:
-        offsets = await self._asker(partition.broker).getOffsetsBefore(
+        offsets = await self._consumer(partition.broker).getOffsetsBefore(
             topic, partition.partition, LATEST, 1
         )
         return offsets[0] if offsets else 0
 
-    def _asker(self, number: int) -> SimpleConsumer:
+    def _consumer(self, number: int) -> SimpleConsumer:
         assert self._discovery is not None
         broker = self._discovery.brokers.get(number)
         if broker is None:
             raise NoBrokersError(f"broker {number} is not there")
-        return self._askers.get(broker.endpoint)
+        return self._consumers.get(broker.endpoint)
 
     # -- a topic that is new
 
-    async def provide(self, topic: str) -> list[BrokerPartition]:
+    async def ensureTopic(self, topic: str) -> list[BrokerPartition]:
         """
-        All partitions of a topic, which is created if need be: partitions are to be dealt out once and for all, so it must be known how many there are.
+        All partitions of a topic, which is created if need be: partitions are to be dealt out once
+        and for all, so it must be known how many there are.
 
         @raise PylogbrokerError: it cannot be found out now.
         """
@@ -264,13 +264,13 @@ class Target:
         assert self._discovery is not None
         for broker in list(self._discovery.brokers.values()):
             await self._create(topic, broker)
-        for _look in range(PROVIDE_MS_MAX // _LOOK_MS):
+        for _look in range(TOPIC_TIMEOUT_MS // _POLL_MS):
             found = await self._registered(topic)
             if found:
                 return found
-            await deferLater(self._reactor, _LOOK_MS / 1000)
+            await deferLater(self._reactor, _POLL_MS / 1000)
         raise TimedOutError(
-            f"no broker of the target has entered topic {topic} in ZooKeeper within {PROVIDE_MS_MAX} ms"
+            f"no broker of the target has entered topic {topic} in ZooKeeper within {TOPIC_TIMEOUT_MS} ms"
         )
 
     async def _create(self, topic: str, broker: BrokerNode) -> None:

@@ -105,5 +105,7 @@ def makeService(options: Options) -> IService:
     service.isLogShown = options.isLogShown
     listener = options["listen"].strip()
     if listener:
-        service.site = MetricsService(reactor, listener, service.figures, tuple(options.hosts))
+        service.site = MetricsService(
+            reactor, listener, service.metricFamilies, tuple(options.hosts)
+        )
     return service  # type: ignore[no-any-return]

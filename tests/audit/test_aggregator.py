@@ -67,7 +67,10 @@ class JudgeTests(LedgerCase):
     """What is said of a window."""
 
     def test_statuses(self) -> None:
-        """As much as was sent is complete; less is missing; more is said, and no hole; what may have been sent counts for neither."""
+        """
+        As much as was sent is complete; less is missing; more is said, and no hole; what may have
+        been sent counts for neither.
+        """
         for startMs, count in enumerate((10, 9, 11, 12, 13)):
             self.ledger.enter(
                 report(10, startMs * WINDOW, unknown=2 if startMs > 1 else 0, series=startMs)
@@ -89,7 +92,10 @@ class JudgeTests(LedgerCase):
         self.assertEqual(self.compare().missing[0].missingCount, 10)
 
     def test_moreElsewhereHidesNothing(self) -> None:
-        """A window with too much does not make up for one with too little, though the total looks well."""
+        """
+        A window with too much does not make up for one with too little, though the total looks
+        well.
+        """
         self.ledger.enter(report(10, 0))
         self.ledger.enter(report(10, 1000, series=1))
         self.ledger.see("live", "t", 0, 9)
@@ -98,7 +104,10 @@ class JudgeTests(LedgerCase):
         self.assertEqual((comparison.totals[0].status, comparison.isComplete), (COMPLETE, False))
 
     def test_sameCountOtherMessages(self) -> None:
-        """Where as many are there as were sent, and the sums say that they are not the same, there is a hole; in that tier and window, and in no other."""
+        """
+        Where as many are there as were sent, and the sums say that they are not the same, there is
+        a hole; in that tier and window, and in no other.
+        """
         for startMs in (0, 1000):
             self.ledger.enter(report(2, startMs, series=startMs, checksum=30))
             self.ledger.enter(report(1, startMs, series=startMs + 1, checksum=7))
@@ -122,7 +131,10 @@ class JudgeTests(LedgerCase):
         self.assertEqual([line.status for line in comparison.totals], [COMPLETE, DIFFERENT])
 
     def test_sumsNotKnown(self) -> None:
-        """One sum that is not known leaves all to the counts; so does a message that may have been sent."""
+        """
+        One sum that is not known leaves all to the counts; so does a message that may have been
+        sent.
+        """
         self.ledger.enter(report(1, checksum=30))
         self.ledger.enter(report(1, series=1))
         self.ledger.enter(report(1, 1000, series=2, unknown=1, checksum=30))
@@ -206,7 +218,10 @@ class ArrivalTests(LedgerCase):
         self.assertEqual([line.startMs for line in self.compare().missing], [-1])
 
     def test_openWindows(self) -> None:
-        """What was read just now counts, so that nothing is called missing that is there; and what is more may belong to what is not over."""
+        """
+        What was read just now counts, so that nothing is called missing that is there; and what is
+        more may belong to what is not over.
+        """
         self.ledger.enter(report(10))
         self.ledger.see("live", "t", 9000, 15, isArrival=True)
         comparison = self.compare(nowMs=9500)
@@ -239,7 +254,10 @@ class ReportTests(LedgerCase):
         ),
     )
     def test_anyOrder(self, seed: int, adds: list[tuple[str, int, int]]) -> None:
-        """However reports are doubled and shuffled, and whichever but the last of each series are lost: what counts is what was counted."""
+        """
+        However reports are doubled and shuffled, and whichever but the last of each series are
+        lost: what counts is what was counted.
+        """
         random = Random(seed)
         ledger = AuditAggregator(WINDOW)
         counter = WindowCounter("p", "h", "live", WINDOW)
@@ -315,7 +333,9 @@ class LimitTests(LedgerCase):
         self.assertEqual(len(comparison.notes), 1)
 
     def test_forget(self) -> None:
-        """What begins before a time is forgotten, and not taken again; a window is never half there."""
+        """
+        What begins before a time is forgotten, and not taken again; a window is never half there.
+        """
         for startMs in (0, 1000, 2000):
             self.ledger.enter(report(5, startMs, series=startMs))
             self.ledger.see("live", "t", startMs, 5)

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.audit.comparison}. What becomes of reports and of what was seen is in L{tests.audit.test_aggregator}.
+Tests for L{pylogbroker.audit.comparison}. What becomes of reports and of what was seen is in
+L{tests.audit.test_aggregator}.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ class ReportTests(SynchronousTestCase):
             )
 
     def test_wrong(self) -> None:
-        """What is no report is refused: other types, numbers out of range, missing fields, windows that cannot be."""
+        """
+        What is no report is refused: other types, numbers out of range, missing fields, windows
+        that cannot be.
+        """
         good = json.loads(REPORT.encode())
         wrongs: list[dict[str, Any]] = [
             {**good, **change}
@@ -91,7 +94,10 @@ class CounterTests(SynchronousTestCase):
         self.counter = WindowCounter("web1-1", "web1", "live", 1000)
 
     def test_series(self) -> None:
-        """Each topic and window is a series with a number of its own, and a report says all of it so far."""
+        """
+        Each topic and window is a series with a number of its own, and a report says all of it so
+        far.
+        """
         self.counter.add("a", 1999)
         self.counter.add("a", 1000, 4)
         self.counter.add("a", 2000)
@@ -117,7 +123,10 @@ class CounterTests(SynchronousTestCase):
         )
 
     def test_checksums(self) -> None:
-        """Checksums add up, below the modulus, whatever the order; with one that is not known the sum is not, either."""
+        """
+        Checksums add up, below the modulus, whatever the order; with one that is not known the sum
+        is not, either.
+        """
         self.counter.add("a", 0, 1, checksum=CHECKSUM_MODULUS - 1)
         self.counter.add("a", 0, 0, 1)
         self.counter.add("a", 0, 2, checksum=5)
@@ -134,7 +143,10 @@ class CounterTests(SynchronousTestCase):
         )
 
     def test_dueUntilArrived(self) -> None:
-        """A report is due again, with the next number, until one has arrived; and again when more has come."""
+        """
+        A report is due again, with the next number, until one has arrived; and again when more has
+        come.
+        """
         self.counter.add("a", 0)
         [first] = self.counter.due(0)
         [again] = self.counter.due(1)
@@ -150,7 +162,10 @@ class CounterTests(SynchronousTestCase):
         self.assertEqual(self.counter.due(4), [])
 
     def test_forget(self) -> None:
-        """A window that is over and reported is forgotten; what comes for it later begins another series, which adds up with the first."""
+        """
+        A window that is over and reported is forgotten; what comes for it later begins another
+        series, which adds up with the first.
+        """
         self.counter.add("a", 0)
         self.counter.add("a", 1500)
         self.counter.forget(1000)

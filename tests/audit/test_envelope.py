@@ -38,7 +38,9 @@ class EnvelopeTests(SynchronousTestCase):
 
     @given(st.binary())
     def test_anything(self, data: bytes) -> None:
-        """Bytes that are no envelope are passed on as they are, and are refused by who insists on one."""
+        """
+        Bytes that are no envelope are passed on as they are, and are refused by who insists on one.
+        """
         if envelopeTime(data) is None:
             self.assertEqual(unwrapEnvelope(data), data)
             self.assertRaises(FormatError, decodeEnvelope, data)

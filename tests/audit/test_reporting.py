@@ -44,7 +44,10 @@ class TableTests(SynchronousTestCase):
     """For people."""
 
     def test_table(self) -> None:
-        """A line for each window and total, numbers under one another; what is not whole does not look whole."""
+        """
+        A line for each window and total, numbers under one another; what is not whole does not look
+        whole.
+        """
         self.assertEqual(
             asTable(comparison()),
             "topic   window                tier  expected  unknown   seen  complete  status\n"

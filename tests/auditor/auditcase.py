@@ -1,5 +1,6 @@
 """
-What the tests of the auditor share: brokers without ZooKeeper, an audited producer, and a way to copy a topic with a hole in it.
+What the tests of the auditor share: brokers without ZooKeeper, an audited producer, and a way to
+copy a topic with a hole in it.
 """
 
 from __future__ import annotations

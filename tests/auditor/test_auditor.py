@@ -79,7 +79,10 @@ class AuditorTests(AuditCase):
         self.assertFalse(comparison.isComplete)
 
     async def test_timeOf(self) -> None:
-        """The application says how to read the time; where that fails, or knows none, only the arrival is known."""
+        """
+        The application says how to read the time; where that fails, or knows none, only the arrival
+        is known.
+        """
         await self.put(self.live, "clicks", b"%d" % self.base, b"%d" % (self.base + 1), b"none")
         await self.put(self.mirror, "clicks", b"%d" % self.base, b"%d" % (self.base + 1))
         await self.put(self.live, AUDIT_TOPIC, report("clicks", self.base, 2))
@@ -119,7 +122,9 @@ class AuditorTests(AuditCase):
         self.assertEqual((await self.audit(horizon_ms="60000")).lines, [])
 
     async def test_strangers(self) -> None:
-        """Messages among the counts that are none, and times that cannot be, are left out and said."""
+        """
+        Messages among the counts that are none, and times that cannot be, are left out and said.
+        """
         await self.fill()
         await self.put(
             self.live,
@@ -144,7 +149,10 @@ class AuditorTests(AuditCase):
         self.assertIn("mirror was not audited", comparison.notes[0])
 
     async def test_partlyAway(self) -> None:
-        """A tier of which something that was there is away is said, and left out; nothing is certain then, until it is back."""
+        """
+        A tier of which something that was there is away is said, and left out; nothing is certain
+        then, until it is back.
+        """
         await self.fill()
         auditor = Auditor(reactor, self.settings())
         self.addCleanup(auditor.close)

@@ -61,7 +61,10 @@ class ServiceTests(AuditCase):
         return [formatEvent(event) for event in ours if event.get("log_level") is level]
 
     async def test_pages(self) -> None:
-        """What was found last, for Prometheus, programs and people; nothing else is there, and nothing can be changed."""
+        """
+        What was found last, for Prometheus, programs and people; nothing else is there, and nothing
+        can be changed.
+        """
         await self.fill(10, 8)
         service = await self.service()
         await self.until(lambda: service.comparison is not None)
@@ -81,7 +84,10 @@ class ServiceTests(AuditCase):
         self.assertEqual((await deferToThread(ask, port, "/metrics", "HEAD"))[::2], (200, ""))
 
     async def test_mutatedRequests(self) -> None:
-        """Two thousand broken requests change nothing: what can be read afterwards is what could be before, and the log has no traceback."""
+        """
+        Two thousand broken requests change nothing: what can be read afterwards is what could be
+        before, and the log has no traceback.
+        """
         await self.fill(10, 8)
         service = await self.service(interval_ms="3600000")
         await self.until(lambda: service.comparison is not None)

@@ -31,7 +31,10 @@ class TableTests(AuditCase):
         self.addCleanup(self.auditor.close)
 
     def run_(self, *windows: tuple[int, int], arrivalCount: int = 0, **changes: object) -> Manifest:
-        """A run that has loaded so many rows in windows that begin so many milliseconds behind the base."""
+        """
+        A run that has loaded so many rows in windows that begin so many milliseconds behind the
+        base.
+        """
         self.runCount += 1
         counted = tuple(
             WindowCount("clicks", self.base + startMs, f"web{number}", count)
@@ -102,7 +105,10 @@ class TableTests(AuditCase):
         self.assertIn((0, 10, "complete"), (await self.seen())[0])
 
     async def test_cannotBeRead(self) -> None:
-        """A folder without a table, and windows that do not fit, are said; the table is not called empty."""
+        """
+        A folder without a table, and windows that do not fit, are said; the table is not called
+        empty.
+        """
         await self.fill()
         found, comparison = await self.seen()
         self.assertEqual((found, comparison.isCertain), ([], False))

@@ -57,7 +57,10 @@ class TierReaderTests(CommandCase):
         return found
 
     async def test_onAndOn(self) -> None:
-        """Everything up to the end, and the next time what has come since; nothing of a topic that is not there, which is not made by that."""
+        """
+        Everything up to the end, and the next time what has come since; nothing of a topic that is
+        not there, which is not made by that.
+        """
         await self.startBroker()
         reader = self.reader()
         self.assertEqual(await self.read(reader), [])
@@ -79,7 +82,10 @@ class TierReaderTests(CommandCase):
         self.assertEqual(await self.read(self.reader()), [b"0", b"1", b"2"])
 
     async def test_sizes(self) -> None:
-        """Small fetches, compressed sets and messages that are larger than a fetch are read whole, each message once."""
+        """
+        Small fetches, compressed sets and messages that are larger than a fetch are read whole,
+        each message once.
+        """
         await self.startBroker()
         payloads = [b"%d" % number for number in range(500)]
         await self.publish("clicks", *payloads[:250], codec=GZIP)
@@ -88,7 +94,9 @@ class TierReaderTests(CommandCase):
         self.assertEqual(await self.read(self.reader(fetch_size="300")), [*payloads, b"x" * 5000])
 
     async def test_tooLarge(self) -> None:
-        """A message that is larger than may be fetched fails the reading, and is not passed over."""
+        """
+        A message that is larger than may be fetched fails the reading, and is not passed over.
+        """
         await self.startBroker()
         await self.publish("clicks", b"x" * 5000)
         await self.refused(
@@ -96,7 +104,9 @@ class TierReaderTests(CommandCase):
         )
 
     async def test_retention(self) -> None:
-        """Where data was deleted before it was read, reading goes on behind the gap, which is counted."""
+        """
+        Where data was deleted before it was read, reading goes on behind the gap, which is counted.
+        """
         await self.startBroker(log_file_size="100")
         reader = self.reader()
         await self.publish("clicks", b"a" * 90)
@@ -175,7 +185,10 @@ class ZookeeperTests(CommandCase):
     """Brokers that are found by ZooKeeper."""
 
     async def test_discovery(self) -> None:
-        """Partitions of the brokers that are registered; a broker that comes later is found by the next opening."""
+        """
+        Partitions of the brokers that are registered; a broker that comes later is found by the
+        next opening.
+        """
         double = FakeZookeeper(reactor)
         settings = AuditorSettings.fromProperties({"tiers": "live=z:2181"}, self.fail)
         reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
@@ -227,7 +240,10 @@ class ZookeeperTests(CommandCase):
         return reader.lack(sinceMs)
 
     async def test_whatIsAway(self) -> None:
-        """A broker that this reader has met within the horizon and that is away is missed; so is a partition of one that is there."""
+        """
+        A broker that this reader has met within the horizon and that is away is missed; so is a
+        partition of one that is there.
+        """
         double = FakeZookeeper(reactor)
         await self.registered(double, 0)
         broker = await self.registered(double, 1)
@@ -243,7 +259,10 @@ class ZookeeperTests(CommandCase):
         self.assertEqual(await self.lack(fresh), "clicks/0-1 is away")
 
     async def test_whatGroupsKnow(self) -> None:
-        """A broker that nobody has met, and of which a group has stored an offset, is missed; names that are none are passed over. A list counts more."""
+        """
+        A broker that nobody has met, and of which a group has stored an offset, is missed; names
+        that are none are passed over. A list counts more.
+        """
         double = FakeZookeeper(reactor)
         await self.registered(double, 0)
         client = double.client()

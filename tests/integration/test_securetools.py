@@ -14,9 +14,9 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.cli.main import commands
 from pylogbroker.cluster.subscription import whitelist
+from pylogbroker.mirror.offsetsyncs import OffsetSyncTable
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.mirror.translation import OffsetSyncTable
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write

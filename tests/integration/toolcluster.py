@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.mirror.translation import OffsetSyncTable
+from pylogbroker.mirror.offsetsyncs import OffsetSyncTable
 from pylogbroker.producer.producer import Producer
 from pylogbroker.types import BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient

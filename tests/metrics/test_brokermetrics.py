@@ -43,7 +43,10 @@ class FiguresTests(SynchronousTestCase):
         self.lines = render(self.families).decode().splitlines()
 
     def test_names(self) -> None:
-        """Names are what the format allows; each comes once; a counter's ends in total, a gauge's does not."""
+        """
+        Names are what the format allows; each comes once; a counter's ends in total, a gauge's does
+        not.
+        """
         names = [family.name for family in self.families]
         self.assertEqual(sorted(set(names)), sorted(names))
         for family in self.families:
@@ -89,7 +92,10 @@ class FiguresTests(SynchronousTestCase):
             self.assertIn(line, self.lines)
 
     def test_leftOut(self) -> None:
-        """What a broker has not, it does not claim: no registration without ZooKeeper, no memory where nobody can tell."""
+        """
+        What a broker has not, it does not claim: no registration without ZooKeeper, no memory where
+        nobody can tell.
+        """
         names = {
             family.name
             for family in brokerFamilies(picture()._replace(isRegistered=None, memorySize=0), "1")

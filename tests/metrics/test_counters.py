@@ -73,7 +73,10 @@ class BrokerCountersTests(SynchronousTestCase):
         self.assertIsNot(counters.topic("x" * 255), counters.otherTopics)
 
     def test_inventedNames(self) -> None:
-        """A refused name that need not be any topic's takes no place; a refusal by a topic that exists is that topic's."""
+        """
+        A refused name that need not be any topic's takes no place; a refusal by a topic that exists
+        is that topic's.
+        """
         counters = BrokerCounters(2)
         for number in range(5):
             counters.refused(f"invented{number}", False).failedFetchCount += 1

@@ -13,7 +13,10 @@ class RenderTests(SynchronousTestCase):
     """The text."""
 
     def test_families(self) -> None:
-        """A family is its sentence, its kind and a line for each value; one without values is left out."""
+        """
+        A family is its sentence, its kind and a line for each value; one without values is left
+        out.
+        """
         text = render(
             [
                 Family("a_total", COUNTER, "How many.", (Sample(3),)),

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.metrics.mirrorcounters}.
+Tests for L{pylogbroker.metrics.mirrormetrics}.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.metrics.mirrorcounters import TOPIC_COUNT_MAX, MirrorCounters, StuckMessage
+from pylogbroker.metrics.mirrormetrics import TOPIC_COUNT_MAX, MirrorCounters, StuckMessage
 
 
 class MirrorCountersTests(SynchronousTestCase):
@@ -42,7 +42,9 @@ class MirrorCountersTests(SynchronousTestCase):
         )  # fmt: skip
 
     def test_bounded(self) -> None:
-        """So many topics are counted one by one, and none with a very long name; the others together."""
+        """
+        So many topics are counted one by one, and none with a very long name; the others together.
+        """
         counters = MirrorCounters()
         counters.confirmed("x" * 256, 1, 1)
         for number in range(TOPIC_COUNT_MAX + 5):

@@ -9,8 +9,13 @@ import re
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.metrics.exposition import COUNTER, render
-from pylogbroker.metrics.mirrorcounters import TOPIC_COUNT_MAX, MirrorCounters, StuckMessage
-from pylogbroker.metrics.mirrormetrics import STUCK_COUNT_MAX, mirrorFamilies
+from pylogbroker.metrics.mirrormetrics import (
+    STUCK_COUNT_MAX,
+    TOPIC_COUNT_MAX,
+    MirrorCounters,
+    StuckMessage,
+    mirrorFamilies,
+)
 
 
 class MirrorFigureTests(SynchronousTestCase):
@@ -26,7 +31,10 @@ class MirrorFigureTests(SynchronousTestCase):
         return [line for line in render(families).decode().splitlines() if not line.startswith("#")]
 
     def test_all(self) -> None:
-        """Each of a mirror's counters is a figure; what is under way, topics, and its share of each source are, too."""
+        """
+        Each of a mirror's counters is a figure; what is under way, topics, and its share of each
+        source are, too.
+        """
         counters = MirrorCounters()
         counters.taken(13, 1030)
         counters.givenBack(3, 30)
@@ -61,7 +69,10 @@ class MirrorFigureTests(SynchronousTestCase):
         )
 
     def test_stuck(self) -> None:
-        """Messages that the target does not take are counted, and each has its offset and size, of so many at most."""
+        """
+        Messages that the target does not take are counted, and each has its offset and size, of so
+        many at most.
+        """
         counters = MirrorCounters()
         for number in range(STUCK_COUNT_MAX + 5):
             counters.stuck[number] = StuckMessage(

@@ -20,7 +20,10 @@ class PictureTests(SynchronousTestCase):
     """Plain values."""
 
     def test_plain(self) -> None:
-        """A picture is nothing but numbers, texts and truths: it can be written down, and does not change."""
+        """
+        A picture is nothing but numbers, texts and truths: it can be written down, and does not
+        change.
+        """
         picture = BrokerSnapshot(
             1, "h:1", 2, 1, None, {"requests": {"produceCount": 1}}, (PartitionPicture("t", 0, 0, 1, 2, 1, 1, 1, 1, ""),), 1, {}, 1, 2, 3,
             (ThrottledPartition("", -1, "flush", 1),), (BlockedRequest("p", "produce", "t", 0, "flush"),), {"flush": 1}, 0.5, 4,

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.mirror.forwarding}: a stream that the test fills, and a target that the test is.
+Tests for L{pylogbroker.mirror.forwarding}: a stream that the test fills, and a target that the test
+is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.stream import Chunk, MessageStream
 from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError, NoBrokersError
-from pylogbroker.metrics.mirrorcounters import MirrorCounters
+from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror import forwarding
 from pylogbroker.mirror.forwarding import Forwarder
 from pylogbroker.mirror.offsettracker import OffsetTracker
@@ -34,17 +35,17 @@ class FarTarget:
     batchSizeMax = 100
 
     def __init__(self, clock: Clock) -> None:
-        self.room = InFlightLimiter(clock, 30, 1 << 20, -1)
+        self.inFlight = InFlightLimiter(clock, 30, 1 << 20, -1)
         self.sent: list[tuple[str, list[bytes], BrokerPartition | None, Deferred[None]]] = []
 
     def send(
-        self, topic: str, payloads: list[bytes], home: BrokerPartition | None
+        self, topic: str, payloads: list[bytes], fixedTarget: BrokerPartition | None
     ) -> Deferred[None]:
-        self.sent.append((topic, payloads, home, Deferred()))
+        self.sent.append((topic, payloads, fixedTarget, Deferred()))
         return self.sent[-1][-1]
 
     def batches(self) -> list[list[bytes]]:
-        return [payloads for _topic, payloads, _home, _answer in self.sent]
+        return [payloads for _topic, payloads, _fixedTarget, _answer in self.sent]
 
     def confirm(self, count: int = 1 << 30) -> None:
         for *_batch, answer in self.sent[:count]:
@@ -66,7 +67,7 @@ class ForwarderTests(SynchronousTestCase):
             self.positions,
         )
         self.target = FarTarget(self.clock)
-        self.ledger = OffsetTracker()
+        self.tracker = OffsetTracker()
         self.counters = MirrorCounters()
         self.again: list[tuple[PartitionId, int]] = []
         self.homes: dict[PartitionId, BrokerPartition] = {}
@@ -76,43 +77,47 @@ class ForwarderTests(SynchronousTestCase):
             lambda: 0.0,
             self.stream,
             target,
-            self.ledger,
+            self.tracker,
             self.counters,
             self.homes.get,
             {},
-            self.readAgain,
+            self.seek,
         )
         self.running = Deferred.fromCoroutine(self.forwarder.run())
 
-    def readAgain(self, place: PartitionId, offset: int) -> None:
-        self.again.append((place, offset))
-        self.stream.drop((place,))
+    def seek(self, partitionId: PartitionId, offset: int) -> None:
+        self.again.append((partitionId, offset))
+        self.stream.drop((partitionId,))
 
-    def put(self, place: PartitionId, *payloads: bytes, codec: int = 0, spoil: bool = False) -> int:
+    def put(
+        self, partitionId: PartitionId, *payloads: bytes, codec: int = 0, spoil: bool = False
+    ) -> int:
         """What a fetch brought. Returns its end."""
         data = encodeSet(payloads, codec)
         if spoil:
             data = data[:-1] + b"\xff"
-        start = self.ends.get(place, 0)
-        self.ends[place] = start + len(data)
+        start = self.ends.get(partitionId, 0)
+        self.ends[partitionId] = start + len(data)
         self.stream.put(
             Chunk(
-                place,
+                partitionId,
                 MessageSet(data, start),
                 len(data),
                 start + len(data),
-                lambda offset, error: self.unreadable.append(place),
+                lambda offset, error: self.unreadable.append(partitionId),
             )
         )
         self.turn()
-        return self.ends[place]
+        return self.ends[partitionId]
 
     def turn(self) -> None:
         for _turn in range(10):
             self.clock.advance(0)
 
     def test_batches(self) -> None:
-        """What is there goes at once, in batches of one source partition, none larger than it may be."""
+        """
+        What is there goes at once, in batches of one source partition, none larger than it may be.
+        """
         self.stream.put(Chunk(TWO, MessageSet(encodeSet([b"x"]), 0), 11, 11))
         self.put(ONE, *[b"%d" % number for number in range(25)])
         self.assertEqual(self.target.batches()[0], [b"x"])
@@ -127,10 +132,13 @@ class ForwarderTests(SynchronousTestCase):
     def test_mixed(self) -> None:
         """Partitions that take turns have their batches side by side."""
         for _round in range(3):
-            for place in (ONE, TWO):
+            for partitionId in (ONE, TWO):
                 self.stream.put(
                     Chunk(
-                        place, MessageSet(encodeSet([b"%d" % place.partition.partition]), 0), 11, 11
+                        partitionId,
+                        MessageSet(encodeSet([b"%d" % partitionId.partition.partition]), 0),
+                        11,
+                        11,
                     )
                 )
         self.turn()
@@ -138,18 +146,22 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_books(self) -> None:
         """What is taken is in the books in the same moment, and settled when it is confirmed."""
-        self.ledger.begin(ONE, 0)
+        self.tracker.begin(ONE, 0)
         end = self.put(ONE, b"a", b"b")
         self.assertEqual(
-            (self.positions[ONE], self.ledger.committable(ONE, end), self.target.room.count),
+            (
+                self.positions[ONE],
+                self.tracker.committableOffset(ONE, end),
+                self.target.inFlight.count,
+            ),
             (end, 0, 2),
         )
         self.target.confirm()
         self.assertEqual(
             (
-                self.ledger.committable(ONE, end),
-                self.ledger.edge(ONE, None),
-                self.target.room.count,
+                self.tracker.committableOffset(ONE, end),
+                self.tracker.readBoundary(ONE, None),
+                self.target.inFlight.count,
             ),
             (end, end, 0),
         )
@@ -163,8 +175,11 @@ class ForwarderTests(SynchronousTestCase):
         )
 
     def test_offsets(self) -> None:
-        """A message that the target does not take has the offset that a reader gets it with; the very first of a partition, that of its end."""
-        self.ledger.begin(ONE, 0)
+        """
+        A message that the target does not take has the offset that a reader gets it with; the very
+        first of a partition, that of its end.
+        """
+        self.tracker.begin(ONE, 0)
         self.put(ONE, b"x" * 99)
         self.put(TWO, b"x" * 99)
         with capturedLogs() as events:
@@ -191,7 +206,10 @@ class ForwarderTests(SynchronousTestCase):
             self.clock.advance(RESEND_DELAYS.maxMs / 1000)
 
     def test_noRoom(self) -> None:
-        """With a target that confirms nothing, no more is taken than it has room for, give or take a turn; then it goes on."""
+        """
+        With a target that confirms nothing, no more is taken than it has room for, give or take a
+        turn; then it goes on.
+        """
         self.patch(forwarding, "TURN_COUNT_MAX", 5)
         for _chunk in range(20):
             self.put(ONE, *[b"m"] * 10)
@@ -214,30 +232,36 @@ class ForwarderTests(SynchronousTestCase):
         self.assertEqual([len(batch) for batch in self.target.batches()], [7, 7, 7, 4])
 
     def test_insideWrapper(self) -> None:
-        """The edge lies behind a wrapper, or is not known; never inside one, where the next reader gets its first messages again."""
-        self.ledger.begin(ONE, 0)
+        """
+        The edge lies behind a wrapper, or is not known; never inside one, where the next reader
+        gets its first messages again.
+        """
+        self.tracker.begin(ONE, 0)
         end = self.put(ONE, *[b"%d" % number for number in range(4)], codec=1)
-        self.assertEqual(self.ledger.edge(ONE, None), end)
+        self.assertEqual(self.tracker.readBoundary(ONE, None), end)
         self.put(
             ONE, *[b"%d" % number for number in range(10)], codec=1
         )  # all but one fill a batch
         self.target.batchCountMax = 9
         edges: list[int | None] = []
-        handed = self.ledger.hand
+        handed = self.tracker.register
 
-        def hand(place: PartitionId, nextOffset: int, isWhole: bool) -> Any:
-            entry = handed(place, nextOffset, isWhole)
-            edges.append(self.ledger.edge(place, None))
-            return entry
+        def register(partitionId: PartitionId, nextOffset: int, isWhole: bool) -> Any:
+            batch_ = handed(partitionId, nextOffset, isWhole)
+            edges.append(self.tracker.readBoundary(partitionId, None))
+            return batch_
 
-        self.ledger.hand = hand  # type: ignore[method-assign, assignment]
+        self.tracker.register = register  # type: ignore[method-assign, assignment]
         before = self.ends[ONE]
         after = self.put(ONE, *[b"%d" % number for number in range(10)], codec=1)
         self.assertEqual(edges, [None, after])
         self.assertGreater(after, before)
 
     def test_fault(self) -> None:
-        """A partition that cannot be read is named in the log and counted; what came before it and the others go on."""
+        """
+        A partition that cannot be read is named in the log and counted; what came before it and the
+        others go on.
+        """
         self.positions.update({ONE: 0, TWO: 0})
         self.put(TWO, b"a", b"b", spoil=True)
         self.put(ONE, b"c", spoil=True)
@@ -249,7 +273,10 @@ class ForwarderTests(SynchronousTestCase):
         self.assertEqual(self.flushLoggedErrors(InvalidChecksumError), [])
 
     def test_unforeseen(self) -> None:
-        """After an error that nobody foresaw it goes on a little later, and what was taken before it is on its way."""
+        """
+        After an error that nobody foresaw it goes on a little later, and what was taken before it
+        is on its way.
+        """
         take = self.stream.take
         answers = [None, ZeroDivisionError()]
 
@@ -274,20 +301,23 @@ class ForwarderTests(SynchronousTestCase):
         self.put(ONE, b"a")
         self.put(TWO, b"b")
         self.assertEqual(
-            [home for _topic, _payloads, home, _answer in self.target.sent],
+            [fixedTarget for _topic, _payloads, fixedTarget, _answer in self.target.sent],
             [BrokerPartition(3, 4), None],
         )
 
     def test_noHome(self) -> None:
-        """What has a home that is not known now is not sent anywhere; it is sent, in order, when the home is known."""
+        """
+        What has a home that is not known now is not sent anywhere; it is sent, in order, when the
+        home is known.
+        """
         homes: list[BrokerPartition] = []
 
-        def home(place: PartitionId) -> BrokerPartition:
+        def fixedTarget(partitionId: PartitionId) -> BrokerPartition:
             if not homes:
-                raise NoBrokersError(f"where {place} goes is not known")
+                raise NoBrokersError(f"where {partitionId} goes is not known")
             return homes[0]
 
-        self.forwarder._home = home
+        self.forwarder._fixedTarget = fixedTarget
         self.put(ONE, b"a")
         self.put(ONE, b"b")
         self.clock.advance(20)
@@ -297,59 +327,67 @@ class ForwarderTests(SynchronousTestCase):
             self.clock.advance(20)
             self.target.confirm()
         self.assertEqual(
-            [(payloads, home) for _topic, payloads, home, _answer in self.target.sent],
+            [
+                (payloads, fixedTarget)
+                for _topic, payloads, fixedTarget, _answer in self.target.sent
+            ],
             [([b"a"], homes[0]), ([b"b"], homes[0])],
         )
 
     def test_stuck(self) -> None:
         """
-        Behind a message that the target does not take nothing holds room: it is forgotten, and read again from there, when that message is confirmed; all other
-        partitions go on. The next one, if it is stuck, is named by the offset where it was read again.
+        Behind a message that the target does not take nothing holds room: it is forgotten, and read
+        again from there, when that message is confirmed; all other partitions go on. The next one,
+        if it is stuck, is named by the offset where it was read again.
         """
         end = self.put(ONE, b"X")
         for _round in range(3):
             self.put(ONE, *[b"behind"] * 10)
             self.target.sent[-1][-1].addErrback(lambda _failure: None)
-        self.assertFalse(self.target.room.isReady)
+        self.assertFalse(self.target.inFlight.isReady)
         for _round in range(2):
-            for _topic, payloads, _home, answer in self.target.sent:
+            for _topic, payloads, _fixedTarget, answer in self.target.sent:
                 if not answer.called:
                     answer.errback(MessageTooLargeError("too large"))
             self.clock.advance(20)
         self.assertEqual(
-            (self.again, self.target.room.count, self.counters.underWayCount), ([(ONE, end)], 1, 1)
+            (self.again, self.target.inFlight.count, self.counters.underWayCount),
+            ([(ONE, end)], 1, 1),
         )
         self.assertEqual(
             (
-                self.ledger.committable(ONE, 500),
-                self.ledger.edge(ONE, 500),
+                self.tracker.committableOffset(ONE, 500),
+                self.tracker.readBoundary(ONE, 500),
                 self.counters.givenBackCount,
             ),
             (None, None, 30),
         )
-        settled = self.ledger.settled([ONE])
+        whenConfirmed = self.tracker.whenConfirmed([ONE])
         self.put(TWO, b"b")
         self.target.sent[-1][-1].callback(None)
         self.assertEqual(self.counters.confirmedCount, 1)
-        self.assertNoResult(settled)
+        self.assertNoResult(whenConfirmed)
         self.target.confirm()
         self.clock.advance(20)
         self.target.confirm()
-        self.successResultOf(settled)
-        self.assertEqual((self.target.room.count, self.counters.underWayCount), (0, 0))
-        self.ledger.takeOver(ONE)
-        self.ledger.begin(ONE, 0)
+        self.successResultOf(whenConfirmed)
+        self.assertEqual((self.target.inFlight.count, self.counters.underWayCount), (0, 0))
+        self.tracker.reset(ONE)
+        self.tracker.begin(ONE, 0)
         self.ends[ONE] = end
         self.put(ONE, b"Y")
         for _round in range(2):
             self.target.sent[-1][-1].errback(MessageTooLargeError("too large"))
             self.clock.advance(20)
-        [stuck] = self.counters.stuck.values()
-        self.assertEqual((stuck.offset, self.again), (end, [(ONE, end), (ONE, end + 11)]))
+        [onRejected] = self.counters.stuck.values()
+        self.assertEqual((onRejected.offset, self.again), (end, [(ONE, end), (ONE, end + 11)]))
 
     def test_stuckAndBegunAnew(self) -> None:
-        """When the source has begun anew behind a message that the target does not take, it is read again from its beginning: no other place is known."""
-        self.ledger.begin(ONE, 0)
+        """
+        When the source has begun anew behind a message that the target does not take, it is read
+        again from its beginning: no other place is known.
+        """
+        self.tracker.begin(ONE, 0)
         self.ends[ONE] = 1_000
         self.put(ONE, b"X")
         self.ends[ONE] = 0
@@ -359,18 +397,21 @@ class ForwarderTests(SynchronousTestCase):
         self.clock.advance(20)
         self.target.sent[-1][-1].errback(MessageTooLargeError("too large"))
         self.assertEqual(self.again, [(ONE, 0)])
-        self.assertEqual(self.ledger.committable(ONE, 500), None)
+        self.assertEqual(self.tracker.committableOffset(ONE, 500), None)
 
     def test_tidy(self) -> None:
         """Routes that nobody needs do not pile up."""
-        self.patch(forwarding, "ROUTE_COUNT_MAX", 2)
+        self.patch(forwarding, "PIPELINE_COUNT_MAX", 2)
         for number in range(10):
             self.put(PartitionId("t", BrokerPartition(0, number)), b"a")
             self.target.confirm()
-        self.assertLessEqual(len(self.forwarder._routes), 3)
+        self.assertLessEqual(len(self.forwarder._pipelines), 3)
 
     def test_stop(self) -> None:
-        """After C{stop} nothing is taken, whether it waits for a message or for room; an end of the stream is an end, too."""
+        """
+        After C{stop} nothing is taken, whether it waits for a message or for room; an end of the
+        stream is an end, too.
+        """
         self.forwarder.stop()
         self.running.cancel()
         self.successResultOf(self.running)

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.mirror.offsets}.
+Tests for L{pylogbroker.mirror.offsettracker}.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.errors import NoBrokersError
-from pylogbroker.mirror.offsets import PATIENCE_MS, ConfirmedOffsetStore
-from pylogbroker.mirror.offsettracker import OffsetTracker
+from pylogbroker.mirror.offsettracker import COMMIT_TIMEOUT_MS, ConfirmedOffsetStore, OffsetTracker
 from pylogbroker.types import BrokerPartition, PartitionId
 
 ONE = PartitionId("t", BrokerPartition(0, 0))
@@ -25,63 +24,69 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.inner = MemoryOffsetStore({ONE: 100})
-        self.ledger = OffsetTracker()
-        self.taken: list[PartitionId] = []
+        self.tracker = OffsetTracker()
+        self.onTake: list[PartitionId] = []
         self.isRefusing = False
-        self.committed: list[Mapping[PartitionId, int]] = []
+        self.onCommit: list[Mapping[PartitionId, int]] = []
         self.store = ConfirmedOffsetStore(
-            self.clock, self.inner, self.ledger, self.take, self.committed.append
+            self.clock, self.inner, self.tracker, self.take, self.onCommit.append
         )
 
-    async def take(self, place: PartitionId) -> None:
+    async def take(self, partitionId: PartitionId) -> None:
         if self.isRefusing:
             raise NoBrokersError("not now")
-        self.taken.append(place)
+        self.onTake.append(partitionId)
 
     def test_load(self) -> None:
         """A partition is taken over, then its offset is read and entered in the books."""
         self.assertEqual(self.successResultOf(self.store.load(ONE)), 100)
         self.assertIs(self.successResultOf(self.store.load(TWO)), None)
-        self.assertEqual(self.taken, [ONE, TWO])
-        self.ledger.hand(ONE, 200)
-        self.assertEqual(self.ledger.committable(ONE, 200), 100)
+        self.assertEqual(self.onTake, [ONE, TWO])
+        self.tracker.register(ONE, 200)
+        self.assertEqual(self.tracker.committableOffset(ONE, 200), 100)
 
     def test_notTaken(self) -> None:
         """What cannot be taken over is not read, and leaves no edge to record at."""
-        self.ledger.begin(ONE, 100)
+        self.tracker.begin(ONE, 100)
         self.isRefusing = True
         self.failureResultOf(self.store.load(ONE), NoBrokersError)
-        self.assertIs(self.ledger.edge(ONE, 100), None)
+        self.assertIs(self.tracker.readBoundary(ONE, 100), None)
 
     def test_loadWaits(self) -> None:
-        """A partition that comes back is not read before all is confirmed that is under way from before: it would be sent twice."""
-        entry = self.ledger.hand(ONE, 200)
+        """
+        A partition that comes back is not read before all is confirmed that is under way from
+        before: it would be sent twice.
+        """
+        batch = self.tracker.register(ONE, 200)
         loading = self.store.load(ONE)
         self.clock.advance(1000)
         self.assertNoResult(loading)
-        self.assertEqual(self.taken, [])
-        self.ledger.done(entry)
+        self.assertEqual(self.onTake, [])
+        self.tracker.confirm(batch)
         self.assertEqual(self.successResultOf(loading), 100)
 
     def test_commitWaits(self) -> None:
         """A commit waits for what is under way, and then stores all."""
-        entry = self.ledger.hand(ONE, 200)
+        batch = self.tracker.register(ONE, 200)
         committing = self.store.commit({ONE: 200, TWO: 50})
-        self.clock.advance(PATIENCE_MS / 2000)
+        self.clock.advance(COMMIT_TIMEOUT_MS / 2000)
         self.assertNoResult(committing)
-        self.ledger.done(entry)
+        self.tracker.confirm(batch)
         self.assertEqual(self.successResultOf(committing), {ONE: 200, TWO: 50})
         self.assertEqual(
-            (self.inner.offsets, self.committed), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}])
+            (self.inner.offsets, self.onCommit), ({ONE: 200, TWO: 50}, [{ONE: 200, TWO: 50}])
         )
 
     def test_commitLess(self) -> None:
-        """What is not confirmed in time is not stored; what is before it, is; where nothing is known, nothing."""
+        """
+        What is not confirmed in time is not stored; what is before it, is; where nothing is known,
+        nothing.
+        """
         self.successResultOf(self.store.load(ONE))
-        self.ledger.done(self.ledger.hand(ONE, 150))
-        self.ledger.hand(ONE, 200)
-        self.ledger.hand(TWO, 50)
+        self.tracker.confirm(self.tracker.register(ONE, 150))
+        self.tracker.register(ONE, 200)
+        self.tracker.register(TWO, 50)
         committing = self.store.commit({ONE: 200, TWO: 50})
-        self.clock.advance(PATIENCE_MS / 1000)
+        self.clock.advance(COMMIT_TIMEOUT_MS / 1000)
         self.assertEqual(self.successResultOf(committing), {ONE: 150})
         self.assertEqual(self.inner.offsets, {ONE: 150})

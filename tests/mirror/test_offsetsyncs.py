@@ -39,7 +39,7 @@ class FarTarget:
             self.meanwhile.pop()()
         return found
 
-    async def provide(self, topic: str) -> list[BrokerPartition]:
+    async def ensureTopic(self, topic: str) -> list[BrokerPartition]:
         if self.isAway:
             raise NoBrokersError("nobody there")
         return [A, B]
@@ -72,7 +72,7 @@ class TablesTests(SynchronousTestCase):
         self.clock = Clock()
         self.server = FakeZookeeper(self.clock)
         self.target = FarTarget()
-        self.ledger = OffsetTracker()
+        self.tracker = OffsetTracker()
         self.zookeeper = self.session()
 
     def session(self) -> Any:
@@ -83,14 +83,14 @@ class TablesTests(SynchronousTestCase):
         return client
 
     def tables(
-        self, isKeeping: bool = False, zookeeper: Any = None, ledger: OffsetTracker | None = None
+        self, isKeeping: bool = False, zookeeper: Any = None, tracker: OffsetTracker | None = None
     ) -> OffsetSyncStore:
         target: Any = self.target
         return OffsetSyncStore(
             zookeeper or self.zookeeper,
             GroupPaths("mirrors"),
             target,
-            ledger or self.ledger,
+            tracker or self.tracker,
             isKeeping,
         )
 
@@ -107,40 +107,48 @@ class TablesTests(SynchronousTestCase):
         self.failureResultOf(doing, kind)
 
     def entries(self, name: str = "7-0") -> Any:
-        place = PartitionId("t", BrokerPartition(*map(int, name.split("-"))))
+        partitionId = PartitionId("t", BrokerPartition(*map(int, name.split("-"))))
         found = self.do(readTables(self.zookeeper, "mirrors", ["t", "none"]))
-        return found[place].entries
+        return found[partitionId].entries
 
     def test_records(self) -> None:
-        """Where the target ends, by where the source partition has been handed on; partitions of which nothing was, by where the consumer is."""
+        """
+        Where the target ends, by where the source partition has been handed on; partitions of which
+        nothing was, by where the consumer is.
+        """
         tables = self.tables()
-        for place in (ONE, TWO):
-            self.do(tables.take(place))
-            self.ledger.begin(place, 0)
-        self.ledger.hand(ONE, 500)
+        for partitionId in (ONE, TWO):
+            self.do(tables.take(partitionId))
+            self.tracker.begin(partitionId, 0)
+        self.tracker.register(ONE, 500)
         self.do(tables.record([ONE, TWO, THREE], {ONE: 500, TWO: 30}))
         self.assertEqual(
             (self.entries("7-0"), self.entries("7-1")),
             ([(500, {A: 10, B: 20})], [(30, {A: 10, B: 20})]),
         )
-        self.assertIs(tables.home(ONE), None)
+        self.assertIs(tables.fixedTarget(ONE), None)
         self.assertEqual(repr(tables), "<Tables, 2 partitions>")
 
     def test_newest(self) -> None:
-        """What was handed on while the target was being asked counts as handed on: its messages may stand before the end that is found."""
+        """
+        What was handed on while the target was being asked counts as handed on: its messages may
+        stand before the end that is found.
+        """
         tables = self.tables()
         self.do(tables.take(ONE))
-        self.ledger.begin(ONE, 0)
-        self.target.meanwhile = [lambda: self.ledger.hand(ONE, 900)]
+        self.tracker.begin(ONE, 0)
+        self.target.meanwhile = [lambda: self.tracker.register(ONE, 900)]
         self.do(tables.record([ONE], {}))
         self.assertEqual(self.entries(), [(900, {A: 10, B: 20})])
 
     def test_insideWrapper(self) -> None:
-        """Inside a wrapper nothing is written down: who begins there gets its first messages again."""
+        """
+        Inside a wrapper nothing is written down: who begins there gets its first messages again.
+        """
         tables = self.tables()
         self.do(tables.take(ONE))
-        self.ledger.begin(ONE, 0)
-        self.ledger.hand(ONE, 0, isWhole=False)
+        self.tracker.begin(ONE, 0)
+        self.tracker.register(ONE, 0, isWhole=False)
         self.do(tables.record([ONE], {ONE: 0}))
         self.assertEqual(self.entries(), [])
 
@@ -148,7 +156,7 @@ class TablesTests(SynchronousTestCase):
         """What has not changed is not written."""
         tables = self.tables()
         self.do(tables.take(ONE))
-        self.ledger.begin(ONE, 0)
+        self.tracker.begin(ONE, 0)
         versions = []
         for _time in range(2):
             self.do(tables.record([ONE], {ONE: 5}))
@@ -163,16 +171,16 @@ class TablesTests(SynchronousTestCase):
         """A mirror that another one has overtaken without its knowing writes no more."""
         old = self.tables()
         self.do(old.take(ONE))
-        self.ledger.begin(ONE, 0)
-        ledger = OffsetTracker()
-        new = self.tables(zookeeper=self.session(), ledger=ledger)
+        self.tracker.begin(ONE, 0)
+        tracker = OffsetTracker()
+        new = self.tables(zookeeper=self.session(), tracker=tracker)
         self.do(new.take(ONE))
-        ledger.begin(ONE, 0)
-        self.ledger.hand(ONE, 700)
+        tracker.begin(ONE, 0)
+        self.tracker.register(ONE, 700)
         with capturedLogs() as events:
             self.do(old.record([ONE], {}))
         self.assertIn("another mirror", events[-1]["log_format"])
-        ledger.hand(ONE, 300)
+        tracker.register(ONE, 300)
         self.do(new.record([ONE], {}))
         self.assertEqual(self.entries(), [(300, {A: 10, B: 20})])
         self.do(old.record([ONE], {}))  # it has understood
@@ -182,19 +190,22 @@ class TablesTests(SynchronousTestCase):
         """The same if it begins anew while the target is being asked."""
         tables = self.tables()
         self.do(tables.take(ONE))
-        self.ledger.begin(ONE, 0)
+        self.tracker.begin(ONE, 0)
         self.target.meanwhile = [lambda: self.do(tables.take(ONE))]
         self.do(tables.record([ONE], {ONE: 3}))
         self.assertEqual(self.entries(), [])
 
     def test_answerLost(self) -> None:
-        """When the answer to a write is lost, it is looked up whether it was made; the table is ours as before, and not another's."""
+        """
+        When the answer to a write is lost, it is looked up whether it was made; the table is ours
+        as before, and not another's.
+        """
         lossy = Lossy(self.zookeeper)
         for isMade in (True, False):
-            ledger = OffsetTracker()
-            tables = self.tables(zookeeper=lossy, ledger=ledger)
+            tracker = OffsetTracker()
+            tables = self.tables(zookeeper=lossy, tracker=tracker)
             self.do(tables.take(ONE))
-            ledger.begin(ONE, 0)
+            tracker.begin(ONE, 0)
             lossy.isLosing, lossy.isMaking = True, isMade
             self.fails(tables.record([ONE], {ONE: 5}), ConnectionLossException)
             lossy.isLosing = False
@@ -215,10 +226,13 @@ class TablesTests(SynchronousTestCase):
         await self.zookeeper.delete(f"{ROOT}/7-0")
 
     def test_together(self) -> None:
-        """Two that record at the same time do so one after the other, and do not take each other for somebody else."""
+        """
+        Two that record at the same time do so one after the other, and do not take each other for
+        somebody else.
+        """
         tables = self.tables()
         self.do(tables.take(ONE))
-        self.ledger.begin(ONE, 0)
+        self.tracker.begin(ONE, 0)
         doing = [
             Deferred.fromCoroutine(tables.record([ONE], {ONE: offset})) for offset in (1, 2, 3)
         ]
@@ -231,62 +245,76 @@ class TablesTests(SynchronousTestCase):
     def test_goesOn(self) -> None:
         """Who takes a partition over goes on with what others wrote."""
         for step, session in enumerate((self.zookeeper, self.session())):
-            ledger = OffsetTracker()
-            tables = self.tables(zookeeper=session, ledger=ledger)
+            tracker = OffsetTracker()
+            tables = self.tables(zookeeper=session, tracker=tracker)
             self.do(tables.take(ONE))
-            ledger.begin(ONE, 100 * step)
+            tracker.begin(ONE, 100 * step)
             self.target.found = {A: 10 + step}
             self.do(tables.record([ONE], {ONE: 100 * step}))
         self.assertEqual(self.entries(), [(0, {A: 10}), (100, {A: 11})])
 
     def test_garbage(self) -> None:
-        """What cannot be read is named in the log, and a table begun anew; a node with a name that is none is left out."""
+        """
+        What cannot be read is named in the log, and a table begun anew; a node with a name that is
+        none is left out.
+        """
         self.do(write(self.zookeeper, f"{ROOT}/7-0", b"no table"))
         self.do(write(self.zookeeper, f"{ROOT}/seven", b""))
         tables = self.tables()
         with capturedLogs() as events:
             self.do(tables.take(ONE))
         self.assertIn("cannot be read", events[-1]["log_format"])
-        self.ledger.begin(ONE, 0)
+        self.tracker.begin(ONE, 0)
         self.do(tables.record([ONE], {ONE: 1}))
         self.assertEqual(self.entries(), [(1, {A: 10, B: 20})])
 
     def test_homes(self) -> None:
-        """With partitions kept, each source partition gets the target partition to which the fewest go, and keeps it for good."""
+        """
+        With partitions kept, each source partition gets the target partition to which the fewest
+        go, and keeps it for good.
+        """
         tables = self.tables(isKeeping=True)
-        for place in (ONE, TWO, THREE):
-            self.do(tables.take(place))
-        self.assertEqual([tables.home(place) for place in (ONE, TWO, THREE)], [A, B, A])
+        for partitionId in (ONE, TWO, THREE):
+            self.do(tables.take(partitionId))
+        self.assertEqual(
+            [tables.fixedTarget(partitionId) for partitionId in (ONE, TWO, THREE)], [A, B, A]
+        )
         another = self.tables(isKeeping=True, zookeeper=self.session())
-        for place in (THREE, TWO):
-            self.do(another.take(place))
-        self.assertEqual([another.home(place) for place in (THREE, TWO)], [A, B])
-        self.ledger.begin(TWO, 0)
+        for partitionId in (THREE, TWO):
+            self.do(another.take(partitionId))
+        self.assertEqual([another.fixedTarget(partitionId) for partitionId in (THREE, TWO)], [A, B])
+        self.tracker.begin(TWO, 0)
         self.do(another.record([TWO], {TWO: 4}))
         self.assertEqual(self.entries("7-1"), [(4, {B: 20})])
 
     def test_homeStays(self) -> None:
-        """Somebody else writes the node, or takes it over: what is still to be sent goes where all before it went; it is only not written down any more."""
+        """
+        Somebody else writes the node, or takes it over: what is still to be sent goes where all
+        before it went; it is only not written down any more.
+        """
         tables = self.tables(isKeeping=True)
-        for place in (ONE, TWO):
-            self.do(tables.take(place))
-            self.ledger.begin(place, 0)
+        for partitionId in (ONE, TWO):
+            self.do(tables.take(partitionId))
+            self.tracker.begin(partitionId, 0)
         self.do(write(self.zookeeper, "/consumers/mirrors/mirror/t/7-1", b"{}"))
         self.do(tables.record([ONE, TWO], {ONE: 5, TWO: 5}))
-        self.assertEqual([tables.home(place) for place in (ONE, TWO)], [A, B])
+        self.assertEqual([tables.fixedTarget(partitionId) for partitionId in (ONE, TWO)], [A, B])
         self.assertEqual(self.server.tree()["/consumers/mirrors/mirror/t/7-1"][0], b"{}")
         self.target.isAway = True
         self.fails(tables.take(TWO), NoBrokersError)
-        self.assertEqual(tables.home(TWO), B)
+        self.assertEqual(tables.fixedTarget(TWO), B)
 
     def test_otherWay(self) -> None:
-        """When partitions are kept that were not, or the other way round, the table begins anew: what went elsewhere is not in it."""
+        """
+        When partitions are kept that were not, or the other way round, the table begins anew: what
+        went elsewhere is not in it.
+        """
         for isKeeping in (False, True, False):
-            ledger = OffsetTracker()
-            tables = self.tables(isKeeping, ledger=ledger)
+            tracker = OffsetTracker()
+            tables = self.tables(isKeeping, tracker=tracker)
             self.do(tables.take(ONE))
             self.assertEqual(self.entries(), [])
-            ledger.begin(ONE, 0)
+            tracker.begin(ONE, 0)
             self.do(tables.record([ONE], {ONE: 5}))
             self.assertEqual([offset for offset, _ends in self.entries()], [5])
 
@@ -295,10 +323,10 @@ class TablesTests(SynchronousTestCase):
         tables = self.tables(isKeeping=True)
         self.target.isAway = True
         self.fails(tables.take(ONE), NoBrokersError)
-        self.assertRaises(NoBrokersError, tables.home, ONE)
+        self.assertRaises(NoBrokersError, tables.fixedTarget, ONE)
         self.target.isAway = False
         self.do(tables.take(ONE))
-        self.assertEqual(tables.home(ONE), A)
+        self.assertEqual(tables.fixedTarget(ONE), A)
 
     def test_stolenAgainAndAgain(self) -> None:
         """If somebody else writes there all the time, it is given up."""

@@ -17,7 +17,7 @@ from pylogbroker.errors import (
     TimedOutError,
     UnknownOutcomeError,
 )
-from pylogbroker.metrics.mirrorcounters import MirrorCounters, StuckMessage
+from pylogbroker.metrics.mirrormetrics import MirrorCounters, StuckMessage
 from pylogbroker.mirror.pipeline import Batch, PartitionPipeline
 from pylogbroker.retry import RESEND_DELAYS
 from pylogbroker.types import BrokerPartition, PartitionId
@@ -30,11 +30,11 @@ class RouteTests(SynchronousTestCase):
         self.clock = Clock()
         self.counters = MirrorCounters()
         self.sent: list[tuple[bytes, Deferred[None]]] = []
-        self.settled: list[bytes] = []
+        self.onConfirmed: list[bytes] = []
         self.told: list[bytes] = []
-        self.forgotten: list[bytes] = []
+        self.onDiscarded: list[bytes] = []
         self.instantly = False
-        self.route = PartitionPipeline(
+        self.pipeline = PartitionPipeline(
             PartitionId("t", BrokerPartition(0, 0)),
             self.clock,
             lambda: 0.0,
@@ -59,9 +59,9 @@ class RouteTests(SynchronousTestCase):
         name = b"".join(payloads)
         tells = [
             lambda found=found: found.append(name)
-            for found in (self.settled, self.told, self.forgotten)
+            for found in (self.onConfirmed, self.told, self.onDiscarded)
         ]
-        self.route.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), *tells))
+        self.pipeline.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), *tells))
 
     def names(self) -> list[bytes]:
         """What was sent since this was last asked."""
@@ -85,12 +85,12 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.names(), [b"a", b"b", b"c"])
         for name in (b"c", b"a", b"b"):
             self.answer(name)
-        self.assertEqual((self.settled, self.route.isIdle), ([b"c", b"a", b"b"], True))
+        self.assertEqual((self.onConfirmed, self.pipeline.isIdle), ([b"c", b"a", b"b"], True))
 
     def test_again(self) -> None:
         """
-        After a failure nothing new is sent until all are back; then what failed goes again in its order, first one as a probe, and then all that
-        waited.
+        After a failure nothing new is sent until all are back; then what failed goes again in its
+        order, first one as a probe, and then all that waited.
         """
         self.add(b"a", b"b", b"c")
         self.answer(b"b", BrokerConnectionError("gone"))
@@ -103,13 +103,13 @@ class RouteTests(SynchronousTestCase):
         self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(self.names(), [b"a"])
         self.add(b"f")
-        self.assertFalse(self.route.isIdle)
+        self.assertFalse(self.pipeline.isIdle)
         self.answer(b"a")
         self.assertEqual(self.names(), [b"b", b"d", b"e", b"f"])
         for name in (b"b", b"d", b"e", b"f"):
             self.answer(name)
         self.assertEqual(
-            (self.settled, self.route.isIdle), ([b"c", b"a", b"b", b"d", b"e", b"f"], True)
+            (self.onConfirmed, self.pipeline.isIdle), ([b"c", b"a", b"b", b"d", b"e", b"f"], True)
         )
         self.assertEqual((self.counters.retriedCount, self.counters.repeatedCount), (2, 1))
 
@@ -125,7 +125,7 @@ class RouteTests(SynchronousTestCase):
             self.answer(b"a", NoBrokersError("none"))
         self.instantly = True
         self.clock.advance(RESEND_DELAYS.maxMs / 1000)
-        self.assertEqual((self.names(), self.settled), ([b"a", b"b"], [b"a", b"b"]))
+        self.assertEqual((self.names(), self.onConfirmed), ([b"a", b"b"], [b"a", b"b"]))
 
     def test_failsWhileSending(self) -> None:
         """What fails in the very act of sending holds up what waits behind it."""
@@ -142,7 +142,7 @@ class RouteTests(SynchronousTestCase):
                 sending.errback(answers.pop())
             return sending
 
-        self.route._send = send
+        self.pipeline._send = send
         self.answer(b"a")
         self.assertEqual(self.names(), [b"b"])
         self.clock.advance(RESEND_DELAYS.maxMs / 1000)
@@ -151,7 +151,10 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.names(), [b"c"])
 
     def test_tooLarge(self) -> None:
-        """A batch that is refused for its size is halved until only the message at fault stays behind; the batch counts as sent when all of it is."""
+        """
+        A batch that is refused for its size is halved until only the message at fault stays behind;
+        the batch counts as sent when all of it is.
+        """
         self.add(b"abXc")
 
         def judge() -> None:
@@ -166,12 +169,12 @@ class RouteTests(SynchronousTestCase):
             judge()
             self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertIn(b"ab", self.names())
-        self.assertEqual(self.settled, [])
-        self.assertFalse(self.route.isIdle)
+        self.assertEqual(self.onConfirmed, [])
+        self.assertFalse(self.pipeline.isIdle)
         (answer,) = [answer for name, answer in self.sent if name == b"X" and not answer.called]
         answer.callback(None)  # somebody has raised the limit
         judge()
-        self.assertEqual((self.settled, self.route.isIdle), ([b"abXc"], True))
+        self.assertEqual((self.onConfirmed, self.pipeline.isIdle), ([b"abXc"], True))
 
     def lost(self) -> UnknownOutcomeError:
         """How a broker says that it has dropped something, or nothing."""
@@ -181,8 +184,10 @@ class RouteTests(SynchronousTestCase):
 
     def test_droppedThere(self) -> None:
         """
-        A batch whose connection ends instead of a confirmation, also when it is sent alone, is sent in parts, the one large message by itself. That is then
-        named, once, by place, offset and size, in the log and in figures, until it is confirmed; what is before it is confirmed, what is behind it waits.
+        A batch whose connection ends instead of a confirmation, also when it is sent alone, is sent
+        in parts, the one large message by itself. That is then named, once, by place, offset and
+        size, in the log and in figures, until it is confirmed; what is before it is confirmed, what
+        is behind it waits.
         """
         large = b"X" * 50
         self.addPayloads([b"a", b"b", large, b"c"])
@@ -213,10 +218,15 @@ class RouteTests(SynchronousTestCase):
         )
         self.instantly = True
         self.clock.advance(RESEND_DELAYS.maxMs / 1000)
-        self.assertEqual((len(self.settled), self.route.isIdle, self.counters.stuck), (1, True, {}))
+        self.assertEqual(
+            (len(self.onConfirmed), self.pipeline.isIdle, self.counters.stuck), (1, True, {})
+        )
 
     def test_behind(self) -> None:
-        """What is behind a message that is not taken is not kept; what was one batch with it is, and goes when it has gone."""
+        """
+        What is behind a message that is not taken is not kept; what was one batch with it is, and
+        goes when it has gone.
+        """
         self.add(b"aXb", b"cd", b"ef")
         for name in (b"ef", b"cd", b"aXb"):
             self.answer(
@@ -231,18 +241,21 @@ class RouteTests(SynchronousTestCase):
                     else:
                         answer.errback(MessageTooLargeError("too large"))
         self.assertEqual(
-            (len(self.counters.stuck), self.told, self.forgotten, self.settled),
+            (len(self.counters.stuck), self.told, self.onDiscarded, self.onConfirmed),
             (1, [b"aXb"], [b"cd", b"ef"], []),
         )
         self.names()
         self.instantly = True
         self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.assertEqual(
-            (b"".join(self.names()), self.settled, self.route.isIdle), (b"Xb", [b"aXb"], True)
+            (b"".join(self.names()), self.onConfirmed, self.pipeline.isIdle),
+            (b"Xb", [b"aXb"], True),
         )
 
     def test_slow(self) -> None:
-        """A batch that is not answered in time goes again as it is, and no message of it is named."""
+        """
+        A batch that is not answered in time goes again as it is, and no message of it is named.
+        """
         self.add(b"ab")
         for _round in range(5):
             error = UnknownOutcomeError("unknown")
@@ -259,11 +272,14 @@ class RouteTests(SynchronousTestCase):
             self.clock.advance(RESEND_DELAYS.maxMs / 1000)
         self.answer(b"a", MessageTooLargeError("too large"))
         self.assertEqual(len(self.counters.stuck), 1)
-        self.route.stop()
+        self.pipeline.stop()
         self.assertEqual(self.counters.stuck, {})
 
     def test_unforeseen(self) -> None:
-        """An error that nobody foresaw is logged, and it is tried again like one of which the outcome is unknown."""
+        """
+        An error that nobody foresaw is logged, and it is tried again like one of which the outcome
+        is unknown.
+        """
         self.add(b"a")
         self.answer(b"a", ZeroDivisionError())
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -273,5 +289,5 @@ class RouteTests(SynchronousTestCase):
         """After the end nothing is tried again."""
         self.add(b"a")
         self.answer(b"a", NoBrokersError("none"))
-        self.route.stop()
+        self.pipeline.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.mirror.retry}.
+Tests for L{pylogbroker.mirror.pipeline}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import NoBrokersError, PylogbrokerError
-from pylogbroker.mirror.retry import loggedOutage
+from pylogbroker.mirror.pipeline import loggedOutage
 from pylogbroker.net.deferreds import retryForever
 from pylogbroker.retry import RESEND_DELAYS
 
@@ -19,7 +19,10 @@ class UntilDoneTests(SynchronousTestCase):
     """Trying again."""
 
     def test_untilItWorks(self) -> None:
-        """It is tried again, later and later, until it works; the log has a line for each reason, and one when it is over."""
+        """
+        It is tried again, later and later, until it works; the log has a line for each reason, and
+        one when it is over.
+        """
         clock = Clock()
         outcomes: list[PylogbrokerError | None] = [
             NoBrokersError("a"),

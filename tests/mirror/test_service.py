@@ -14,10 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.subscription import blacklist
-from pylogbroker.mirror.offsetsyncs import readTables
-from pylogbroker.mirror.service import TELL_SECONDS, MirrorService
+from pylogbroker.mirror.offsetsyncs import readTables, translate
+from pylogbroker.mirror.service import REPORT_SECONDS, MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.mirror.translation import translate
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.mirror.clusters import SESSION_MS, Cluster, MirrorCase, reactor
 
@@ -42,7 +41,10 @@ class MirrorServiceTests(MirrorCase):
         return source, target
 
     async def test_mirrors(self) -> None:
-        """Topics that match are mirrored, those that come later, too, and no others; when all is confirmed, all is committed."""
+        """
+        Topics that match are mirrored, those that come later, too, and no others; when all is
+        confirmed, all is committed.
+        """
         source, target = await self.both()
         await source.produce("t1", "0-0", payloads("a", 700))
         await source.produce("other", "0-0", payloads("x", 5))
@@ -67,7 +69,10 @@ class MirrorServiceTests(MirrorCase):
         self.assertGreater(snapshot["commitCount"], 2)
 
     async def test_severalSources(self) -> None:
-        """Several sources are mirrored into one target, with several streams and producers; a blacklist leaves out what it names."""
+        """
+        Several sources are mirrored into one target, with several streams and producers; a
+        blacklist leaves out what it names.
+        """
         one, two, target = self.cluster("one"), self.cluster("two"), self.cluster("target", 2)
         for cluster in (one, two, target):
             await cluster.start()
@@ -81,7 +86,10 @@ class MirrorServiceTests(MirrorCase):
         await mirror.stopService()
 
     async def test_goesOn(self) -> None:
-        """A mirror that was stopped in order has dropped nothing that it had read, and the next one sends nothing twice."""
+        """
+        A mirror that was stopped in order has dropped nothing that it had read, and the next one
+        sends nothing twice.
+        """
         source, target = await self.both()
         total = []
         for run in range(3):
@@ -104,7 +112,10 @@ class MirrorServiceTests(MirrorCase):
         self.assertEqual(await target.messages("t"), total)
 
     async def test_share(self) -> None:
-        """Two mirrors of a group share the partitions; when one leaves, the other has all, and nothing is sent twice."""
+        """
+        Two mirrors of a group share the partitions; when one leaves, the other has all, and nothing
+        is sent twice.
+        """
         source, target = await self.both(partitionCount=4)
         first, second = self.mirror([source], target), self.mirror([source], target)
         first.startService()
@@ -139,9 +150,10 @@ class MirrorServiceTests(MirrorCase):
 
     async def test_droppedByTheTarget(self) -> None:
         """
-        A message that only the target's broker finds too large is not committed, however often it is dropped there; it is found among others and named in the
-        figures; what was before it arrives, what is behind it waits, and not in memory; other partitions go on, however much is behind it; when the limit
-        was raised it arrives, and what is behind it in its order.
+        A message that only the target's broker finds too large is not committed, however often it
+        is dropped there; it is found among others and named in the figures; what was before it
+        arrives, what is behind it waits, and not in memory; other partitions go on, however much is
+        behind it; when the limit was raised it arrives, and what is behind it in its order.
         """
         source, target = self.cluster("source"), self.cluster("target")
         target.properties = {"max.message.size": "100"}
@@ -185,7 +197,10 @@ class MirrorServiceTests(MirrorCase):
         self.assertEqual((mirror.counters.stuck, mirror.counters.underWayCount), ({}, 0))
 
     async def test_targetAway(self) -> None:
-        """A target that is not there is waited for, at the start and later, by a mirror whose memory stays as it is; then all arrives."""
+        """
+        A target that is not there is waited for, at the start and later, by a mirror whose memory
+        stays as it is; then all arrives.
+        """
         source, target = await self.both()
         await target.stopBroker(0)
         await source.produce("t", "0-0", payloads("a", 5000))
@@ -212,7 +227,10 @@ class MirrorServiceTests(MirrorCase):
         self.assertEqual(await target.messages("t"), payloads("a", 5000) + payloads("b", 50))
 
     async def test_targetAwayAtTheEnd(self) -> None:
-        """A mirror that stops while its target is away gives up after its time, commits nothing of it, and its successor sends it."""
+        """
+        A mirror that stops while its target is away gives up after its time, commits nothing of it,
+        and its successor sends it.
+        """
         source, target = await self.both()
         await target.stopBroker(0)
         await source.produce("t", "0-0", payloads("a", 50))
@@ -247,7 +265,10 @@ class MirrorServiceTests(MirrorCase):
         self.assertEqual(await target.messages("t"), payloads("a", 50) + payloads("b", 50))
 
     async def test_nothingThere(self) -> None:
-        """Neither source nor target need be there at the start: a mirror looks for both until they are."""
+        """
+        Neither source nor target need be there at the start: a mirror looks for both until they
+        are.
+        """
         source, target = await self.both()
         await source.produce("t", "0-0", payloads("a", 5))
         mirror = self.mirror([source], target)
@@ -259,7 +280,10 @@ class MirrorServiceTests(MirrorCase):
         await mirror.stopService()
 
     async def test_stoppedBefore(self) -> None:
-        """A mirror that has found nothing yet can be stopped: while it looks for the target, and while it looks for a source."""
+        """
+        A mirror that has found nothing yet can be stopped: while it looks for the target, and while
+        it looks for a source.
+        """
         for away in ("source", "target"):
             source, target = await self.both()
             {"source": source, "target": target}[away].away = 1 << 30
@@ -274,7 +298,10 @@ class MirrorServiceTests(MirrorCase):
             await target.stop()
 
     async def test_keepsPartitions(self) -> None:
-        """When asked, all of a source partition goes to one target partition, in order, over restarts of the mirror and of the target."""
+        """
+        When asked, all of a source partition goes to one target partition, in order, over restarts
+        of the mirror and of the target.
+        """
         source, target = await self.both(partitionCount=3)
         written: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
         for run in range(3):
@@ -293,7 +320,10 @@ class MirrorServiceTests(MirrorCase):
         self.assertEqual(sorted(found.values()), sorted(written.values()))
 
     async def check(self, isKeeping: bool) -> None:
-        """Wherever a group stands in the source, from the translated offsets on it finds all that it has not read; and not much more."""
+        """
+        Wherever a group stands in the source, from the translated offsets on it finds all that it
+        has not read; and not much more.
+        """
         source, target = await self.both(brokerCount=2)
         mirror = self.mirror([source], target, isKeeping=isKeeping, producer={"batch.size": "10"})
         mirror.startService()
@@ -355,7 +385,10 @@ class MirrorServiceTests(MirrorCase):
         await self.check(isKeeping=True)
 
     async def test_expired(self) -> None:
-        """A mirror whose session has expired joins again, and goes on where it was: nothing is sent twice, since nobody else had the partitions."""
+        """
+        A mirror whose session has expired joins again, and goes on where it was: nothing is sent
+        twice, since nobody else had the partitions.
+        """
         source, target = await self.both()
         mirror = self.mirror([source], target)
         mirror.startService()
@@ -385,11 +418,11 @@ class TellingTests(SynchronousTestCase):
         service = MirrorService(clock, settings, sourceZookeepers=lambda index: never)
         service.startService()
         with capturedLogs() as events:
-            clock.advance(TELL_SECONDS)
+            clock.advance(REPORT_SECONDS)
             self.assertEqual(events, [])
             service.counters.confirmed("t", 5, 50)
-            clock.advance(TELL_SECONDS)
-            clock.advance(TELL_SECONDS)
+            clock.advance(REPORT_SECONDS)
+            clock.advance(REPORT_SECONDS)
         self.assertEqual([event["confirmedCount"] for event in events], [5])
         self.successResultOf(service.stopService())
 

@@ -42,7 +42,9 @@ class MirrorSettingsTests(SynchronousTestCase):
         return str(self.assertRaises(ConfigurationError, self.settings, *arguments, **more))
 
     def test_plain(self) -> None:
-        """One source, one stream, one producer; what a mirror needs is so without being asked for."""
+        """
+        One source, one stream, one producer; what a mirror needs is so without being asked for.
+        """
         settings = self.settings()
         self.assertEqual(
             (
@@ -69,7 +71,10 @@ class MirrorSettingsTests(SynchronousTestCase):
         self.assertEqual(self.warnings, [])
 
     def test_otherwise(self) -> None:
-        """A file that wants what a mirror cannot do is told so, key by key, and the mirror does what it must."""
+        """
+        A file that wants what a mirror cannot do is told so, key by key, and the mirror does what
+        it must.
+        """
         settings = self.settings(
             {**CONSUMER, "autocommit.enable": "false", "shallowiterator.enable": "true"},
             producer={
@@ -142,7 +147,10 @@ class SampleTests(SynchronousTestCase):
         self.assertEqual(warnings, [])
 
     def test_againstTheTable(self) -> None:
-        """Every key that stands in them, commented out or not, is one that has an effect; what is commented out shows the default."""
+        """
+        Every key that stands in them, commented out or not, is one that has an effect; what is
+        commented out shows the default.
+        """
         for role, rows in (
             ("consumer", ConsumerSettings.keys),
             ("producer", ProducerSettings.keys),

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.mirror.sourcecluster}; what a whole mirror does with it is in C{test_service}.
+Tests for L{pylogbroker.mirror.sourcecluster}; what a whole mirror does with it is in
+C{test_service}.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class SourceTests(MirrorCase):
         return source, mirror
 
     async def test_member(self) -> None:
-        """It is a member of the group in the source, owns what it mirrors, and leaves nothing behind but offsets and tables."""
+        """
+        It is a member of the group in the source, owns what it mirrors, and leaves nothing behind
+        but offsets and tables.
+        """
         source, mirror = await self.begun()
         self.assertFalse(mirror.sources[0].isOwning)
         mirror.startService()
@@ -68,17 +72,20 @@ class SourceTests(MirrorCase):
         await self.until(lambda: mirror.counters.confirmedCount == 2)
 
     async def test_cannotRecord(self) -> None:
-        """If offsets of the target cannot be written down, that is a line in the log, and the mirror goes on."""
+        """
+        If offsets of the target cannot be written down, that is a line in the log, and the mirror
+        goes on.
+        """
         _source, mirror = await self.begun()
         mirror.startService()
         await self.until(lambda: mirror.counters.confirmedCount == 2)
-        tables = mirror.sources[0]._tables
-        assert tables is not None
+        syncs = mirror.sources[0]._syncs
+        assert syncs is not None
 
         async def record(*_arguments: object) -> None:
             raise ZookeeperError("not today")
 
-        self.patch(tables, "record", record)
+        self.patch(syncs, "record", record)
         with capturedLogs() as events:
             await Deferred.fromCoroutine(mirror.sources[0].record())
         self.assertIn("not written down", events[-1]["log_format"])
@@ -88,5 +95,5 @@ class SourceTests(MirrorCase):
         """Before it has joined there is nothing to write down, and nothing to leave."""
         _source, mirror = await self.begun()
         await Deferred.fromCoroutine(mirror.sources[0].record())
-        await Deferred.fromCoroutine(mirror.sources[0].quiet())
+        await Deferred.fromCoroutine(mirror.sources[0].pause())
         await Deferred.fromCoroutine(mirror.sources[0].leave())

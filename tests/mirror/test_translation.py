@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.mirror.translation}.
+Tests for L{pylogbroker.mirror.offsetsyncs}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ZnodeError
-from pylogbroker.mirror.translation import (
+from pylogbroker.mirror.offsetsyncs import (
     COUNT_MAX,
     SIZE_MAX,
     OffsetSyncTable,
@@ -49,7 +49,9 @@ class OffsetTableTests(SynchronousTestCase):
         self.assertEqual(table.entries, [(100, {A: 1100, B: 5})])
 
     def test_backwards(self) -> None:
-        """A mirror that began again further back makes what it says hold for all that is behind, too."""
+        """
+        A mirror that began again further back makes what it says hold for all that is behind, too.
+        """
         table = OffsetSyncTable(entries=[(100, {A: 1000}), (300, {A: 3000})])
         table.record(200, {A: 5000})
         self.assertEqual(table.entries, [(100, {A: 1000}), (200, {A: 5000}), (300, {A: 5000})])
@@ -65,7 +67,10 @@ class OffsetTableTests(SynchronousTestCase):
         )
 
     def test_precision(self) -> None:
-        """Whoever is B bytes behind lands at most a third of B further back than they need to, and a step."""
+        """
+        Whoever is B bytes behind lands at most a third of B further back than they need to, and a
+        step.
+        """
         table = OffsetSyncTable()
         step = 1000
         for count in range(20_000):
@@ -78,7 +83,9 @@ class OffsetTableTests(SynchronousTestCase):
             self.assertLessEqual(position - found[A], (end - position) / 3 + step)
 
     def test_bytes(self) -> None:
-        """A table of many partitions has fewer entries, so that it stays within its limit in bytes."""
+        """
+        A table of many partitions has fewer entries, so that it stays within its limit in bytes.
+        """
         many = [
             BrokerPartition(broker, partition) for broker in range(20) for partition in range(10)
         ]
@@ -92,10 +99,12 @@ class OffsetTableTests(SynchronousTestCase):
         """What was written is read; a partition that was not known then counts from 0."""
         table = OffsetSyncTable(B, [(5, {A: 7}), (9, {A: 8, B: 3})])
         again = decodeTable("/x", table.encode())
-        self.assertEqual((again.home, again.entries), (B, [(5, {A: 7, B: 0}), (9, {A: 8, B: 3})]))
+        self.assertEqual(
+            (again.fixedTarget, again.entries), (B, [(5, {A: 7, B: 0}), (9, {A: 8, B: 3})])
+        )
         self.assertEqual(repr(again), "<OffsetSyncTable to 1-0, 2 entries>")
         empty = decodeTable("/x", b"")
-        self.assertEqual((empty.home, empty.entries), (None, []))
+        self.assertEqual((empty.fixedTarget, empty.entries), (None, []))
 
     def test_garbage(self) -> None:
         """What is no table is refused with its path."""
@@ -120,7 +129,10 @@ class TranslateTests(SynchronousTestCase):
         self.assertEqual(found, {PartitionId("t", A): 40, PartitionId("t", B): 10})
 
     def test_unknown(self) -> None:
-        """A partition that no mirror knows, or a group that was not there yet, begins at the beginning; so does what came to the target later."""
+        """
+        A partition that no mirror knows, or a group that was not there yet, begins at the
+        beginning; so does what came to the target later.
+        """
         tables = {ONE: OffsetSyncTable(entries=[(100, {A: 50})])}
         self.assertEqual(
             translate({ONE: 100}, tables, {"t": [A, B]}),
@@ -134,7 +146,9 @@ class TranslateTests(SynchronousTestCase):
         self.assertEqual(translate({}, tables, {"t": [A]}), {})
 
     def test_home(self) -> None:
-        """With partitions kept, each source partition has its say about its own target partition only."""
+        """
+        With partitions kept, each source partition has its say about its own target partition only.
+        """
         tables = {ONE: OffsetSyncTable(A, [(0, {A: 7})]), TWO: OffsetSyncTable(B, [(0, {B: 9})])}
         self.assertEqual(
             translate({ONE: 5, TWO: 5}, tables, {"t": [A, B]}),
@@ -149,8 +163,8 @@ class TranslateTests(SynchronousTestCase):
     @given(st.randoms(use_true_random=False), st.booleans())
     def test_neverBehind(self, random: Random, isKeeping: bool) -> None:
         """
-        Whatever is mirrored in which order, with the mirror dying and beginning again further back: from the translated offsets on, a group finds all that it
-        has not read.
+        Whatever is mirrored in which order, with the mirror dying and beginning again further back:
+        from the translated offsets on, a group finds all that it has not read.
         """
         target: dict[BrokerPartition, list[tuple[PartitionId, int]]] = {
             A: [],
@@ -158,37 +172,41 @@ class TranslateTests(SynchronousTestCase):
         }  # what stands there
         homes = {ONE: A, TWO: random.choice((A, B))}
         tables = {
-            place: OffsetSyncTable(homes[place] if isKeeping else None) for place in (ONE, TWO)
+            partitionId: OffsetSyncTable(homes[partitionId] if isKeeping else None)
+            for partitionId in (ONE, TWO)
         }
         handed = dict.fromkeys(tables, 0)
         committed = dict.fromkeys(tables, 0)
         for _step in range(random.randrange(200)):
-            place = random.choice((ONE, TWO))
+            partitionId = random.choice((ONE, TWO))
             act = random.random()
             if act < 0.6:
-                partition = homes[place] if isKeeping else random.choice((A, B))
-                target[partition].append((place, handed[place]))
-                handed[place] += 1
+                partition = homes[partitionId] if isKeeping else random.choice((A, B))
+                target[partition].append((partitionId, handed[partitionId]))
+                handed[partitionId] += 1
             elif act < 0.75:
                 ends = {
                     partition: len(there)
                     for partition, there in target.items()
-                    if not isKeeping or partition == homes[place]
+                    if not isKeeping or partition == homes[partitionId]
                 }
-                tables[place].record(handed[place], ends)
+                tables[partitionId].record(handed[partitionId], ends)
             elif act < 0.85:
-                committed[place] = random.randint(committed[place], handed[place])
+                committed[partitionId] = random.randint(committed[partitionId], handed[partitionId])
             elif act < 0.9:
-                handed[place] = committed[place]  # killed
-        for place in tables:  # the mirror catches up with itself
-            while handed[place] < 200:
-                partition = homes[place] if isKeeping else random.choice((A, B))
-                target[partition].append((place, handed[place]))
-                handed[place] += 1
-        group = {place: random.randint(0, 200) for place in tables}
+                handed[partitionId] = committed[partitionId]  # killed
+        for partitionId in tables:  # the mirror catches up with itself
+            while handed[partitionId] < 200:
+                partition = homes[partitionId] if isKeeping else random.choice((A, B))
+                target[partition].append((partitionId, handed[partitionId]))
+                handed[partitionId] += 1
+        group = {partitionId: random.randint(0, 200) for partitionId in tables}
         found = translate(
             group,
-            {place: decodeTable("/x", table.encode()) for place, table in tables.items()},
+            {
+                partitionId: decodeTable("/x", table.encode())
+                for partitionId, table in tables.items()
+            },
             {"t": [A, B]},
         )
         seen = {
@@ -196,9 +214,9 @@ class TranslateTests(SynchronousTestCase):
             for partition, there in target.items()
             for each in there[found.get(PartitionId("t", partition), 0) :]
         }
-        for place, position in group.items():
+        for partitionId, position in group.items():
             self.assertEqual(
-                {number for each, number in seen if each == place and number >= position},
+                {number for each, number in seen if each == partitionId and number >= position},
                 set(range(position, 200)),
             )
 
