@@ -229,8 +229,10 @@ class NameTests(SynchronousTestCase):
             for line, name, node in ownNames(parsed(path)):
                 # "opt_" is how twisted.python.usage finds options.
                 bare = name.strip("_").removeprefix("opt_")
+                isPythons = name.startswith("__") and name.endswith("__")
                 if (
                     "_" in bare
+                    and not isPythons
                     and not isinstance(node, ast.ClassDef)
                     and name not in TXZOOKEEPERS | OVERRIDDEN
                 ):

@@ -19,11 +19,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import defaultdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.gate import features
+from tests.gate import coverage, features
 from tests.gate.needs import needsOf, testFiles
 from tests.gate.outcomes import PASSED
 from tests.gate.pool import ROOT, Pool
@@ -34,12 +33,6 @@ from tests.gate.selection import BENCHMARKS, UnknownTestsError, chosenNames, mod
 RUN_SECONDS_MAX = 3600
 SLOWEST_COUNT = 8
 """So many modules are named after C{--quick}."""
-
-COVERAGE_FLOORS = {"records": 100.0, "protocol": 100.0, "cluster": 100.0, "config": 100.0}
-"""Per cent of lines and branches, by room."""
-
-COVERAGE_FLOOR = 95.0
-"""Of all other rooms."""
 
 CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
@@ -197,11 +190,11 @@ def usesSpark(module: str) -> bool:
 
 def coverageFaults(environment: dict[str, str]) -> list[str]:
     """Sum the coverage of each room and compare."""
-    coverage = [sys.executable, "-m", "coverage"]
-    subprocess.run([*coverage, "combine", "--quiet"], cwd=ROOT, env=environment, check=False)
-    subprocess.run([*coverage, "report"], cwd=ROOT, env=environment, check=False)
+    command = [sys.executable, "-m", "coverage"]
+    subprocess.run([*command, "combine", "--quiet"], cwd=ROOT, env=environment, check=False)
+    subprocess.run([*command, "report"], cwd=ROOT, env=environment, check=False)
     out = subprocess.run(
-        [*coverage, "json", "--quiet", "-o", "/dev/stdout"],
+        [*command, "json", "--quiet", "-o", "/dev/stdout"],
         cwd=ROOT,
         env=environment,
         check=False,
@@ -210,21 +203,7 @@ def coverageFaults(environment: dict[str, str]) -> list[str]:
     )
     if out.returncode:
         return [f"no coverage: {out.stdout}{out.stderr}"]
-    rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for name, found in json.loads(out.stdout)["files"].items():
-        room = Path(name).parts[1].removesuffix(".py")
-        summary = found["summary"]
-        rooms[room][0] += summary["covered_lines"] + summary["covered_branches"]
-        rooms[room][1] += summary["num_statements"] + summary["num_branches"]
-    faults = []
-    for room, (covered, total) in sorted(rooms.items()):
-        share = 100.0 * covered / total if total else 100.0
-        floor = COVERAGE_FLOORS.get(room, COVERAGE_FLOOR)
-        isLow = share < floor
-        print(f"{room:16} {share:6.2f} % of at least {floor:.0f} %{'  TOO LOW' if isLow else ''}")
-        if isLow:
-            faults.append(f"{room} {share:.2f} % < {floor:.0f} %")
-    return faults or ([] if rooms else ["nothing was measured"])
+    return coverage.faults(coverage.shares(json.loads(out.stdout)["files"]), say)
 
 
 def run(options: argparse.Namespace, names: list[str]) -> int:
