@@ -370,7 +370,9 @@ class ConsumerConnector:
         if not self._member.isStopped:
             leaving = Deferred.fromCoroutine(self._shutdown(self._member.stop()))
             leaving.addErrback(
-                lambda failure: self._log.failure("Unexpected error in a shutdown", failure)
+                lambda failure: self._log.failure(
+                    "A shutdown failed unexpectedly: this is a bug", failure
+                )
             )
             leaving.addCallback(self._finishShutdown)
         return succeed(None) if self._isShutDown else self._shutdownWaiters.wait()

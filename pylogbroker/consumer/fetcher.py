@@ -332,7 +332,9 @@ class Fetcher:
         self._notBeforeMs = self._nowMs() + waitMs
 
     def _unexpected(self, failure: Failure) -> None:
-        self._log.failure("{fetcher}: unexpected error; it goes on", failure, fetcher=self)
+        self._log.failure(
+            "{fetcher} failed unexpectedly and goes on: this is a bug", failure, fetcher=self
+        )
         self._notBeforeMs = self._nowMs() + RETRY_INTERVAL_MS
 
     # -- responses
@@ -449,7 +451,7 @@ class Fetcher:
 
     def _notFound(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure("Unexpected error when looking for a start offset", failure)
+            self._log.failure("Finding a start offset failed unexpectedly: this is a bug", failure)
 
     async def _seekUntilFound(self, state: PartitionFetchState, lostOffset: int | None) -> None:
         while True:

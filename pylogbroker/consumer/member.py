@@ -266,7 +266,7 @@ class Member:
     def _failed(self, failure: Failure) -> EffectResult:
         if not failure.check(PylogbrokerError, CancelledError):
             self._log.failure(
-                "{consumerId}: unexpected error in a rebalance",
+                "{consumerId}: a rebalance failed unexpectedly: this is a bug",
                 failure,
                 consumerId=self._consumerId,
             )
