@@ -1,4 +1,4 @@
-"""Consume a topic as a member of a group, until there are enough messages; if none comes for five seconds, that is an error."""
+"""Consume a topic in a group until there are enough messages; fail if none comes for five seconds."""
 
 import argparse
 

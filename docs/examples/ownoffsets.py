@@ -1,4 +1,4 @@
-"""Read partitions of one broker without a group, several at a time, and keep the offsets in a file: each run goes on where the last one ended."""
+"""Read partitions of one broker without a group; a file keeps the offsets from one run to the next."""
 
 import argparse
 import json
