@@ -188,9 +188,9 @@ def _cluster(options: argparse.Namespace) -> dict[str, str]:
 
 def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
     """The addresses, by number."""
-    from pylogbroker.spark.options import CLUSTER_OPTIONS, OptionReader, clusterOptions
+    from pylogbroker.spark.options import clusterOptions
 
-    with clusterOptions(OptionReader(_cluster(options), CLUSTER_OPTIONS)).view() as view:
+    with clusterOptions(_cluster(options)).metadata() as view:
         return view.brokers()
 
 

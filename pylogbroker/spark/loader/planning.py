@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.lake.loadplan import LoadPlan, planRanges
 from pylogbroker.lake.table import LEVELS
-from pylogbroker.spark.offsetmaps import parseOffsets
-from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.partitionbounds import fetchBounds
-from pylogbroker.spark.partitiondiscovery import Cluster
-from pylogbroker.spark.ranges import checkTopics
+from pylogbroker.spark.brokerclients import fetchBounds
+from pylogbroker.spark.options import SourceOptions, parseOffsets
+from pylogbroker.spark.partitiondiscovery import PartitionDiscovery
+from pylogbroker.spark.splits import checkTopics
 from pylogbroker.types import EARLIEST, LATEST, OffsetBounds, PartitionId
 
 StartOffsets = str | Mapping[str, Mapping[str, int]] | None
@@ -72,8 +71,8 @@ def planLoad(
     @raise PylogbrokerError: a broker cannot be asked, a topic is not there, or a partition cannot be loaded as it ought to be.
     """
     expected = [place for place in positions if place.topic in options.selection.topics]
-    with Cluster(options.cluster) as cluster:
-        places = cluster.places(options.selection, expected)
+    with PartitionDiscovery(options.cluster) as cluster:
+        places = cluster.partitions(options.selection, expected)
         for topic in dict.fromkeys(place.topic for place in places):
             checkFolder(topic)
         with cluster.brokers(place.partition.broker for place in places) as brokers:
