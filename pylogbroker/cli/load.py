@@ -135,8 +135,8 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
         )
         with jobProgress(streams) as report:
             result = loader.load(
-                spark, options.path, beginnings=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
-                report=report, **source,
+                spark, options.path, startOffsets=beginnings, eventTime=options.eventTime, transform=transform, compression=options.compression,
+                progress=report, **source,
             )  # fmt: skip
     try:
         with _behindCommit(result.manifest, "that could not be told"):
@@ -212,9 +212,9 @@ def _beginnings(options: argparse.Namespace, lines: list[str]) -> tuple[Any, lis
     """Where to begin, and the topics that are meant."""
     if options.offsetsIn is None:
         return options.beginnings, options.topics or []
-    from pylogbroker.spark.loader.etloffsets import beginningsOf
+    from pylogbroker.spark.loader.plan import startOffsetsOf
 
-    found = beginningsOf(lines, _brokers(options))
+    found = startOffsetsOf(lines, _brokers(options))
     return found, options.topics or sorted(found)
 
 
@@ -224,8 +224,8 @@ def _chosen(options: argparse.Namespace, topics: list[str]) -> Callable[[str], b
 
 def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:
     """Only whole: the next tool must not begin at half of the lines."""
-    from pylogbroker.spark.loader.etloffsets import linesOf
-    from pylogbroker.spark.loader.reading import tableAt
+    from pylogbroker.spark.loader.plan import linesOf
+    from pylogbroker.spark.loader.tablereader import tableAt
 
     last = tableAt(options.path).last()
     lines = linesOf(last.positions if last else {}, _brokers(options), isWanted)

@@ -60,7 +60,7 @@ def loadCompact(options: argparse.Namespace, streams: Streams) -> int:
 
         with jobProgress(streams) as report:
             days = compact(
-                spark, options.path, date=options.date, fileCountMin=options.fileCountMin, compression=options.compression, report=report
+                spark, options.path, date=options.date, fileCountMin=options.fileCountMin, compression=options.compression, progress=report
             )  # fmt: skip
     text = (
         asJson({"days": [each._asdict() for each in days]})

@@ -21,7 +21,7 @@ from pylogbroker.cli.streams import Streams
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pylogbroker.spark.loader.progress import Report
+    from pylogbroker.spark.loader.sparkjobs import ProgressCallback
 
 DEFAULT_MASTER = "local[*,4]"
 """All processors of this machine; a task may fail three times before the job does."""
@@ -77,7 +77,7 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
-        from pylogbroker.spark.loader.sparkerrors import reason
+        from pylogbroker.spark.loader.sparkjobs import reason
     except ImportError as error:
         raise CommandError(
             f"this needs Spark: pip install 'pylogbroker[spark]' ({error})"
@@ -109,7 +109,9 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def jobProgress(streams: Streams, clock: Callable[[], float] = time.monotonic) -> Iterator[Report]:
+def jobProgress(
+    streams: Streams, clock: Callable[[], float] = time.monotonic
+) -> Iterator[ProgressCallback]:
     """
     What Spark tells of its jobs, on a terminal, until they are done.
 

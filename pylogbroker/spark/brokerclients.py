@@ -1,6 +1,7 @@
 """
-Clients of brokers for Spark. They only read, so a request without an answer can be repeated: a broker that is away for a moment costs time, one that stays
-away is an error. Any answer is final, an error code included.
+Clients of brokers for Spark. They only read, so a request without an answer can be repeated: a
+broker that is away for a moment costs time, one that stays away is an error. Any answer is final,
+an error code included.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def fetchOffsetAt(
     brokers: BrokerClients, topic: str, partition: BrokerPartition, timeMs: int
 ) -> int:
     """
-    The offset from which everything since a time can be read. Brokers know the times of segments only, so older messages may come along.
+    The offset from which everything since a time can be read. Brokers know the times of segments
+    only, so older messages may come along.
 
     @param timeMs: milliseconds since 1970.
     @raise BrokerConnectionError: as L{BrokerClients.call}.

@@ -1,5 +1,6 @@
 """
-The options of the data source and the sink. Names and meanings follow Spark's Kafka source where the thing is the same.
+The options of the data source and the sink. Names and meanings follow Spark's Kafka source where
+the thing is the same.
 
 Spark passes on every option that it is given, so an unknown one is refused with its nearest
 neighbour: a misspelt C{failOnDataLoss} must not go unnoticed. Options that Spark adds are ignored.
@@ -11,16 +12,21 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 from pylogbroker.cluster import paths
-from pylogbroker.cluster.subscription import compilePattern
+from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.connectionsettings import ACCESS_ROWS, AccessSettings
-from pylogbroker.config.keys import ConfigKey, readSettings
-from pylogbroker.config.producersettings import BrokerAddress
-from pylogbroker.config.propertytypes import LONG_MAX, Boolean, Enum, Integer, Text
+from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.keys import Settings, ownKey
+from pylogbroker.config.propertytypes import (
+    LONG_MAX,
+    Boolean,
+    BrokerAddress,
+    Enum,
+    Integer,
+    Text,
+)
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.net.endpoints import Endpoint, brokerEndpoint, endpoint
 from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
@@ -43,63 +49,74 @@ SPARK_OPTIONS = frozenset({"path", "paths", "checkpointlocation", "queryname", "
 BATCH_SIZE_MAX = 64 << 20
 """Bytes; readers do not decompress larger sets."""
 
-ACCESS_OPTIONS = {row.setting: row.key for row in ACCESS_ROWS}
-"""The keys of a property file by option: C{zookeeperDigest}, C{zookeeperAcl}, C{brokerEndpoint}."""
+ACCESS_OPTIONS = {
+    "zookeeperDigest": "zk.digest",
+    "zookeeperAcl": "zk.acl",
+    "brokerEndpoint": "broker.endpoint",
+}
+"""The keys of a property file, by option."""
 
-_option = partial(ConfigKey, isKafkaKey=False)
-_text = partial(_option, kind=Text(), default="")
-
-CLUSTER_OPTIONS: tuple[ConfigKey, ...] = (
-    _text("zookeeper", "zookeeper", sentence="ZooKeeper's addresses and chroot."),
-    _text("brokers", "brokers", sentence="Or the brokers, `id:host:port,…`."),
-    _text("config", "config", sentence="A property file with credentials."),
-    *(_text(name, name, sentence=f"The key {key}.") for name, key in ACCESS_OPTIONS.items()),
-    _option("timeoutMs", "timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer."),
-    _option("retryCount", "retryCount", Integer(0, 1000), "3", "Repeated requests to a broker."),
-)
-SOURCE_OPTIONS: tuple[ConfigKey, ...] = (
+CLUSTER_OPTIONS = ("zookeeper", "brokers", "config", *ACCESS_OPTIONS, "timeoutMs", "retryCount")
+SOURCE_OPTIONS = (
     *CLUSTER_OPTIONS,
-    _text("subscribe", "subscribe", sentence="Topics, separated by commas."),
-    _text("subscribePattern", "subscribePattern", sentence="Or a pattern of topics."),
-    _text("assign", "assign", sentence="Or partitions by topic, as JSON."),
-    _text("startingOffsets", "starting", sentence="`earliest`, `latest`, or offsets as JSON."),
-    _text("endingOffsets", "ending", sentence="`latest`, or offsets as JSON."),
-    _option("startingTimestamp", "startingTimestampMs", Integer(0, LONG_MAX), None, "Or a time."),
-    _option("failOnDataLoss", "failOnDataLoss", Boolean(), "true", "Whether lost data fail."),
-    _option("minPartitions", "minPartitionCount", Integer(1, 10**6), None, "Least tasks."),
-    _option("maxBytesPerTrigger", "triggerSizeMax", Integer(1, LONG_MAX), None, "A micro-batch."),
-    _option("fetchSize", "fetchSize", Integer(64, LONG_MAX), str(4 << 20), "Bytes of a fetch."),
-    _option(
-        "fetchSizeMax",
-        "fetchSizeMax",
-        Integer(64, RESPONSE_SIZE_MAX - 2),
-        str(64 << 20),
-        "Bytes of the largest entry.",
-    ),
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxBytesPerTrigger",
+    "fetchSize",
+    "fetchSizeMax",
 )
-SINK_OPTIONS: tuple[ConfigKey, ...] = (
-    *CLUSTER_OPTIONS,
-    _text("topic", "topic", sentence="The topic of all rows."),
-    _option("compression", "compression", Enum(*CODEC_NAMES.values()), "none", "The codec."),
-    _option(
-        "maxMessageSize",
-        "payloadSizeMax",
-        Integer(1, LONG_MAX),
-        str(PAYLOAD_SIZE_MAX),
-        "Bytes of a message that brokers accept.",
-    ),
-    _option("batchSize", "batchSize", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of a batch."),
-)
+SINK_OPTIONS = (*CLUSTER_OPTIONS, "topic", "compression", "maxMessageSize", "batchSize")
+
+_CODECS = {name: codec for codec, name in CODEC_NAMES.items()}
 
 
-def _read(keys: tuple[ConfigKey, ...], options: Mapping[str, str]) -> dict[str, Any]:
+class _Options(Settings):
+    """All options; a source and a sink allow some of them each."""
+
+    zookeeper = ownKey("zookeeper", Text(), "", "ZooKeeper's addresses and chroot.")
+    brokers = ownKey("brokers", Text(), "", "Or the brokers, `id:host:port,…`.")
+    config = ownKey("config", Text(), "", "A property file with credentials.")
+    zookeeperDigest = ownKey("zookeeperDigest", Text(), "", "The key `zk.digest`.")
+    zookeeperAcl = ownKey("zookeeperAcl", Text(), "", "The key `zk.acl`.")
+    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
+    timeoutMs = ownKey("timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer.")
+    retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
+    subscribe = ownKey("subscribe", Text(), "", "Topics, separated by commas.")
+    subscribePattern = ownKey("subscribePattern", Text(), "", "Or a pattern of topics.")
+    assign = ownKey("assign", Text(), "", "Or partitions by topic, as JSON.")
+    startingOffsets = ownKey("startingOffsets", Text(), "", "A word, or offsets as JSON.")
+    endingOffsets = ownKey("endingOffsets", Text(), "", "A word, or offsets as JSON.")
+    startingTimestamp = ownKey("startingTimestamp", Integer(0, LONG_MAX), None, "Or a time.")
+    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
+    minPartitions = ownKey("minPartitions", Integer(1, 10**6), None, "The least number of tasks.")
+    maxBytesPerTrigger = ownKey(
+        "maxBytesPerTrigger", Integer(1, LONG_MAX), None, "Bytes of a micro-batch."
+    )
+    fetchSize = ownKey("fetchSize", Integer(64, LONG_MAX), str(4 << 20), "Bytes of a fetch.")
+    fetchSizeMax = ownKey(
+        "fetchSizeMax", Integer(64, RESPONSE_SIZE_MAX - 2), str(64 << 20), "Bytes of an entry."
+    )
+    topic = ownKey("topic", Text(), "", "The topic of all rows.")
+    compression = ownKey("compression", Enum(_CODECS), "none", "The codec.")
+    maxMessageSize = ownKey(
+        "maxMessageSize", Integer(1, LONG_MAX), str(PAYLOAD_SIZE_MAX), "Bytes of a message."
+    )
+    batchSize = ownKey("batchSize", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of a batch.")
+
+
+def _read(allowed: tuple[str, ...], options: Mapping[str, str]) -> _Options:
     """
-    The values of options, by setting; L{None} for an option without a default.
-
+    @param allowed: names of options.
     @param options: keys in any case; an empty value counts as missing.
     @raise ConfigurationError: an option is unknown or wrong.
     """
-    known = {each.key.lower(): each for each in keys}
+    known = {name.lower(): name for name in allowed}
     given = {}
     for name, value in options.items():
         option = known.get(name.lower())
@@ -109,16 +126,15 @@ def _read(keys: tuple[ConfigKey, ...], options: Mapping[str, str]) -> dict[str, 
             continue
         text = str(value).strip()
         if text:
-            isWord = isinstance(option.kind, Boolean | Enum)
-            given[option.key] = text.lower() if isWord else text
-    return readSettings(keys, given, lambda sentence: None)
+            given[option] = text.lower() if option in ("failOnDataLoss", "compression") else text
+    return _Options.fromProperties(given)
 
 
-def _nearest(name: str, known: Mapping[str, ConfigKey]) -> str:
+def _nearest(name: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
-    if near:
-        return f"; did you mean {known[near[0]].key}?"
-    return f"; there are {', '.join(each.key for each in known.values())}"
+    return (
+        f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
+    )
 
 
 # -- offsets and partitions, as JSON
@@ -220,7 +236,7 @@ class AccessOptions:
     """
     Credentials, as workers get them: each worker reads the file on its own machine.
 
-    @ivar config: path of a property file, of which only L{ACCESS_ROWS} matter; empty: none.
+    @ivar config: path of a property file, of which only the keys of L{AccessSettings} matter; empty: none.
     @ivar changes: C{key=value} each; they override the file.
     """
 
@@ -269,8 +285,8 @@ class ClusterOptions:
             access = self.access.settings()
             return ZookeeperMetadata(
                 self.zookeeper,
-                digest=access.zookeeperDigest,
-                acl=access.zookeeperAcl,
+                digest=access.zkDigest,
+                acl=access.zkAcl,
                 timeoutMs=self.timeoutMs,
             )
         return StaticMetadata(self.brokers, consumer=self.consumer)
@@ -299,20 +315,25 @@ def clusterOptions(options: Mapping[str, str]) -> ClusterOptions:
     return _cluster(_read(CLUSTER_OPTIONS, options))
 
 
-def _cluster(values: Mapping[str, Any]) -> ClusterOptions:
-    zookeeper, brokers = values["zookeeper"], values["brokers"]
-    if bool(zookeeper) == bool(brokers):
-        which = "zookeeper and brokers are both" if brokers else "neither zookeeper nor brokers is"
+def _cluster(given: _Options) -> ClusterOptions:
+    if bool(given.zookeeper) == bool(given.brokers):
+        which = (
+            "zookeeper and brokers are both"
+            if given.brokers
+            else "neither zookeeper nor brokers is"
+        )
         raise ConfigurationError(f"{which} given: one of them locates the brokers")
-    changes = [f"{key}={values[name]}" for name, key in ACCESS_OPTIONS.items() if values[name]]
-    access = AccessOptions(values["config"], tuple(changes))
+    changes = {key: getattr(given, name) for name, key in ACCESS_OPTIONS.items()}
+    access = AccessOptions(
+        given.config, tuple(f"{key}={value}" for key, value in changes.items() if value)
+    )
     access.settings()
     return ClusterOptions(
-        zookeeper,
-        parseBrokers(brokers) if brokers else (),
+        given.zookeeper,
+        parseBrokers(given.brokers) if given.brokers else (),
         access,
-        values["timeoutMs"],
-        values["retryCount"],
+        given.timeoutMs,
+        given.retryCount,
     )
 
 
@@ -341,14 +362,9 @@ def sinkOptions(options: Mapping[str, str]) -> SinkOptions:
     @param options: keys in any case.
     @raise ConfigurationError: an option is wrong, unknown or missing.
     """
-    values = _read(SINK_OPTIONS, options)
-    codecs = {name: codec for codec, name in CODEC_NAMES.items()}
+    given = _read(SINK_OPTIONS, options)
     return SinkOptions(
-        _cluster(values),
-        values["topic"],
-        codecs[values["compression"]],
-        values["payloadSizeMax"],
-        values["batchSize"],
+        _cluster(given), given.topic, given.compression, given.maxMessageSize, given.batchSize
     )
 
 
@@ -396,31 +412,31 @@ def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
     @param options: keys in any case.
     @raise ConfigurationError: an option is wrong, unknown or missing.
     """
-    values = _read(SOURCE_OPTIONS, options)
-    starting = _offsetSpec("startingOffsets", values["starting"])
-    if values["startingTimestampMs"] is not None and starting is not None:
+    given = _read(SOURCE_OPTIONS, options)
+    starting = _offsetSpec("startingOffsets", given.startingOffsets)
+    if given.startingTimestamp is not None and starting is not None:
         raise ConfigurationError(
             "startingOffsets and startingTimestamp are both given: one of them is the start"
         )
-    ending = _offsetSpec("endingOffsets", values["ending"])
+    ending = _offsetSpec("endingOffsets", given.endingOffsets)
     if ending == EARLIEST or (
         isinstance(ending, dict)
         and any(EARLIEST in offsets.values() for offsets in ending.values())
     ):
         raise ConfigurationError(
-            f"endingOffsets={values['ending']}: to end at the earliest would be to read nothing"
+            f"endingOffsets={given.endingOffsets}: to end at the earliest would be to read nothing"
         )
     return SourceOptions(
-        _cluster(values),
-        _selection(values),
+        _cluster(given),
+        _selection(given),
         starting,
         LATEST if ending is None else ending,
-        values["startingTimestampMs"],
-        values["failOnDataLoss"],
-        values["minPartitionCount"] or 0,
-        values["triggerSizeMax"] or 0,
-        min(values["fetchSize"], values["fetchSizeMax"]),
-        values["fetchSizeMax"],
+        given.startingTimestamp,
+        given.failOnDataLoss,
+        given.minPartitions or 0,
+        given.maxBytesPerTrigger or 0,
+        min(given.fetchSize, given.fetchSizeMax),
+        given.fetchSizeMax,
     )
 
 
@@ -429,19 +445,19 @@ def _offsetSpec(name: str, text: str) -> OffsetSpec | None:
     return words[text.lower()] if text.lower() in words else parseOffsets(name, text)
 
 
-def _selection(values: Mapping[str, Any]) -> Selection:
+def _selection(given: _Options) -> Selection:
     names = ("subscribe", "subscribePattern", "assign")
-    chosen = [name for name in names if values[name]]
+    chosen = [name for name in names if getattr(given, name)]
     if len(chosen) != 1:
         raise ConfigurationError(
             f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one is needed"
         )
-    text = values[chosen[0]]
+    text: str = getattr(given, chosen[0])
     if chosen == ["assign"]:
         return Selection(assigned=parseAssignment("assign", text))
     if chosen == ["subscribePattern"]:
         return Selection(
-            pattern=_checked("subscribePattern", text, lambda: compilePattern(text).pattern)
+            pattern=_checked("subscribePattern", text, lambda: TopicPattern(text).pattern)
         )
     topics = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not topics:

@@ -1,8 +1,9 @@
 """
 Which partitions and brokers a query has to read.
 
-A broker that restarts is missing from ZooKeeper for a moment. Callers therefore name the partitions that they expect, and discovery repeats. A partition that
-stays away is then an error or lost data; a plan never silently lacks it.
+A broker that restarts is missing from ZooKeeper for a moment. Callers therefore name the partitions
+that they expect, and discovery repeats. A partition that stays away is then an error or lost data;
+a plan never silently lacks it.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ class PartitionDiscovery:
         )
 
     def _readAddresses(self, wanted: set[int]) -> None:
-        """Without ZooKeeper the last known addresses stay in use: a broker that has moved does not answer there."""
+        """
+        Without ZooKeeper the last known addresses stay in use: a broker that has moved does not
+        answer there.
+        """
         try:
             self._addresses = self._metadata.brokers()
         except ZookeeperError as error:

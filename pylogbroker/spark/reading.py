@@ -107,7 +107,10 @@ class RangeReader:
         self._sizeMax = self._options.fetchSize
 
     def _isWhole(self, data: bytes) -> bool:
-        """Whether the first entry is complete. If not, the next fetch is large enough, or this is an error."""
+        """
+        Whether the first entry is complete. If not, the next fetch is large enough, or this is an
+        error.
+        """
         needed = entrySize(data)
         if needed <= len(data):
             return True
@@ -130,7 +133,10 @@ class RangeReader:
         return False
 
     def _countEmpty(self, text: str) -> None:
-        """Allow C{retryCount} answers that have less than they should: the broker may have just restarted."""
+        """
+        Allow C{retryCount} answers that have less than they should: the broker may have just
+        restarted.
+        """
         self._emptyCount += 1
         if self._emptyCount > self._options.cluster.retryCount:
             raise BrokerConnectionError(f"{self._at()}: {text}")

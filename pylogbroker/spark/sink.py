@@ -168,7 +168,9 @@ class TaskWriter:
         return chosen
 
     def _lookUp(self, topic: str) -> list[BrokerPartition]:
-        """The partitions of a topic; of a new one, partition 0 of each broker (spec-0.7 producer §2)."""
+        """
+        The partitions of a topic; of a new one, partition 0 of each broker (spec-0.7 producer §2).
+        """
         try:
             paths.topic(topic)
         except InvalidNameError as error:
@@ -233,7 +235,9 @@ class TaskWriter:
             raise failure
 
     def abort(self) -> None:
-        """Close the connections after a failure. What became of the rows sent so far stays unknown."""
+        """
+        Close the connections after a failure. What became of the rows sent so far stays unknown.
+        """
         self._closeProducers()
 
     def _closeProducers(self) -> BrokerConnectionError | None:

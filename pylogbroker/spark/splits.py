@@ -90,7 +90,8 @@ def expectedPartitions(options: SourceOptions) -> set[PartitionId]:
 
 def checkNamed(option: str, spec: OffsetSpec | None, partitions: Iterable[PartitionId]) -> None:
     """
-    @raise ConfigurationError: an object of offsets omits a partition, or names one that is not read.
+    @raise ConfigurationError: an object of offsets omits a partition, or names one that is not
+        read.
     """
     if not isinstance(spec, dict):
         return

@@ -87,7 +87,8 @@ def decodeCheckpoint(stored: Mapping[str, Any]) -> dict[PartitionId, OffsetRange
 
 def apportion(ranges: Mapping[PartitionId, OffsetRange], sizeMax: int) -> dict[PartitionId, int]:
     """
-    The bytes of each range that belong to a micro-batch of C{sizeMax} bytes, in proportion to the ranges, so that all of them end together.
+    The bytes of each range that belong to a micro-batch of C{sizeMax} bytes, in proportion to the
+    ranges, so that all of them end together.
     """
     total = sum(each.size for each in ranges.values())
     return {
@@ -248,7 +249,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All unread messages of a partition, up to the run's end if there is one."""
         latest = bounds.latest
         if self._targets is not None:
-            # A broker that was away when the run's end was fixed: what it has when it is first seen.
+            # A broker that was away when the run's end was fixed: what it has when it is first
+            # seen.
             latest = min(latest, self._targets.setdefault(partition, latest))
         if before is None:
             log.info(

@@ -96,6 +96,6 @@ class ManifestTests(SynchronousTestCase):
         """A later version is refused with a reason."""
         data = json.dumps({"manifest": 2}).encode()
         self.assertIn(
-            "a newer one has written it",
+            "a newer release has written it",
             str(self.assertRaises(TableError, decodeManifest, "m", data)),
         )

@@ -1,5 +1,6 @@
 """
-What tests of the data source share: a broker that does what it is told, options, and patience that does not wait.
+What tests of the data source share: a broker that does what it is told, options, and patience that
+does not wait.
 """
 
 from __future__ import annotations

@@ -44,7 +44,10 @@ class BrokersTests(SourceCase):
         self.assertEqual(self.pauses, [0.1, 0.2])
 
     def test_givenUp(self) -> None:
-        """A broker that gives no answer, as often as it is asked, is an error that says what was asked, of whom and how often."""
+        """
+        A broker that gives no answer, as often as it is asked, is an error that says what was
+        asked, of whom and how often.
+        """
         self.broker.before = lambda request: False
         error = self.assertRaises(
             BrokerConnectionError,
@@ -86,7 +89,10 @@ class EndsTests(SourceCase):
         self.assertEqual(fetchBounds(self.brokers(), "clicks", HERE).earliest, starts[1])
 
     def test_emptySegmentAtTheEnd(self) -> None:
-        """A log that was just rolled ends where its last segment begins, and one that never had a message at 0."""
+        """
+        A log that was just rolled ends where its last segment begins, and one that never had a
+        message at 0.
+        """
         self.broker.log().append(SET, b"")
         self.assertEqual(fetchBounds(self.brokers(), "clicks", HERE), SegmentBounds((0,), len(SET)))
         self.assertEqual(fetchBounds(self.brokers(), "other", HERE), SegmentBounds((0,), 0))

@@ -32,12 +32,17 @@ class DataSourceTests(SynchronousTestCase):
         return PylogbrokerDataSource({"brokers": "h:1", **options})
 
     def test_found(self) -> None:
-        """Spark finds it in a module whose name begins with pyspark_, under the name pylogbroker."""
+        """
+        Spark finds it in a module whose name begins with pyspark_, under the name pylogbroker.
+        """
         self.assertIs(pyspark_pylogbroker.DefaultSource, PylogbrokerDataSource)
         self.assertEqual(PylogbrokerDataSource.name(), "pylogbroker")
 
     def test_columns(self) -> None:
-        """The columns that Spark is told of are those of the batches, type by type; nobody can ask for others."""
+        """
+        The columns that Spark is told of are those of the batches, type by type; nobody can ask for
+        others.
+        """
         self.assertEqual(to_arrow_schema(self.source().schema(), timezone="UTC"), ARROW_SCHEMA)
         for ask in (self.source(subscribe="t").reader, self.source(subscribe="t").streamReader):
             self.assertIn(
@@ -79,7 +84,10 @@ class BatchReaderTests(SourceCase):
     """What Spark asks, without Spark."""
 
     def test_splits(self) -> None:
-        """Splits lie on all brokers, are cut at segments, survive being sent to workers, and have all messages together."""
+        """
+        Splits lie on all brokers, are cut at segments, survive being sent to workers, and have all
+        messages together.
+        """
         other = self.serve(number=7)
         self.broker.log().append(*SETS)
         other.log().append(*SETS[:2])
@@ -110,7 +118,9 @@ class BatchReaderTests(SourceCase):
         self.assertEqual(list(reader.read(InputPartition(None))), [])
 
     def test_noSuchTopic(self) -> None:
-        """A topic that no broker has is an error that names topic and cluster, not an empty table."""
+        """
+        A topic that no broker has is an error that names topic and cluster, not an empty table.
+        """
         self.broker.log("impressions")
         for options in (
             {"subscribe": "impressions,clicks"},

@@ -82,8 +82,8 @@ class SourceOptionsTests(SynchronousTestCase):
 
     def test_accessFile(self) -> None:
         """
-        A property file says how to get at a cluster, a producer's own for instance; options go before it. What stands in it is read where it is needed, and
-        does not go to workers.
+        A property file says how to get at a cluster, a producer's own for instance; options go
+        before it. What stands in it is read where it is needed, and does not go to workers.
         """
         path = self.mktemp()
         Path(path).write_text(
@@ -164,7 +164,10 @@ class SourceOptionsTests(SynchronousTestCase):
         )
 
     def test_unknownKey(self) -> None:
-        """A misspelt key is refused with its nearest neighbour; what Spark adds of its own is let through."""
+        """
+        A misspelt key is refused with its nearest neighbour; what Spark adds of its own is let
+        through.
+        """
         self.assertIn("did you mean failOnDataLoss?", self.refusal(**LEAST, failOnDatalos="true"))
         self.assertIn("there are zookeeper, ", self.refusal(**LEAST, xyz="1"))
         sourceOptions({**LEAST, "checkpointLocation": "/tmp", "path": "x"})
@@ -235,7 +238,10 @@ class OffsetMapTests(SynchronousTestCase):
         return str(self.assertRaises(ConfigurationError, parse, "startingOffsets", text))
 
     def test_offsets(self) -> None:
-        """A topic has offsets by partition; -1 and -2 are some, and so is the largest that there can be."""
+        """
+        A topic has offsets by partition; -1 and -2 are some, and so is the largest that there can
+        be.
+        """
         text = '{"b.c": {"1-0": -2, "0-2147483647": 9223372036854775807}, "\u00fc": {"0-0": -1}, "a": {}}'
         large = BrokerPartition(0, 2**31 - 1)
         expected = {

@@ -61,7 +61,9 @@ class FindPlacesTests(SourceCase):
     """Which partitions are to be read."""
 
     def test_isSelected(self) -> None:
-        """A partition is selected by its topic's name, by a pattern for the whole of it, or by itself."""
+        """
+        A partition is selected by its topic's name, by a pattern for the whole of it, or by itself.
+        """
         for selection, expected in (
             (Selection(topics=("ab",)), [True, True, False]),
             (Selection(pattern="a."), [True, True, False]),
@@ -80,7 +82,10 @@ class FindPlacesTests(SourceCase):
             )
 
     def test_selections(self) -> None:
-        """Named topics, topics that match as a whole, or partitions that are given, whether somebody has them or not."""
+        """
+        Named topics, topics that match as a whole, or partitions that are given, whether somebody
+        has them or not.
+        """
         view: IClusterMetadata = Registry({"a": [HERE], "ab": [HERE, AWAY], "b": [AWAY]})
         self.assertEqual(
             findPartitions(view, Selection(topics=("b", "a"))), [("a", HERE), ("b", AWAY)]
@@ -132,7 +137,10 @@ class ClusterTests(SourceCase):
         self.assertEqual(len(self.pauses), 2)
 
     def test_noBrokerForAMoment(self) -> None:
-        """A topic that nobody has for a moment is found; one that nobody has is an error that says how often it was looked for."""
+        """
+        A topic that nobody has for a moment is found; one that nobody has is an error that says how
+        often it was looked for.
+        """
         self.assertEqual(
             self.cluster({}, {"t": [HERE]}).partitions(Selection(topics=("t",))), [("t", HERE)]
         )
@@ -142,7 +150,9 @@ class ClusterTests(SourceCase):
         self.assertIn("topic t (3 attempts in the brokers 127.0.0.1:", str(error))
 
     def test_zookeeperAway(self) -> None:
-        """A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error."""
+        """
+        A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error.
+        """
         cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
         self.assertEqual(
             [cluster.partitions(Selection(topics=("t",))) for _time in range(2)],
@@ -155,14 +165,20 @@ class ClusterTests(SourceCase):
         )
 
     def test_brokers(self) -> None:
-        """Brokers that should be there are looked for, and one that stays away is an error that says which there are."""
+        """
+        Brokers that should be there are looked for, and one that stays away is an error that says
+        which there are.
+        """
         with self.cluster({"t": []}, {"t": [HERE, AWAY]}).brokers([1]) as brokers:
             self.assertEqual(brokers.address(1).port, 1)
         error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, [0, 7, 8])
         self.assertEqual(str(error), "there is no broker 7 after 3 attempts; the brokers are 0")
 
     def test_addressesWithoutZookeeper(self) -> None:
-        """Without ZooKeeper brokers are where they were; one that was not there is no guess, but an error that says that ZooKeeper is away."""
+        """
+        Without ZooKeeper brokers are where they were; one that was not there is no guess, but an
+        error that says that ZooKeeper is away.
+        """
         cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
         for _time in range(2):
             with cluster.brokers([0]) as brokers:

@@ -48,7 +48,10 @@ class ReadingTests(RangeReaderCase):
             self.assertEqual(self.read(0, end, fetchSize=size), PAYLOADS * 3)
 
     def test_rangesMeet(self) -> None:
-        """Cut at any boundary of an entry, two ranges have together what one has; embedded sets are no entries."""
+        """
+        Cut at any boundary of an entry, two ranges have together what one has; embedded sets are no
+        entries.
+        """
         entries = [encodeMessage(payload) for payload in PAYLOADS]
         self.broker.log().append(b"".join(entries))
         end, cut = self.broker.log().end, 0
@@ -59,7 +62,10 @@ class ReadingTests(RangeReaderCase):
             cut += len(entry)
 
     def test_noBoundary(self) -> None:
-        """A range that ends inside an entry is an error that says where that begins, even where the embedded bytes would do for an entry."""
+        """
+        A range that ends inside an entry is an error that says where that begins, even where the
+        embedded bytes would do for an entry.
+        """
         self.broker.log().append(encodeSet([b"one", EMBEDDED]))
         first, end = len(encodeMessage(b"one")), self.broker.log().end
         inner = first + 10 + len(encodeMessage(encodeSet([b"deep", b"in"])))
@@ -75,7 +81,10 @@ class ReadingTests(RangeReaderCase):
         self.assertEqual(self.broker.requests, [Fetch("clicks", 0, 0, 13)])
 
     def test_largeMessage(self) -> None:
-        """A message larger than a fetch is fetched by its own size; one larger than is allowed is an error that names offset and size."""
+        """
+        A message larger than a fetch is fetched by its own size; one larger than is allowed is an
+        error that names offset and size.
+        """
         self.broker.log().append(encodeSet([b"small", b"x" * 5_000, b"small"]))
         self.assertEqual(len(self.read(0, self.broker.log().end, fetchSize=64)), 3)
         self.assertEqual(
@@ -91,7 +100,10 @@ class ReadingTests(RangeReaderCase):
         )
 
     def test_corrupt(self) -> None:
-        """A bad checksum, a size that is none, and a wrapper that cannot be opened are errors that name topic, partition and offset."""
+        """
+        A bad checksum, a size that is none, and a wrapper that cannot be opened are errors that
+        name topic, partition and offset.
+        """
         good = encodeMessage(b"good")
         for bad, reason in (
             (encodeMessage(b"bad")[:-1] + b"?", "checksum is"),
@@ -105,7 +117,9 @@ class ReadingTests(RangeReaderCase):
             self.assertIn(f"topic clicks, partition 0-0, offset {len(good)}: {reason}", text)
 
     def test_errorCode(self) -> None:
-        """An error code other than "out of range" is an error that names topic, partition and offset."""
+        """
+        An error code other than "out of range" is an error that names topic, partition and offset.
+        """
         self.broker.partitionCount = 0
         self.assertIn(
             "topic clicks, partition 0-0, offset 3: The partition number",
@@ -130,7 +144,10 @@ class ChangingTests(RangeReaderCase):
         self.broker.before = before
 
     def test_deleted(self) -> None:
-        """Data that are deleted before they are read are an error that names both offsets; or are left out, and what is left comes exactly."""
+        """
+        Data that are deleted before they are read are an error that names both offsets; or are left
+        out, and what is left comes exactly.
+        """
         for flag in (True, False):
             self.broker.logs.clear()
             starts = self.broker.log().append(
@@ -157,7 +174,10 @@ class ChangingTests(RangeReaderCase):
         self.assertEqual(self.read(0, starts[1], failOnDataLoss="false"), [])
 
     def test_emptied(self) -> None:
-        """A log that ends before the range does was emptied, which is no less an error; or the rest is left out."""
+        """
+        A log that ends before the range does was emptied, which is no less an error; or the rest is
+        left out.
+        """
         self.broker.log().append(encodeSet([b"left"]))
         end = self.broker.log().end
         self.assertIn(
@@ -169,7 +189,9 @@ class ChangingTests(RangeReaderCase):
         self.assertEqual(self.read(5, end, failOnDataLoss="false"), [])
 
     def test_nothingForAWhile(self) -> None:
-        """A broker that has the data and gives none is asked again, and is an error when that goes on."""
+        """
+        A broker that has the data and gives none is asked again, and is an error when that goes on.
+        """
         self.broker.log().append(encodeSet([b"one"]))
         fetch, answers = self.broker.log().fetch, iter([b"", None])
         self.broker.log().fetch = lambda offset, sizeMax: next(answers, fetch(offset, sizeMax))  # type: ignore[method-assign]
@@ -221,7 +243,9 @@ class ReadSplitTests(SourceCase):
         )
 
     def test_batchSizes(self) -> None:
-        """Batches have ten thousand rows, and the last what is left, wherever fetches and sets end."""
+        """
+        Batches have ten thousand rows, and the last what is left, wherever fetches and sets end.
+        """
         payloads = [b"%d" % number for number in range(25_000)]
         batches = self.batches(
             encodeSet(payloads[:3]),
@@ -247,7 +271,10 @@ class ReadSplitTests(SourceCase):
         self.assertEqual([batch.num_rows for batch in batches], [4, 4])
 
     def test_measuredTwice(self) -> None:
-        """A stretch of any number of messages costs in proportion to them: each is measured when it comes and when it goes."""
+        """
+        A stretch of any number of messages costs in proportion to them: each is measured when it
+        comes and when it goes.
+        """
         measured = 0
 
         class Payload(bytes):

@@ -79,7 +79,10 @@ class WritingTests(SinkCase):
     """Rows and commits."""
 
     def test_columns(self) -> None:
-        """Value is needed, and topic where the option is not given; keys and values have types that can be sent; other columns do not matter."""
+        """
+        Value is needed, and topic where the option is not given; keys and values have types that
+        can be sent; other columns do not matter.
+        """
         checkColumns(columns(value="binary", key="long", more="double"), self.sink())
         checkColumns(columns(value="string", topic="string", key="string"), self.sink(topic=""))
         for kinds, reason in (
@@ -102,7 +105,10 @@ class WritingTests(SinkCase):
             self.assertIn(reason, text)
 
     def test_rows(self) -> None:
-        """Rows are sent with the topic of the option, or their own; the option counts when there are both."""
+        """
+        Rows are sent with the topic of the option, or their own; the option counts when there are
+        both.
+        """
         writer = BatchWriter(self.sink(compression="gzip"))
         rows = {"topic": ["other", "other"], "key": [None, "k"], "value": ["a", "b"]}
         self.assertEqual(writer.write(self.batches(rows, {"value": [b"c"]})), TaskResult("", 3))
@@ -147,7 +153,10 @@ class RepeatTests(SinkCase):
         admin.close()
 
     def test_withZookeeper(self) -> None:
-        """A micro-batch whose number is kept is not sent again; the next one is, and so is that of another query."""
+        """
+        A micro-batch whose number is kept is not sent again; the next one is, and so is that of
+        another query.
+        """
         options = self.sink(brokers="", zookeeper=self.zookeeper)
         writer = StreamWriter(options)
         self.assertIsNone(lastWritten(options, "query"))
@@ -217,7 +226,10 @@ class SendingTests(SourceCase):
         )
 
     def test_keys(self) -> None:
-        """A key goes where every producer sends it, whether it is text, bytes or a number; each partition keeps the order."""
+        """
+        A key goes where every producer sends it, whether it is text, bytes or a number; each
+        partition keeps the order.
+        """
         sending = self.sending()
         wanted: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
         for number in range(60):
@@ -244,7 +256,10 @@ class SendingTests(SourceCase):
         )
 
     def test_newTopic(self) -> None:
-        """A topic that nobody has goes to partition 0 of each broker that is there; without any broker it is an error."""
+        """
+        A topic that nobody has goes to partition 0 of each broker that is there; without any broker
+        it is an error.
+        """
         view = Registry({})
         view.brokers = lambda: {0: self.broker.address}  # type: ignore[method-assign]
         sending = self.sending(view)
@@ -269,7 +284,10 @@ class SendingTests(SourceCase):
         self.assertIn("broker 5", str(self.assertRaises(NoBrokersError, sending.close)))
 
     def test_badRows(self) -> None:
-        """A row without topic or value, a key that is none, a topic that is none, and a message that is too large are errors."""
+        """
+        A row without topic or value, a key that is none, a topic that is none, and a message that
+        is too large are errors.
+        """
         sending = self.sending(maxMessageSize=1_000)
         self.assertIn(
             "without a topic",
@@ -293,7 +311,10 @@ class SendingTests(SourceCase):
         self.assertEqual(sending.sentCount, 6)
 
     def test_compressedCompany(self) -> None:
-        """No row is refused for the company that it has in a compressed set: what would make that too large goes before, and the order stays."""
+        """
+        No row is refused for the company that it has in a compressed set: what would make that too
+        large goes before, and the order stays.
+        """
         random = Random(5)
         rows = [random.randbytes(size) for size in (1_900, 9_000, 200, 5_000, 4_900, 9_900, 1)]
         sending = self.sending(compression="gzip", maxMessageSize=10_000, batchSize=2_000)
@@ -320,7 +341,10 @@ class SendingTests(SourceCase):
         self.assertEqual(self.setCount(), 12)
 
     def test_halves(self) -> None:
-        """A set that is too large as one compressed message goes in halves; a message that is so alone goes as it is, if it fits like that."""
+        """
+        A set that is too large as one compressed message goes in halves; a message that is so alone
+        goes as it is, if it fits like that.
+        """
         sending = self.sending(compression="gzip", maxMessageSize=1_000)
         for number in range(9):
             sending.add("clicks", b"one", Random(number).randbytes(100))
@@ -334,7 +358,10 @@ class SendingTests(SourceCase):
         self.assertIn("1000 are allowed", str(self.assertRaises(MessageTooLargeError, again.close)))
 
     def test_notProven(self) -> None:
-        """A broker that goes before it has answered the question behind all that was sent is an error, and all others are asked all the same."""
+        """
+        A broker that goes before it has answered the question behind all that was sent is an error,
+        and all others are asked all the same.
+        """
         self.broker.before = lambda request: not isinstance(request, Offsets)
         sending = self.sending()
         for number in range(9):

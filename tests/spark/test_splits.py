@@ -63,7 +63,10 @@ class RangesTests(SourceCase):
         self.assertEqual(self.ends(startingTimestamp=3_500), (3, 5))
 
     def test_timeUnderWrites(self) -> None:
-        """A time that is not yet is the end, also while somebody writes: what comes between two questions is no loss."""
+        """
+        A time that is not yet is the end, also while somebody writes: what comes between two
+        questions is no loss.
+        """
 
         def write(request: Request) -> bool:
             if isinstance(request, Offsets) and request.time >= 0:
@@ -74,7 +77,10 @@ class RangesTests(SourceCase):
         self.assertEqual(self.ends(startingTimestamp=2**62), (5, 5))
 
     def test_lost(self) -> None:
-        """A start that was deleted, or an end or a start beyond the log, is an error, or what is left is taken."""
+        """
+        A start that was deleted, or an end or a start beyond the log, is an error, or what is left
+        is taken.
+        """
         for start, end, left in ((0, 3, (1, 3)), (2, 9, (2, 5)), (7, -1, (5, 5)), (7, 9, (5, 5))):
             options = {"startingOffsets": self.at(start), "endingOffsets": self.at(end)}
             self.assertRaises(DataLossError, self.ends, **options)
@@ -94,7 +100,10 @@ class RangesTests(SourceCase):
         )
 
     def test_named(self) -> None:
-        """A map of offsets names every partition that is read and no other, and what it names is expected."""
+        """
+        A map of offsets names every partition that is read and no other, and what it names is
+        expected.
+        """
         options = self.options(startingOffsets='{"clicks": {"0-0": 5}}')
         self.assertEqual(expectedPartitions(options), {("clicks", HERE)})
         checkNamed("startingOffsets", options.starting, [PartitionId("clicks", HERE)])
@@ -142,7 +151,10 @@ class CutTests(SynchronousTestCase):
     def test_nothingIsLostOrDoubled(
         self, sizes: list[tuple[int, int]], countMin: int, starts: list[int]
     ) -> None:
-        """The splits of a range stand edge to edge, none is empty, and each edge inside is the start of a segment."""
+        """
+        The splits of a range stand edge to edge, none is empty, and each edge inside is the start
+        of a segment.
+        """
         whole = ranges(sizes)
         found = splitRanges(whole, countMin, lambda each: starts)
         for each in whole:
@@ -157,7 +169,10 @@ class CutTests(SynchronousTestCase):
             self.assertTrue(all(part.size > 0 for part in parts))
 
     def test_asMany(self) -> None:
-        """Where there are segments enough there are as many splits as were asked for, of about the same size, the larger partition in more."""
+        """
+        Where there are segments enough there are as many splits as were asked for, of about the
+        same size, the larger partition in more.
+        """
         found = splitRanges(ranges([(0, 900), (0, 300)]), 8, lambda each: list(range(0, 1_000, 10)))
         self.assertEqual(
             [part.partition for part in found], [PARTITIONS[0]] * 6 + [PARTITIONS[1]] * 2

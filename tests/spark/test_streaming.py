@@ -108,7 +108,10 @@ class MicroBatchTests(StreamCase):
     """From one end to the next."""
 
     def test_microBatches(self) -> None:
-        """Each micro-batch has what came since the last, on all brokers; when nothing came the end is the start."""
+        """
+        Each micro-batch has what came since the last, on all brokers; when nothing came the end is
+        the start.
+        """
         self.log.append(*sets(b"a"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
@@ -119,7 +122,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.rows(reader, self.next(reader, start)), [b"b"] * 10 + [b"c"] * 10)
 
     def test_firstMicroBatchAgain(self) -> None:
-        """The first micro-batch of a query that begins at the latest is the same when it is repeated, though the latest is elsewhere by then."""
+        """
+        The first micro-batch of a query that begins at the latest is the same when it is repeated,
+        though the latest is elsewhere by then.
+        """
         self.log.append(*sets(b"before"))
         reader = self.reader(startingOffsets="latest")
         start = reader.initialOffset()
@@ -132,7 +138,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.rows(again, self.next(again, end)), [b"later"] * 10)
 
     def test_limit(self) -> None:
-        """With a limit there are more micro-batches, each exactly behind the last, and no more than the limit when entries are smaller."""
+        """
+        With a limit there are more micro-batches, each exactly behind the last, and no more than
+        the limit when entries are smaller.
+        """
         self.log.append(*sets(*[b"%02d" % number for number in range(8)]))
         self.other.log().append(*sets(b"x", b"y"))
         reader = self.reader(maxBytesPerTrigger=300, fetchSize=64)
@@ -168,7 +177,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(end["clicks"]["0-1"], {"from": 0, "to": self.broker.log(partition=1).end})
 
     def test_withoutZookeeper(self) -> None:
-        """A stream whose ZooKeeper goes away goes on with what it knows: it plans micro-batches, reads them, and fixes the end of a run."""
+        """
+        A stream whose ZooKeeper goes away goes on with what it knows: it plans micro-batches, reads
+        them, and fixes the end of a run.
+        """
         view = GoingView([self.broker.address, self.other.address])
         reader = self.reader(view)
         start = reader.initialOffset()
@@ -181,7 +193,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.next(reader, end), end)
 
     def test_onlyWhatIsThere(self) -> None:
-        """With "available now" the end of the run is fixed when it begins; new messages and new partitions are for the next."""
+        """
+        With "available now" the end of the run is fixed when it begins; new messages and new
+        partitions are for the next.
+        """
         self.log.append(*sets(b"a", b"b"))
         reader = self.reader(maxBytesPerTrigger=150)
         start = reader.initialOffset()
@@ -197,7 +212,10 @@ class MicroBatchTests(StreamCase):
         self.assertNotIn("0-1", start["clicks"])
 
     def test_awayWhenTheEndIsFixed(self) -> None:
-        """With "available now" a partition that was read before and whose broker is away at first is read up to what is there when it is seen."""
+        """
+        With "available now" a partition that was read before and whose broker is away at first is
+        read up to what is there when it is seen.
+        """
         self.broker.partitionCount = 2
         self.broker.log(partition=1).append(*sets(b"a"))
         reader = self.reader()
@@ -218,7 +236,10 @@ class MicroBatchTests(StreamCase):
         )
 
     def test_noSuchTopic(self) -> None:
-        """A stream of a topic that no broker has does not start; a stream of a topic without messages does, wherever it is to start."""
+        """
+        A stream of a topic that no broker has does not start; a stream of a topic without messages
+        does, wherever it is to start.
+        """
         for starting in ("earliest", "latest", None):
             reader = self.reader(subscribe="views", startingOffsets=starting)
             error = self.assertRaises(NoBrokersError, reader.initialOffset)
@@ -233,7 +254,9 @@ class MicroBatchTests(StreamCase):
             self.assertEqual(self.next(reader, start), start)
 
     def test_topicIsGone(self) -> None:
-        """A topic that a running stream has read and that is gone is lost data, as an emptied log is."""
+        """
+        A topic that a running stream has read and that is gone is lost data, as an emptied log is.
+        """
         self.log.append(*sets(b"a"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
@@ -241,7 +264,9 @@ class MicroBatchTests(StreamCase):
         self.assertRaises(DataLossError, self.next, reader, start)
 
     def test_notStarted(self) -> None:
-        """A reader that was never asked anything can be stopped; one for the workers is never more."""
+        """
+        A reader that was never asked anything can be stopped; one for the workers is never more.
+        """
         StreamReader(self.options()).stop()
         self.assertEqual(StreamReader(self.options()).getDefaultReadLimit(), ReadAllAvailable())
 
@@ -250,7 +275,10 @@ class LossTests(StreamCase):
     """Data that go before they are read."""
 
     def test_deleted(self) -> None:
-        """Retention under a stream is an error that names both offsets, or a jump that the next end tells of."""
+        """
+        Retention under a stream is an error that names both offsets, or a jump that the next end
+        tells of.
+        """
         starts = self.log.append(*sets(b"a"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
@@ -274,7 +302,10 @@ class LossTests(StreamCase):
         self.assertEqual(self.rows(self.reader(failOnDataLoss="false"), end), [])
 
     def test_emptied(self) -> None:
-        """A log that ends before what was read was emptied: an error, or it is read from its beginning."""
+        """
+        A log that ends before what was read was emptied: an error, or it is read from its
+        beginning.
+        """
         self.log.append(*sets(b"a", b"b"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
@@ -290,7 +321,10 @@ class LossTests(StreamCase):
         self.assertEqual(self.next(lenient, end), end)
 
     def test_partitionIsGone(self) -> None:
-        """A partition that nobody has any more is an error; or its place is kept for when it comes back."""
+        """
+        A partition that nobody has any more is an error; or its place is kept for when it comes
+        back.
+        """
         self.broker.partitionCount = 2
         self.broker.log(partition=1).append(*sets(b"a"))
         reader = self.reader()
@@ -311,7 +345,10 @@ class LossTests(StreamCase):
         self.assertEqual(self.rows(lenient, self.next(lenient, end)), [b"c"] * 10)
 
     def test_notSubscribedAnyMore(self) -> None:
-        """A query that goes on with a topic less is told what its checkpoint has, at once; or the topic's place is kept for when it is named again."""
+        """
+        A query that goes on with a topic less is told what its checkpoint has, at once; or the
+        topic's place is kept for when it is named again.
+        """
         self.log.append(*sets(b"a"))
         self.broker.log("views").append(*sets(b"x"))
         reader = self.reader(subscribe="clicks,views")
@@ -385,7 +422,10 @@ class ProgressTests(SynchronousTestCase):
         st.integers(1, 20_000),
     )
     def test_shares(self, offsets: dict[PartitionId, tuple[int, int]], sizeMax: int) -> None:
-        """All fits, or the shares are in proportion and add up to the limit, give or take a byte for each."""
+        """
+        All fits, or the shares are in proportion and add up to the limit, give or take a byte for
+        each.
+        """
         found = ranges(offsets)
         shares, total = apportion(found, sizeMax), sum(each.size for each in found.values())
         if total <= sizeMax:
@@ -426,7 +466,10 @@ class BoundaryTests(SourceCase):
     def test_alwaysABoundary(
         self, segments: list[list[bytes]], sizeMax: int, data: st.DataObject
     ) -> None:
-        """Whatever the payloads, it is the end of an entry, behind the start, and beyond the limit only for an entry that is larger itself."""
+        """
+        Whatever the payloads, it is the end of an entry, behind the start, and beyond the limit
+        only for an entry that is larger itself.
+        """
         self.broker.logs.clear()
         self.broker.log().append(*[encodeSet(payloads) for payloads in segments])
         edges = [0]
@@ -453,7 +496,10 @@ class BoundaryTests(SourceCase):
         self.assertEqual(self.boundary(0, 3_000, 2_050), starts[2])
 
     def test_steps(self) -> None:
-        """Otherwise it is stepped from the last segment's start on, and no more is read than the limit."""
+        """
+        Otherwise it is stepped from the last segment's start on, and no more is read than the
+        limit.
+        """
         self.broker.log().append(encodeSet([b"x" * 90] * 2), encodeSet([b"x" * 90] * 50))
         self.assertEqual(self.boundary(0, 5_200, 1_250, fetchSize=350), 1_200)
         fetches = [request for request in self.broker.requests if isinstance(request, Fetch)]
@@ -461,7 +507,10 @@ class BoundaryTests(SourceCase):
         self.assertLessEqual(max(request.offset + request.sizeMax for request in fetches), 1_250)
 
     def test_deletedOrCorrupt(self) -> None:
-        """Where nothing whole is to be had it is the next boundary that is sure, so that the reader finds out."""
+        """
+        Where nothing whole is to be had it is the next boundary that is sure, so that the reader
+        finds out.
+        """
         log = self.broker.log()
         starts = log.append(b"\0\0\0\0" + b"x" * 500, encodeSet([b"x" * 500]))
         self.assertEqual(self.boundary(0, log.end, 100), starts[1])
