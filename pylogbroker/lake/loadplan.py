@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pylogbroker.errors import LoadError
-from pylogbroker.records.columns import sizeBetween
 from pylogbroker.types import EARLIEST, LATEST, OffsetBounds, PartitionId
 
 
@@ -41,9 +40,9 @@ class PlannedRange(NamedTuple):
     isAgain: bool
 
     @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        return sizeBetween(self.fromOffset, self.toOffset)
+    def isEmpty(self) -> bool:
+        """Whether there is nothing to read."""
+        return self.fromOffset == self.toOffset
 
 
 class LoadPlan(NamedTuple):
@@ -58,9 +57,9 @@ class LoadPlan(NamedTuple):
     notes: tuple[str, ...]
 
     @property
-    def size(self) -> int:
-        """Bytes of the logs."""
-        return sum(each.size for each in self.ranges)
+    def isEmpty(self) -> bool:
+        """Whether there is nothing to read."""
+        return all(each.isEmpty for each in self.ranges)
 
 
 def planRanges(

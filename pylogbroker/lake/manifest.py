@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import TableError
-from pylogbroker.records.columns import sizeBetween
 from pylogbroker.types import BrokerPartition, PartitionId
 
 MANIFEST_SIZE_MAX = 256 << 20
@@ -105,6 +104,7 @@ class Manifest:
         A topic may be missing; then its files tell.
     @ivar notes: sentences for a reader who investigates later, such as what was lost. Manifests of
         early releases have none.
+    @ivar logSize: bytes of the brokers' logs that were loaded.
     """
 
     number: int
@@ -122,6 +122,7 @@ class Manifest:
     leftOutCount: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    logSize: int = 0
 
     @property
     def rowCount(self) -> int:
@@ -132,11 +133,6 @@ class Manifest:
     def replacedCount(self) -> int:
         """Rows that were removed for them."""
         return sum(each.replacedCount for each in self.ranges)
-
-    @property
-    def logSize(self) -> int:
-        """Bytes of the brokers' logs that were loaded."""
-        return sum(sizeBetween(each.fromOffset, each.toOffset) for each in self.ranges)
 
     @property
     def size(self) -> int:
@@ -221,6 +217,7 @@ def decodeManifest(name: str, data: bytes) -> Manifest:
                 for topic in _list(each["topics"])
             },
             tuple(_list(found.get("notes", []))),
+            found.get("logSize", 0),
         )
         _check(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -255,6 +252,7 @@ def _check(manifest: Manifest) -> None:
         manifest.startedMs,
         manifest.windowMs,
         manifest.leftOutCount,
+        manifest.logSize,
     ]
     numbers += [*manifest.positions.values(), *manifest.arrivals.values()]
     numbers += [number for each in (*manifest.ranges, *manifest.added) for number in each[2:]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import (
     BrokerConnectionError,
     NoBrokersError,

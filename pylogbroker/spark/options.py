@@ -12,7 +12,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.javaregex import TopicPattern
@@ -414,7 +414,8 @@ def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
     """
     given = _read(SOURCE_OPTIONS, options)
     starting = _offsetSpec("startingOffsets", given.startingOffsets)
-    if given.startingTimestamp is not None and starting is not None:
+    timestamp = cast("int | None", given.startingTimestamp)
+    if timestamp is not None and starting is not None:
         raise ConfigurationError(
             "startingOffsets and startingTimestamp are both given: one of them is the start"
         )
@@ -431,7 +432,7 @@ def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
         _selection(given),
         starting,
         LATEST if ending is None else ending,
-        given.startingTimestamp,
+        timestamp,
         given.failOnDataLoss,
         given.minPartitions or 0,
         given.maxBytesPerTrigger or 0,

@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-from pylogbroker.cluster.boundedregex import boundedMatcher
-from pylogbroker.cluster.subscription import compilePattern
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.cluster.javaregex import TopicPattern
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperError
 from pylogbroker.retry import RetryPolicy
 from pylogbroker.spark.brokerclients import BrokerClients, retryPolicy
@@ -134,7 +133,7 @@ def findPartitions(metadata: IClusterMetadata, selection: Selection) -> list[Par
         )
     names: Iterable[str] = selection.topics
     if selection.pattern:
-        matches = boundedMatcher(compilePattern(selection.pattern))
+        matches = TopicPattern(selection.pattern).matches
         names = [name for name in metadata.topics() if matches(name)]
     found: list[PartitionId] = []
     for topic in sorted(names):
@@ -150,5 +149,5 @@ def isSelected(selection: Selection, partition: PartitionId) -> bool:
     if selection.assigned is not None:
         return partition.partition in selection.assigned.get(partition.topic, ())
     if selection.pattern:
-        return boundedMatcher(compilePattern(selection.pattern))(partition.topic)
+        return TopicPattern(selection.pattern).matches(partition.topic)
     return partition.topic in selection.topics

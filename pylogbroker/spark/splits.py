@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, DataLossError, NoBrokersError
 from pylogbroker.records.columns import offsetAfter, sizeBetween
 from pylogbroker.spark.brokerclients import (

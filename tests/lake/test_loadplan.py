@@ -126,7 +126,8 @@ class RangeTests(SynchronousTestCase):
         )
         self.assertEqual(len(str(error).splitlines()), 3)
         plan = planRanges({A: 40}, {A: OffsetBounds(0, 90), B: OffsetBounds(0, 80)})
-        self.assertEqual(plan.size, 130)
+        self.assertEqual(sum(each.toOffset - each.fromOffset for each in plan.ranges), 130)
+        self.assertFalse(plan.isEmpty)
         self.assertEqual(
             advancePositions({A: 40, PartitionId("x", BrokerPartition(0, 0)): 7}, plan),
             {A: 90, B: 80, PartitionId("x", BrokerPartition(0, 0)): 7},

@@ -193,6 +193,7 @@ def _compactDay(
         arrivals={},
         leftOutCount=0,
         notes=(),
+        logSize=0,
     )
     writer.commit(manifest)
     return CompactedDay(topic, date, len(files), len(added), rowCount, manifest.size)

@@ -1,7 +1,7 @@
 """
 What a run loads: the positions of the table, the bounds of the logs, and the user's start offsets.
 
-Start offsets may come from the lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.etloffsets}),
+Start offsets may come from the lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.offsetexport}),
 and positions may be written as such lines. The lines name brokers by address, the table by id;
 ZooKeeper or the list of brokers translates.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from pylogbroker.cluster.etloffsets import FROM_EARLIEST, EtlOffset, decodeEtlLines
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.cluster.offsetexport import FROM_EARLIEST, EtlOffset, decodeEtlLines
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.lake.loadplan import LoadPlan, planRanges
 from pylogbroker.lake.table import LEVELS

@@ -28,6 +28,7 @@ from pylogbroker.lake.commit import TableWriter
 from pylogbroker.lake.loadplan import LoadPlan, advancePositions
 from pylogbroker.lake.manifest import LOAD, LoadedRange, Manifest
 from pylogbroker.lake.table import Table, topicOf
+from pylogbroker.records.columns import sizeBetween
 from pylogbroker.spark.loader.eventtime import DEFAULT_RULE, withEventTime
 from pylogbroker.spark.loader.plan import StartOffsets, planLoad
 from pylogbroker.spark.loader.sparkjobs import (
@@ -182,7 +183,7 @@ class _Run:
     def _stage(self, last: Manifest | None) -> Manifest:
         request, table = self._request, self._writer.table
         fresh = None
-        if self._plan.size:
+        if not self._plan.isEmpty:
             fresh = withEventTime(self._read(), request.eventTime, self._startedMs)
         replaced = findReplaced(self._spark, table, self._plan, request.windowMs)
         columns = self._columns(last, fresh, replaced)
@@ -220,6 +221,7 @@ class _Run:
             counts.leftOutCount,
             columns,
             notes,
+            sum(sizeBetween(each.fromOffset, each.toOffset) for each in self._plan.ranges),
         )
 
     def _progress(self, stage: str) -> AbstractContextManager[None]:
@@ -233,7 +235,7 @@ class _Run:
         stays so.
         """
         before = last.columns if last else {}
-        topics = {each.partition.topic for each in self._plan.ranges if each.size}
+        topics = {each.partition.topic for each in self._plan.ranges if not each.isEmpty}
         unknown = (
             {topicOf(name) for name, _date in self._writer.table.days()}
             - before.keys()
@@ -247,7 +249,7 @@ class _Run:
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
         for (topic, partition), fromOffset, toOffset, _again in (
-            each for each in self._plan.ranges if each.size
+            each for each in self._plan.ranges if not each.isEmpty
         ):
             starts.setdefault(topic, {})[str(partition)] = fromOffset
             ends.setdefault(topic, {})[str(partition)] = toOffset

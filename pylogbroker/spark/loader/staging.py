@@ -185,7 +185,10 @@ def dataLossNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tup
             PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"])): row["size"]
             for row in found.collect()
         }
-    missing = [(each, each.size - covered.get(each.partition, 0)) for each in ranges]
+    missing = [
+        (each, sizeBetween(each.fromOffset, each.toOffset) - covered.get(each.partition, 0))
+        for each in ranges
+    ]
     return tuple(
         f"{each.partition}: of offsets {each.fromOffset} to {each.toOffset}, {size} bytes have no"
         " rows: they were deleted before they were read"

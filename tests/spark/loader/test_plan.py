@@ -8,7 +8,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.producersettings import BrokerAddress
+from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, LoadError, NoBrokersError
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.spark.loader.plan import (

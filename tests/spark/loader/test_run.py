@@ -41,6 +41,7 @@ class RunTests(LoadCase):
         self.write(b"c", partition=1)
         first = self.loaded()
         self.assertEqual((first.number, first.rowCount, first.arrivals), (1, 3, {self.topic: 2}))
+        self.assertEqual(first.logSize, self.end() + self.end(1))
         self.assertEqual([(each.host, each.rowCount) for each in first.windows], [("web1", 1)])
         self.assertEqual(
             {each.path.rpartition("/")[0] for each in first.added},
