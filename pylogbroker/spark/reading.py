@@ -24,7 +24,7 @@ from pylogbroker.errors import (
     RemoteOffsetOutOfRangeError,
     UnreadableRangeError,
 )
-from pylogbroker.records.columns import ColumnBatch, entrySize, sizeBetween, columnBatches
+from pylogbroker.records.columns import ColumnBatch, columnBatches, entrySize, sizeBetween
 from pylogbroker.records.messageset import MessageSet
 from pylogbroker.spark.brokerclients import BrokerClients, fetchBounds
 from pylogbroker.spark.options import SourceOptions
