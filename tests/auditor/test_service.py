@@ -24,7 +24,7 @@ from tests.cli.commands import reactor
 
 def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
     """Status, kind and text. Blocks."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request(method, path)
         response = connection.getresponse()

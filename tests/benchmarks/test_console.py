@@ -71,7 +71,7 @@ class IdleTests(SynchronousTestCase):
             directory, {**properties, "http.listener": "0", "num.partitions": "4"}
         ).start()
         self.addCleanup(broker.kill)
-        port = int(broker.waitForLine(_CONSOLE, 30).group(1))
+        port = int(broker.waitForLine(_CONSOLE).group(1))
         with SyncProducer("127.0.0.1", broker.port) as producer:
             for number in range(TOPIC_COUNT):
                 for partition in range(4):

@@ -21,8 +21,8 @@ from tests.integration.rawclient import RawClient
 from tests.integration.wheels import cleanEnvironment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 300.0
+STOP_SECONDS_MAX = 300.0
 _PORT = re.compile(r" serves .*on 127\.0\.0\.1:(\d+)")
 
 DEFAULTS = {
@@ -191,7 +191,7 @@ class BrokerProcess:
             self._news.notify_all()
 
     def waitForLine(
-        self, pattern: re.Pattern[str] | str, secondsMax: float = 15.0, start: int = 0
+        self, pattern: re.Pattern[str] | str, secondsMax: float = 300.0, start: int = 0
     ) -> re.Match[str]:
         """
         The first line that matches, which may have come already.
@@ -263,7 +263,7 @@ class BrokerProcess:
 
     # -- its clients
 
-    def client(self, secondsMax: float = 20.0) -> RawClient:
+    def client(self, secondsMax: float = 300.0) -> RawClient:
         """A new connection."""
         return RawClient(self.port, secondsMax)
 
@@ -277,7 +277,7 @@ def twistd() -> list[str]:
 
 
 def until(
-    condition: Callable[[], bool], what: str, secondsMax: float = 15.0, intervalMs: int = 5
+    condition: Callable[[], bool], what: str, secondsMax: float = 300.0, intervalMs: int = 5
 ) -> None:
     """
     Look again and again, up to a deadline.

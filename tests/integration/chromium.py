@@ -20,7 +20,7 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 NEEDS = ("browser",)
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 300.0
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _STARTED = re.compile(r"started successfully on port (\d+)")
 
@@ -81,7 +81,7 @@ class Chromium:
         raise AssertionError("chromedriver has ended")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=300)
         try:
             data = None if method == "GET" or method == "DELETE" else json.dumps(body or {})
             connection.request(

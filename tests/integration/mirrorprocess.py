@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.integration.brokerprocess import BrokerProcess
 
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 300.0
 
 
 def writeProperties(path: str, properties: Mapping[str, str]) -> str:

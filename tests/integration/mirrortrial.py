@@ -259,7 +259,7 @@ class MirrorTrial:
             same, before = now == before, now
             return same
 
-        until(still, "the target comes to rest", 60, 400)
+        until(still, "the target comes to rest", 600, 400)
 
     def _committed(self, partition: int) -> int:
         try:
@@ -296,7 +296,7 @@ class MirrorTrial:
 
     def stored(self, broker: BrokerProcess) -> list[bytes]:
         """All messages that a broker has."""
-        with broker.client(60) as client:
+        with broker.client() as client:
             return [
                 payload
                 for partition in range(PARTITION_COUNT)
@@ -309,7 +309,7 @@ class MirrorTrial:
     def _places(self) -> dict[int, tuple[int, int]]:
         """Partition and offset of each number in the source."""
         places: dict[int, tuple[int, int]] = {}
-        with self.source.client(60) as client:
+        with self.source.client() as client:
             for partition in range(PARTITION_COUNT):
                 offset = 0
                 for payload, nextOffset in MessageSet(client.readAll(TOPIC, partition)).payloads():

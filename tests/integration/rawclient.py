@@ -29,7 +29,7 @@ class ClosedByBrokerError(Exception):
 class RawClient:
     """One connection. Everything that waits has a time-out, in which case it raises C{TimeoutError}."""
 
-    def __init__(self, port: int, secondsMax: float = 20.0, receiveBufferSize: int = 0) -> None:
+    def __init__(self, port: int, secondsMax: float = 300.0, receiveBufferSize: int = 0) -> None:
         """
         @param receiveBufferSize: C{SO_RCVBUF}; 0: what the system gives.
         """

@@ -61,7 +61,7 @@ class SlowCluster:
         os.makedirs(folder, exist_ok=True)
         self.servers = zookeeper.servers + chroot
         client = KazooClient(zookeeper.servers)
-        client.start(timeout=15)
+        client.start(timeout=300)
         client.create(chroot)
         client.stop()
         client.close()

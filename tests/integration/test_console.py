@@ -46,7 +46,7 @@ class ConsoleTests(TestCase):
         os.makedirs(os.path.dirname(self.broker.directory), exist_ok=True)
         self.broker.start()
         self.addCleanup(self.broker.kill)
-        self.port = int(self.broker.waitForLine(_CONSOLE, 30).group(1))
+        self.port = int(self.broker.waitForLine(_CONSOLE).group(1))
         self.producer = SyncProducer("127.0.0.1", self.broker.port)
         self.addCleanup(self.producer.close)
         self.browser = Chromium()

@@ -125,7 +125,7 @@ class FullDiskTests(SynchronousTestCase):
             self.assertTrue(content(disk / "logs" / f"{topic}-0") == expected[topic], topic)
 
     def produceAll(self, broker: BrokerProcess, topic: str, count: int) -> None:
-        with broker.client(60) as client:
+        with broker.client() as client:
             for number in range(1, count):
                 client.produce(topic, 0, batch(topic, number))
             client.processed()

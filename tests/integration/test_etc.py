@@ -218,7 +218,7 @@ class UnitTests(SynchronousTestCase):
             ["systemd-analyze", "verify", *map(str, folder.iterdir())],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         said = [line for line in (run.stdout + run.stderr).splitlines() if "pylogbroker" in line]
@@ -243,7 +243,7 @@ class ReadyTests(SynchronousTestCase):
             self.assertEqual(receiver.recv(100), b"READY=1")
             process.send_signal(signal.SIGTERM)
             self.assertEqual(receiver.recv(100), b"STOPPING=1")
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, output)
 
     def test_broker(self) -> None:

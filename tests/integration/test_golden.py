@@ -18,7 +18,7 @@ from pylogbroker.records.messageset import encodeSet
 from tests.integration.brokerprocess import BrokerProcess
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
-REPLAY_SECONDS_MAX = 120
+REPLAY_SECONDS_MAX = 900
 
 
 def readSegment(data: bytes) -> list[tuple[int, int, int, bytes]]:

@@ -250,7 +250,7 @@ class LargeRequestTests(HostileCase):
                         waiting.unregister(writable)
             self.assertOthersAreServed()
         end = clientCount * count * len(entry)
-        until(lambda: self.other.end("large") == end, "all is stored", 60)
+        until(lambda: self.other.end("large") == end, "all is stored")
         limit = (
             memoryLimit(clientCount) + 2 * size
         )  # what is appended and not flushed yet; above 64 MiB the next has to wait

@@ -70,11 +70,11 @@ class MirrorTests(SynchronousTestCase):
         trial.mirror.start()
 
         def scrape() -> dict[str, float]:
-            with urlopen(f"http://127.0.0.1:{trial.mirror.port}/metrics", timeout=20) as answer:
+            with urlopen(f"http://127.0.0.1:{trial.mirror.port}/metrics", timeout=300) as answer:
                 return figures(answer.read())
 
         def mirrored(start: int, count: int) -> dict[str, float]:
-            with trial.source.client(60) as client:
+            with trial.source.client() as client:
                 for number in range(start, start + count):
                     client.produce(TOPIC, number % PARTITION_COUNT, encodeSet([b"%06d" % number]))
                 client.processed()
@@ -141,7 +141,7 @@ class MirrorTests(SynchronousTestCase):
         mirror = trial.mirror
         before = mirror.rssSize()
         mirror.forgetRssMax()
-        with trial.source.client(60) as client:
+        with trial.source.client() as client:
             for number in range(LARGE_COUNT):
                 client.produce(
                     TOPIC,
@@ -155,7 +155,7 @@ class MirrorTests(SynchronousTestCase):
             ticks.append(mirror.cpuTicks())
             return len(ticks) > 5 and ticks[-1] - ticks[-5] <= 1
 
-        until(rests, "the mirror comes to rest", 30, 200)
+        until(rests, "the mirror comes to rest", 300, 200)
         grown = mirror.rssSizeMax() - before
         self.assertLess(trial.targetEnd(), LARGE_COUNT * LARGE_SIZE // 2)
         self.assertLess(
@@ -164,6 +164,6 @@ class MirrorTests(SynchronousTestCase):
             f"{grown >> 20} MiB for {LARGE_COUNT * LARGE_SIZE >> 20}",
         )
         trial.target.goOn()
-        until(lambda: len(trial.numbers()) >= LARGE_COUNT, "all is in the target", 60, 100)
+        until(lambda: len(trial.numbers()) >= LARGE_COUNT, "all is in the target", 300, 100)
         self.assertEqual(mirror.stop(), 0)
         self.assertEqual(sorted(trial.numbers()), list(range(LARGE_COUNT)))

@@ -32,7 +32,7 @@ from tests.integration.sparksession import SparkCluster
 
 PROGRAMS = ROOT / "docs" / "examples" / "pipeline"
 SECONDS_MAX = 600.0
-STOP_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 300.0
 WINDOW_SECONDS = 5
 WINDOW_COUNT = 3
 FETCH_SIZE = 1 << 20

@@ -446,7 +446,7 @@ class HostileTests(RegistryCase):
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", self.registry.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.registry.port, timeout=300)
         self.addCleanup(connection.close)
         connection.request(
             method,

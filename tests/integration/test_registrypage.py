@@ -61,7 +61,7 @@ class ExampleTests(TestCase):
         self.addCleanup(self.broker.stop)
         self.registry = self.startRegistry()
         self.addCleanup(lambda: deferToThread(self.registry.kill))
-        await deferToThread(lambda: self.registry.waitForLine(r"The registry has \d+ subjects", 60))
+        await deferToThread(lambda: self.registry.waitForLine(r"The registry has \d+ subjects"))
 
     def startRegistry(self) -> RegistryProcess:
         """Its port is open; it reads its topic from the broker that runs in this process."""

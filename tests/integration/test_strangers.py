@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.integration.brokerprocess import BrokerProcess
 
-SECONDS_MAX = 10
+SECONDS_MAX = 300
 
 
 def apiVersions() -> bytes:

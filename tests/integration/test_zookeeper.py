@@ -173,7 +173,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         def look() -> None:
             other = KazooClient(f"{sharedZookeeper().servers}{self.bench.root}")
             other.start()
-            for _look in range(200):
+            for _look in range(6_000):
                 left[:] = [other.exists("/e")]
                 if left == [None] or hung.wait(0.05):
                     break
@@ -183,7 +183,7 @@ class FaultTests(zookeeper.ZookeeperCase):
 
         looking = threading.Thread(target=look)
         looking.start()
-        hung.wait(15)  # the reactor hangs here
+        hung.wait(600)  # the reactor hangs here
         looking.join()
         self.assertEqual(left, [None])
         await self.until(lambda: events[-1:] == [SessionEvent.CONNECTED], "a new session")
@@ -233,7 +233,8 @@ class FaultTests(zookeeper.ZookeeperCase):
         begin = reactor.seconds()
         self.assertIsInstance(await zookeeper.failureOf(client.get("/")), ZookeeperTimeoutException)
         await client.close()
-        self.assertLess(reactor.seconds() - begin, 10)
+        # The server is still silent. Without limits both would wait for ever; no machine is so slow.
+        self.assertLess(reactor.seconds() - begin, 300)
         self.assertEqual((client.session_id, client.connected), (0, False))
         server.resume()
 

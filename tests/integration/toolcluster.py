@@ -58,7 +58,7 @@ class ToolCluster:
 
     def figuresPort(self, number: int) -> int:
         """Where a broker serves its figures."""
-        return int(self.brokers[number].waitForLine(_FIGURES, 30).group(1))
+        return int(self.brokers[number].waitForLine(_FIGURES).group(1))
 
     def end(self) -> None:
         """Nothing is left of it."""

@@ -54,7 +54,7 @@ class ZookeeperProcess:
         line = process.stdout.readline()
         found = _SERVES.match(line)
         if found is None:
-            rest = process.communicate(timeout=30)[0]
+            rest = process.communicate(timeout=300)[0]
             raise AssertionError(f"no ZooKeeper: {line}{rest}")
         self.port = int(found.group(3))
         return self
@@ -65,7 +65,7 @@ class ZookeeperProcess:
         if process is None:
             return 0
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
         return process.returncode
 
 

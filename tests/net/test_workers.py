@@ -47,7 +47,7 @@ class ThreadWorkerTests(TestCase):
         """As many pieces of work as there are threads go on at a time."""
         self.worker.start()
         both = threading.Barrier(2)
-        return gatherResults([self.worker.do(lambda: both.wait(30)) for _ in range(2)])
+        return gatherResults([self.worker.do(lambda: both.wait(300)) for _ in range(2)])
 
     def test_stop(self) -> Deferred[list[None]]:
         """The stop waits for what was given; a worker that was never started has nothing to stop."""

@@ -69,7 +69,7 @@ class TapTests(SynchronousTestCase):
             self.assertEqual(receiver.recv(100), b"READY=1")
             process.send_signal(signal.SIGTERM)
             self.assertEqual(receiver.recv(100), b"STOPPING=1")
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, output)
         self.assertRegex(output, r"The auditor counts live, and tells on 127\.0\.0\.1:\d+")
 
@@ -78,7 +78,7 @@ class TapTests(SynchronousTestCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             process = self.spawn(f"listen=tcp:{port}:interface=127.0.0.1")
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 1)
         self.assertTrue(
             re.search(rf"^pylogbroker: listen=tcp:{port}", output, re.MULTILINE), output

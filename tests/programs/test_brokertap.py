@@ -27,7 +27,7 @@ from pylogbroker.records.messageset import encodeSet
 from tests.integration.brokerprocess import ROOT, BrokerProcess, twistd
 from tests.integration.rawclient import RawClient
 
-SECONDS_MAX = 60
+SECONDS_MAX = 300
 SET = encodeSet([b"hello", b"there"])
 MARK = ".kafka_cleanshutdown"
 

@@ -21,7 +21,7 @@ from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.programs.consoletap import Options, TwistdConsole, makeService
 from tests.integration.brokerprocess import ROOT, twistd
 
-SECONDS_MAX = 60
+SECONDS_MAX = 300
 
 
 class OptionsTests(SynchronousTestCase):
