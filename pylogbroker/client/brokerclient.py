@@ -115,7 +115,7 @@ class _ConnectionFactory(Factory):
         return self._build()
 
 
-class _Way(Protocol):
+class _ConnectEvents(Protocol):
     """The events on the way to a connection."""
 
     def connect(self) -> None:
@@ -124,7 +124,7 @@ class _Way(Protocol):
     def hold(self, waitMs: float) -> None:
         """A caller waits, and the next attempt is due in C{waitMs}."""
 
-    def ripe(self) -> None:
+    def due(self) -> None:
         """The next attempt is due."""
 
     def made(self) -> None:
@@ -133,7 +133,7 @@ class _Way(Protocol):
     def failed(self) -> None:
         """The attempt has failed."""
 
-    def unwanted(self) -> None:
+    def abandoned(self) -> None:
         """No caller waits any more."""
 
     def ended(self) -> None:
@@ -188,20 +188,20 @@ class BrokerClient:
         self._endpoint = clientEndpoint(reactor, endpoint)
         self._limits = limits
         self._backoff = Backoff(SystemRandom().random if random is None else random)
-        self._ripeAtMs = 0.0
+        self._dueAtMs = 0.0
         self._lastError: PylogbrokerError | None = None
         self._callers: deque[_Caller] = deque()
         self._connection: ClientConnection | None = None
         self._old: ClientConnection | None = None
-        self._before: object = None  # what has to be gone before there is a new connection
+        self._blockedBy: object = None  # what has to be gone before there is a new connection
         self._madeAtMs = 0.0
         self._attempt: Deferred[Any] | None = None
         self._timer = Timer(reactor)
         self._reportTimer = Timer(reactor)
         self._isReported = False  # the outage, in the log
-        self._quietLog = RateLimitedLogger(reactor, log)
+        self._rateLimitedLog = RateLimitedLogger(reactor, log)
         self._refusal: PylogbrokerError | None = None
-        self._way = _brokerWay(self)
+        self._machine = _connectMachine(self)
 
     def __repr__(self) -> str:
         return f"<BrokerClient {self.name} {self._connection}, {len(self._callers)} waiting>"
@@ -233,10 +233,10 @@ class BrokerClient:
         caller = _Caller(waiter, timeoutMs is None, Timer(self._clock))
         if timeoutMs is not None:
             self._limit(caller, timeoutMs)
-        elif self._before is None:
+        elif self._blockedBy is None:
             self._limit(caller, self.connectTimeoutMs)
         self._callers.append(caller)
-        self._pursue()
+        self._ensureConnection()
         return waiter
 
     def call(self, call: BrokerCall[T], timeoutMs: float) -> Deferred[T]:
@@ -278,19 +278,19 @@ class BrokerClient:
         caller.deadlineMs = self._nowMs() + timeoutMs
         caller.timer.start(timeoutMs, self._expire, caller, timeoutMs)
 
-    def _waitFor(self, before: object) -> None:
+    def _blockOn(self, before: object) -> None:
         """
         Make no connection until something else is gone. The time of patient callers does not run
         meanwhile.
         """
-        self._before = before
+        self._blockedBy = before
         for caller in self._callers:
             if caller.isPatient:
                 caller.deadlineMs = inf
                 caller.timer.stop()
 
-    def _waitedFor(self) -> None:
-        self._before = None
+    def _unblock(self) -> None:
+        self._blockedBy = None
         for caller in self._callers:
             if caller.isPatient:
                 self._limit(caller, self.connectTimeoutMs)
@@ -308,7 +308,7 @@ class BrokerClient:
         caller.timer.stop()
         self._callers.remove(caller)
         if not self._callers:
-            self._way.unwanted()
+            self._machine.abandoned()
 
     def _failCallers(self, callers: list[_Caller], reason: PylogbrokerError) -> None:
         for caller in callers:
@@ -327,17 +327,17 @@ class BrokerClient:
             caller.waiter.callback(self._connection)
         self.current = self._connection
 
-    def _pursue(self) -> None:
+    def _ensureConnection(self) -> None:
         """See to it that there will be a connection."""
-        waitMs = self._ripeAtMs - self._nowMs()
+        waitMs = self._dueAtMs - self._nowMs()
         if waitMs > 0:
-            self._way.hold(waitMs)
+            self._machine.hold(waitMs)
         else:
-            self._way.connect()
+            self._machine.connect()
 
     # -- connecting
 
-    def _begin(self) -> None:
+    def _attemptConnect(self) -> None:
         self._attempt = attempt = self._endpoint.connect(_ConnectionFactory(self._build))
         timeoutMs = self.connectTimeoutMs
 
@@ -361,7 +361,7 @@ class BrokerClient:
         self._reportTimer.stop()
         if not self._isReported:
             self._isReported = True
-            self._quietLog.warn(
+            self._rateLimitedLog.warn(
                 "No connection to {name} yet, trying again: {error}", name=self.name, error=error
             )
 
@@ -371,7 +371,7 @@ class BrokerClient:
         self._attempt = self._lastError = None
         self._connection = connection
         self._madeAtMs = self._nowMs()
-        self._way.made()
+        self._machine.made()
 
     def _attemptFailed(self, reason: Failure, attempt: Deferred[Any]) -> None:
         if attempt is not self._attempt:  # nobody wanted it any more
@@ -379,14 +379,14 @@ class BrokerClient:
         self._reportTimer.stop()
         self._attempt = None
         self._lastError = error = self._connectError(reason)
-        self._ripeAtMs = self._nowMs() + self._backoff.failed()
-        self._way.failed()
+        self._dueAtMs = self._nowMs() + self._backoff.failed()
+        self._machine.failed()
         self._failCallers(
-            [caller for caller in self._callers if caller.deadlineMs < self._ripeAtMs], error
+            [caller for caller in self._callers if caller.deadlineMs < self._dueAtMs], error
         )
         if self._callers:
             self._report(error)
-            self._pursue()
+            self._ensureConnection()
 
     def _connectError(self, reason: Failure) -> PylogbrokerError:
         error = reason.value
@@ -396,7 +396,7 @@ class BrokerClient:
         refused.__cause__ = error
         return refused
 
-    def _giveUp(self) -> None:
+    def _cancelAttempt(self) -> None:
         self._timer.stop()
         self._reportTimer.stop()
         attempt, self._attempt = self._attempt, None
@@ -408,21 +408,21 @@ class BrokerClient:
         if connection is not self._connection:
             return
         self._connection = self.current = None
-        self._ripeAtMs = nowMs = self._nowMs()
+        self._dueAtMs = nowMs = self._nowMs()
         if (
             connection.lastUnackedAt is not None
             and nowMs - connection.lastUnackedAt * 1000 <= UNCONFIRMED_WARN_MS
         ):
-            self._quietLog.warn(
+            self._rateLimitedLog.warn(
                 "What was written to {name} last may be lost, since nothing confirms it: {reason}",
                 name=self.name,
                 reason=connection.refusal,
             )
         if nowMs - self._madeAtMs < STABLE_MS:
-            self._ripeAtMs += self._backoff.failed()
+            self._dueAtMs += self._backoff.failed()
         else:
             self._backoff.succeeded()
-        self._way.ended()
+        self._machine.ended()
 
     # -- letting go
 
@@ -437,8 +437,8 @@ class BrokerClient:
         if connection is None:
             return succeed(None)
         self._old = connection
-        self._waitFor(connection)
-        self._way.replace()
+        self._blockOn(connection)
+        self._machine.replace()
         return (
             connection.close()
             .addBoth(self._forgetOld, connection)
@@ -446,10 +446,10 @@ class BrokerClient:
         )
 
     def _replaced(self, result: Any, connection: ClientConnection) -> Any:
-        if self._before is connection:
-            self._waitedFor()
-            self._ripeAtMs = self._nowMs()
-            self._way.replaced()
+        if self._blockedBy is connection:
+            self._unblock()
+            self._dueAtMs = self._nowMs()
+            self._machine.replaced()
         return result
 
     def connectAfter(self, end: Deferred[None]) -> None:
@@ -459,14 +459,14 @@ class BrokerClient:
 
         @param end: fires, or fails, when it is gone.
         """
-        self._waitFor(end)
-        self._way.follow()
-        end.addBoth(self._freed, end)
+        self._blockOn(end)
+        self._machine.follow()
+        end.addBoth(self._otherGone, end)
 
-    def _freed(self, _result: Any, end: Deferred[None]) -> None:
-        if self._before is end:
-            self._waitedFor()
-            self._way.free()
+    def _otherGone(self, _result: Any, end: Deferred[None]) -> None:
+        if self._blockedBy is end:
+            self._unblock()
+            self._machine.free()
 
     def close(self, flush: bool = True, final: bool = True) -> Deferred[None]:
         """
@@ -480,8 +480,8 @@ class BrokerClient:
         if final:
             self._refusal = closed
         connection = self._old = self._connection or self._old
-        self._connection = self.current = self._before = None
-        self._way.close()
+        self._connection = self.current = self._blockedBy = None
+        self._machine.close()
         self._failCallers(list(self._callers), closed)
         return (
             succeed(None)
@@ -508,12 +508,12 @@ class BrokerClient:
         return result
 
 
-def _buildWay() -> Callable[[BrokerClient], _Way]:
+def _buildMachine() -> Callable[[BrokerClient], _ConnectEvents]:
     """
     The states: C{idle}, C{connecting}, C{holding} (too early for an attempt), C{connected},
     C{replacing} (the old connection is being closed), C{following} (an earlier client's is).
     """
-    builder = TypeMachineBuilder(_Way, BrokerClient)
+    builder = TypeMachineBuilder(_ConnectEvents, BrokerClient)
     idle, connecting, holding = (
         builder.state("idle"),
         builder.state("connecting"),
@@ -525,46 +525,46 @@ def _buildWay() -> Callable[[BrokerClient], _Way]:
         builder.state("following"),
     )
 
-    @idle.upon(_Way.connect).to(connecting)
-    @holding.upon(_Way.ripe).to(connecting)
-    @replacing.upon(_Way.replaced).to(connecting)
-    def begin(_way: _Way, link: BrokerClient) -> None:
-        link._begin()
+    @idle.upon(_ConnectEvents.connect).to(connecting)
+    @holding.upon(_ConnectEvents.due).to(connecting)
+    @replacing.upon(_ConnectEvents.replaced).to(connecting)
+    def begin(_machine: _ConnectEvents, client: BrokerClient) -> None:
+        client._attemptConnect()
 
-    @idle.upon(_Way.hold).to(holding)
-    def hold(way: _Way, link: BrokerClient, waitMs: float) -> None:
-        link._timer.start(waitMs, way.ripe)
+    @idle.upon(_ConnectEvents.hold).to(holding)
+    def hold(machine: _ConnectEvents, client: BrokerClient, waitMs: float) -> None:
+        client._timer.start(waitMs, machine.due)
 
-    @connecting.upon(_Way.made).to(connected)
-    def serve(_way: _Way, link: BrokerClient) -> None:
-        link._serve()
+    @connecting.upon(_ConnectEvents.made).to(connected)
+    def serve(_machine: _ConnectEvents, client: BrokerClient) -> None:
+        client._serve()
 
-    @connected.upon(_Way.ended).to(idle)
-    @following.upon(_Way.free).to(idle)
-    def pursueAgain(_way: _Way, link: BrokerClient) -> None:
-        if link._callers:
-            link._pursue()
+    @connected.upon(_ConnectEvents.ended).to(idle)
+    @following.upon(_ConnectEvents.free).to(idle)
+    def connectAgain(_machine: _ConnectEvents, client: BrokerClient) -> None:
+        if client._callers:
+            client._ensureConnection()
 
-    @connecting.upon(_Way.unwanted).to(idle)
-    @connecting.upon(_Way.close).to(idle)
-    @holding.upon(_Way.unwanted).to(idle)
-    @holding.upon(_Way.close).to(idle)
-    def giveUp(_way: _Way, link: BrokerClient) -> None:
-        link._giveUp()
+    @connecting.upon(_ConnectEvents.abandoned).to(idle)
+    @connecting.upon(_ConnectEvents.close).to(idle)
+    @holding.upon(_ConnectEvents.abandoned).to(idle)
+    @holding.upon(_ConnectEvents.close).to(idle)
+    def cancelAttempt(_machine: _ConnectEvents, client: BrokerClient) -> None:
+        client._cancelAttempt()
 
-    connecting.upon(_Way.failed).to(idle).returns(None)
-    connected.upon(_Way.replace).to(replacing).returns(None)
-    idle.upon(_Way.follow).to(following).returns(None)
+    connecting.upon(_ConnectEvents.failed).to(idle).returns(None)
+    connected.upon(_ConnectEvents.replace).to(replacing).returns(None)
+    idle.upon(_ConnectEvents.follow).to(following).returns(None)
     for state in (idle, connected, replacing, following):
-        state.upon(_Way.close).to(idle).returns(None)
-        state.upon(_Way.unwanted).loop().returns(None)
+        state.upon(_ConnectEvents.close).to(idle).returns(None)
+        state.upon(_ConnectEvents.abandoned).loop().returns(None)
     for state in (connecting, holding, connected, replacing, following):
-        state.upon(_Way.connect).loop().returns(None)
-        state.upon(_Way.hold).loop().returns(None)
+        state.upon(_ConnectEvents.connect).loop().returns(None)
+        state.upon(_ConnectEvents.hold).loop().returns(None)
     return builder.build()
 
 
-_brokerWay = _buildWay()
+_connectMachine = _buildMachine()
 
 
 def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IStreamClientEndpoint:

@@ -14,7 +14,7 @@ What must be true:
     cut. So is a connection whose oldest request was abandoned C{abandonedMs} ago, when no caller
     waits any more.
 
-The transport gets a frame in pieces of L{PIECE_SIZE}, each when the one before has left. So a frame
+The transport gets a frame in pieces of L{WRITE_SIZE}, each when the one before has left. So a frame
 of 100 MB on a slow line is not taken for a stall. (Twisted would send no larger pieces anyway.) A
 frame cannot be withdrawn when its first piece has left.
 
@@ -63,7 +63,7 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.brokercalls import RESPONSE_SIZE_MAX
 from pylogbroker.protocol.framing import FrameDecoder
 
-PIECE_SIZE = 128 << 10
+WRITE_SIZE = 128 << 10
 """Bytes of a write, as many as Twisted sends at a time (C{FileDescriptor.SEND_LIMIT})."""
 
 
@@ -119,20 +119,20 @@ class _Exchange:
         self.abandonedAt = 0.0
         self.sentCount = 0
 
-    def forget(self) -> Deferred[bytes] | None:
+    def takeWaiter(self) -> Deferred[bytes] | None:
         """Take the caller away. Returns its Deferred."""
         waiter, self.waiter = self.waiter, None
         if self.timer is not None:
             self.timer.stop()
         return waiter
 
-    def settle(self, body: bytes = b"") -> None:
-        waiter = self.forget()
+    def complete(self, body: bytes = b"") -> None:
+        waiter = self.takeWaiter()
         if waiter is not None:
             waiter.callback(body)
 
     def fail(self, reason: PylogbrokerError) -> None:
-        waiter = self.forget()
+        waiter = self.takeWaiter()
         if waiter is not None:
             waiter.errback(reason)
 
@@ -141,7 +141,7 @@ def _nothing(_result: object) -> None:
     """Discard a result."""
 
 
-class _Life(TypingProtocol):
+class _ConnectionEvents(TypingProtocol):
     """The events of a connection's life."""
 
     def made(self) -> None:
@@ -199,7 +199,7 @@ class ClientConnection(Protocol):
             deque()
         )  # in the order of the calls; the first may be partly written
         self._waitingSize = 0
-        self._leaving: deque[_Exchange] = (
+        self._beingSent: deque[_Exchange] = (
             deque()
         )  # written without an answer to come, while the transport has not let them go
         self._inFlight: deque[_Exchange] = deque()  # written, answer to come
@@ -210,7 +210,7 @@ class ClientConnection(Protocol):
         self._closeTimer = Timer(clock)
         self._closers: Waiters[None] = Waiters()
         self._closeFailure: PylogbrokerError | None = None
-        self._life = _connectionLife(self)
+        self._machine = _connectionLife(self)
 
     def __repr__(self) -> str:
         state = "open" if self.refusal is None else str(self.refusal)
@@ -236,15 +236,15 @@ class ClientConnection(Protocol):
             self._waiting
             or not self._isFlowing
             or self.refusal is not None
-            or len(frame) > PIECE_SIZE
+            or len(frame) > WRITE_SIZE
         ):
-            return self._enter(_Exchange(frame, isAnswered=False)).addCallback(_nothing)
+            return self._enqueue(_Exchange(frame, isAnswered=False)).addCallback(_nothing)
         self._sent()
         if self._write(frame):
             return succeed(None)
         exchange = _Exchange(frame, isAnswered=False)
-        self._leaving.append(exchange)
-        return self._awaited(exchange).addCallback(_nothing)
+        self._beingSent.append(exchange)
+        return self._newWaiter(exchange).addCallback(_nothing)
 
     def request(self, frame: bytes, timeoutMs: float) -> Deferred[bytes]:
         """
@@ -257,7 +257,7 @@ class ClientConnection(Protocol):
             withdraws a frame of which nothing has left; else the answer is thrown away.
         """
         exchange = _Exchange(frame, isAnswered=True)
-        waiter = self._enter(exchange)
+        waiter = self._enqueue(exchange)
         if exchange.waiter is not None:
             exchange.timer = Timer(self._clock)
             exchange.timer.start(timeoutMs, self._expire, exchange, timeoutMs)
@@ -271,7 +271,7 @@ class ClientConnection(Protocol):
             and self._waitingSize + size <= limits.waitingSizeMax
         )
 
-    def _enter(self, exchange: _Exchange) -> Deferred[bytes]:
+    def _enqueue(self, exchange: _Exchange) -> Deferred[bytes]:
         """Queue a frame, and write what can be written."""
         if self.refusal is not None:
             return fail(copyForReraise(self.refusal))
@@ -284,11 +284,11 @@ class ClientConnection(Protocol):
             )
         self._waiting.append(exchange)
         self._waitingSize += len(exchange.frame)
-        waiter = self._awaited(exchange)
+        waiter = self._newWaiter(exchange)
         self._pump()
         return waiter
 
-    def _awaited(self, exchange: _Exchange) -> Deferred[bytes]:
+    def _newWaiter(self, exchange: _Exchange) -> Deferred[bytes]:
         exchange.waiter = Deferred(lambda _waiter: self._withdraw(exchange))
         return exchange.waiter
 
@@ -299,7 +299,7 @@ class ClientConnection(Protocol):
             if exchange.isAnswered and len(self._inFlight) >= self.limits.inFlightCountMax:
                 return
             frame, start = exchange.frame, exchange.position
-            exchange.position = min(start + PIECE_SIZE, len(frame))
+            exchange.position = min(start + WRITE_SIZE, len(frame))
             if exchange.position < len(frame):
                 self._write(frame[start : exchange.position])
                 continue
@@ -313,11 +313,11 @@ class ClientConnection(Protocol):
             isFlowing = self._write(frame[start:])
             if exchange.isAnswered:
                 if exchange.waiter is None:  # given up between its first and its last piece
-                    self._judge()
+                    self._dropIfAbandoned()
             elif isFlowing:
-                exchange.settle()
+                exchange.complete()
             elif exchange.waiter is not None:
-                self._leaving.append(exchange)
+                self._beingSent.append(exchange)
         self._checkDrained()
 
     def _sent(self) -> None:
@@ -332,25 +332,25 @@ class ClientConnection(Protocol):
     # -- no longer waiting
 
     def _expire(self, exchange: _Exchange, timeoutMs: float) -> None:
-        waiter = exchange.forget()
+        waiter = exchange.takeWaiter()
         assert waiter is not None  # or else the timer would have been stopped
         self._withdraw(exchange)
         waiter.errback(TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms"))
 
     def _withdraw(self, exchange: _Exchange) -> None:
         """Withdraw a frame, or abandon its answer."""
-        exchange.forget()
-        if exchange in self._leaving:
-            self._leaving.remove(exchange)
+        exchange.takeWaiter()
+        if exchange in self._beingSent:
+            self._beingSent.remove(exchange)
         elif exchange in self._waiting and not exchange.position:
             self._waiting.remove(exchange)
             self._waitingSize -= len(exchange.frame)
             self._pump()
         else:
             exchange.abandonedAt = self._clock.seconds()
-            self._judge()
+            self._dropIfAbandoned()
 
-    def _judge(self) -> None:
+    def _dropIfAbandoned(self) -> None:
         """
         Cut a connection without waiting callers whose oldest request was abandoned C{abandonedMs}
         ago.
@@ -362,7 +362,7 @@ class ClientConnection(Protocol):
             self.limits.abandonedMs - (self._clock.seconds() - self._inFlight[0].abandonedAt) * 1000
         )
         if leftMs > 0:
-            self._abandonedTimer.start(leftMs, self._judge)
+            self._abandonedTimer.start(leftMs, self._dropIfAbandoned)
         else:
             self.drop(
                 BrokerConnectionError(
@@ -380,7 +380,7 @@ class ClientConnection(Protocol):
         self._isTls = ISSLTransport.providedBy(transport)
         self._sizeBuffers(getattr(transport, "socket", None))
         transport.registerProducer(self, True)
-        self._life.made()
+        self._machine.made()
 
     def _sizeBuffers(self, made: Any) -> None:
         """Set the buffers of a socket, also under TLS."""
@@ -408,12 +408,12 @@ class ClientConnection(Protocol):
         exchange = self._inFlight.popleft()
         if exchange.sentCount == self._sentCount:
             self.lastUnackedAt = None
-        exchange.settle(body)
+        exchange.complete(body)
         self._pump()
 
     def pauseProducing(self) -> None:
         self._isFlowing = False
-        self._watchStall()
+        self._restartStallTimer()
 
     def resumeProducing(self) -> None:
         """
@@ -429,19 +429,19 @@ class ClientConnection(Protocol):
             transport: Any = self.transport
             transport.unregisterProducer()
             transport.registerProducer(self, True)
-        self._watchStall()
+        self._restartStallTimer()
         if not self._isFlowing:
             return
-        leaving, self._leaving = self._leaving, deque()
-        for exchange in leaving:
-            exchange.settle()
+        beingSent, self._beingSent = self._beingSent, deque()
+        for exchange in beingSent:
+            exchange.complete()
         self._pump()
 
     def stopProducing(self) -> None:
         """Stop writing; C{connectionLost} follows."""
         self._isFlowing = False
 
-    def _watchStall(self) -> None:
+    def _restartStallTimer(self) -> None:
         self._stallTimer.stop()
         if not self._isFlowing and self._decoder is not None:
             stallMs = self.limits.stallMs
@@ -449,7 +449,7 @@ class ClientConnection(Protocol):
             self._stallTimer.start(stallMs, self.drop, reason)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._life.lost(reason)
+        self._machine.lost(reason)
 
     # -- the end
 
@@ -471,16 +471,16 @@ class ClientConnection(Protocol):
                 self._refuse(closed)
                 self._failAll(closed)
         closing = self._closers.wait()
-        self._life.close()
+        self._machine.close()
         return closing
 
     def drop(self, reason: PylogbrokerError) -> None:
         """Cut the connection. All that is under way fails with C{reason}."""
-        self._life.drop(reason)
+        self._machine.drop(reason)
 
     def _checkDrained(self) -> None:
-        if self.refusal is not None and not (self._waiting or self._leaving or self._inFlight):
-            self._life.drained()
+        if self.refusal is not None and not (self._waiting or self._beingSent or self._inFlight):
+            self._machine.drained()
 
     def _refuse(self, reason: PylogbrokerError) -> None:
         if self.refusal is None:
@@ -488,9 +488,9 @@ class ClientConnection(Protocol):
             self._onEnd(self)
 
     def _failAll(self, reason: PylogbrokerError) -> None:
-        exchanges = (*self._inFlight, *self._leaving, *self._waiting)
+        exchanges = (*self._inFlight, *self._beingSent, *self._waiting)
         self._inFlight.clear()
-        self._leaving.clear()
+        self._beingSent.clear()
         self._waiting.clear()
         self._waitingSize = 0
         for exchange in exchanges:
@@ -519,24 +519,24 @@ class ClientConnection(Protocol):
         else:
             transport.loseConnection()
 
-    def _cut(self, reason: PylogbrokerError) -> None:
-        self._still()
+    def _abort(self, reason: PylogbrokerError) -> None:
+        self._stopReading()
         cast(ITCPTransport, self.transport).abortConnection()
         self._refuse(reason)
         self._failAll(reason)
 
-    def _still(self) -> None:
+    def _stopReading(self) -> None:
         """Stop reading, and all timers."""
         self._decoder = None
         self._stallTimer.stop()
         self._abandonedTimer.stop()
         self._closeTimer.stop()
 
-    def _gone(self, reason: PylogbrokerError) -> None:
-        self._still()
+    def _disconnected(self, reason: PylogbrokerError) -> None:
+        self._stopReading()
         self._refuse(reason)
         self._failAll(reason)
-        self._tellClosers()
+        self._fireClosers()
 
     def _lostError(self, reason: Failure) -> ConnectionLostError:
         if isinstance(reason.value, ConnectionDone):
@@ -547,18 +547,18 @@ class ClientConnection(Protocol):
             f"the connection to {self.name} was lost: {reason.getErrorMessage()}"
         )
 
-    def _tellClosers(self) -> None:
+    def _fireClosers(self) -> None:
         self._closers.fire(None if self._closeFailure is None else Failure(self._closeFailure))
 
 
-def _buildLife() -> Callable[[ClientConnection], _Life]:
+def _buildLife() -> Callable[[ClientConnection], _ConnectionEvents]:
     """
     The life cycle. Connections in the state C{open} take requests; all others have a C{refusal}.
 
     C{new} - made -> C{open} - close -> C{draining} - drained -> C{finishing} - lost -> C{lost};
     from each of these but the first, drop -> C{dropping} - lost -> C{lost}.
     """
-    builder = TypeMachineBuilder(_Life, ClientConnection)
+    builder = TypeMachineBuilder(_ConnectionEvents, ClientConnection)
     new, opened, draining = builder.state("new"), builder.state("open"), builder.state("draining")
     finishing, dropping, lost = (
         builder.state("finishing"),
@@ -566,54 +566,62 @@ def _buildLife() -> Callable[[ClientConnection], _Life]:
         builder.state("lost"),
     )
 
-    @new.upon(_Life.made).to(opened)
-    def open_(_life: _Life, connection: ClientConnection) -> None:
+    @new.upon(_ConnectionEvents.made).to(opened)
+    def open_(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
         connection.refusal = None
 
-    @opened.upon(_Life.close).to(draining)
-    def beginClosing(_life: _Life, connection: ClientConnection) -> None:
+    @opened.upon(_ConnectionEvents.close).to(draining)
+    def beginClosing(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
         connection._beginClosing()
 
-    @draining.upon(_Life.drained).to(finishing)
-    def finish(_life: _Life, connection: ClientConnection) -> None:
+    @draining.upon(_ConnectionEvents.drained).to(finishing)
+    def finish(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
         connection._finish()
 
-    @opened.upon(_Life.drop).to(dropping)
-    def cut(_life: _Life, connection: ClientConnection, reason: PylogbrokerError) -> None:
-        connection._cut(reason)
+    @opened.upon(_ConnectionEvents.drop).to(dropping)
+    def cut(
+        _machine: _ConnectionEvents, connection: ClientConnection, reason: PylogbrokerError
+    ) -> None:
+        connection._abort(reason)
 
-    @draining.upon(_Life.drop).to(dropping)
-    @finishing.upon(_Life.drop).to(dropping)
-    def cutShort(_life: _Life, connection: ClientConnection, reason: PylogbrokerError) -> None:
+    @draining.upon(_ConnectionEvents.drop).to(dropping)
+    @finishing.upon(_ConnectionEvents.drop).to(dropping)
+    def cutShort(
+        _machine: _ConnectionEvents, connection: ClientConnection, reason: PylogbrokerError
+    ) -> None:
         connection._closeFailure = reason
-        connection._cut(reason)
+        connection._abort(reason)
 
-    @opened.upon(_Life.lost).to(lost)
-    @dropping.upon(_Life.lost).to(lost)
-    def gone(_life: _Life, connection: ClientConnection, reason: Failure) -> None:
-        connection._gone(connection._lostError(reason))
+    @opened.upon(_ConnectionEvents.lost).to(lost)
+    @dropping.upon(_ConnectionEvents.lost).to(lost)
+    def gone(_machine: _ConnectionEvents, connection: ClientConnection, reason: Failure) -> None:
+        connection._disconnected(connection._lostError(reason))
 
-    @draining.upon(_Life.lost).to(lost)
-    def goneEarly(_life: _Life, connection: ClientConnection, reason: Failure) -> None:
+    @draining.upon(_ConnectionEvents.lost).to(lost)
+    def goneEarly(
+        _machine: _ConnectionEvents, connection: ClientConnection, reason: Failure
+    ) -> None:
         connection._closeFailure = connection._lostError(reason)
-        connection._gone(connection._closeFailure)
+        connection._disconnected(connection._closeFailure)
 
-    @finishing.upon(_Life.lost).to(lost)
-    def goneInOrder(_life: _Life, connection: ClientConnection, reason: Failure) -> None:
+    @finishing.upon(_ConnectionEvents.lost).to(lost)
+    def goneInOrder(
+        _machine: _ConnectionEvents, connection: ClientConnection, reason: Failure
+    ) -> None:
         if not isinstance(reason.value, ConnectionDone):
             connection._closeFailure = connection._lostError(reason)
-        connection._gone(connection._lostError(reason))
+        connection._disconnected(connection._lostError(reason))
 
-    @lost.upon(_Life.close).loop()
-    def tellAtOnce(_life: _Life, connection: ClientConnection) -> None:
-        connection._tellClosers()
+    @lost.upon(_ConnectionEvents.close).loop()
+    def fireAtOnce(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
+        connection._fireClosers()
 
     for state in (draining, finishing, dropping):
-        state.upon(_Life.close).loop().returns(None)
+        state.upon(_ConnectionEvents.close).loop().returns(None)
     for state in (finishing, dropping, lost):
-        state.upon(_Life.drained).loop().returns(None)
+        state.upon(_ConnectionEvents.drained).loop().returns(None)
     for state in (dropping, lost):
-        state.upon(_Life.drop).loop().returns(None)
+        state.upon(_ConnectionEvents.drop).loop().returns(None)
     return builder.build()
 
 

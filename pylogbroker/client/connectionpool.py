@@ -48,12 +48,12 @@ class ConnectionPool:
             BrokerClient, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
         self._template = template
-        self._links: dict[str, BrokerClient] = {}
+        self._clients: dict[str, BrokerClient] = {}
         self._leaving: dict[str, BrokerClient] = {}  # forgotten, and not gone yet
         self._refusal: ClosedError | None = None
 
     def __len__(self) -> int:
-        return len(self._links)
+        return len(self._clients)
 
     def get(self, endpoint: str) -> BrokerClient:
         """
@@ -67,15 +67,15 @@ class ConnectionPool:
         """
         if self._refusal is not None:
             raise copyForReraise(self._refusal)
-        link = self._links.get(endpoint)
-        if link is None:
-            if len(self._links) >= BROKER_COUNT_MAX:
-                raise BackpressureError(f"there are ways to {len(self._links)} brokers already")
-            link = self._links[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
+        client = self._clients.get(endpoint)
+        if client is None:
+            if len(self._clients) >= BROKER_COUNT_MAX:
+                raise BackpressureError(f"there are ways to {len(self._clients)} brokers already")
+            client = self._clients[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
             before = self._leaving.get(endpoint)
             if before is not None:
-                link.connectAfter(before.close())
-        return link
+                client.connectAfter(before.close())
+        return client
 
     def forget(self, endpoint: str) -> Deferred[None]:
         """
@@ -83,12 +83,12 @@ class ConnectionPool:
 
         @return: as L{BrokerClient.close}.
         """
-        link = self._links.pop(endpoint, None)
-        if link is None:
+        client = self._clients.pop(endpoint, None)
+        if client is None:
             return succeed(None)
-        closing = link.close()
+        closing = client.close()
         if not closing.called:
-            self._leaving[endpoint] = link
+            self._leaving[endpoint] = client
             closing.addBoth(self._left, endpoint)
         return closing
 
@@ -102,8 +102,8 @@ class ConnectionPool:
         then takes a moment.
         """
         self._refuse()
-        for link in (*self._leaving.values(), *self._links.values()):
-            link.abort()
+        for client in (*self._leaving.values(), *self._clients.values()):
+            client.abort()
 
     def _refuse(self) -> None:
         self._refusal = ClosedError("the connections were closed")
@@ -119,5 +119,5 @@ class ConnectionPool:
         return Deferred.fromCoroutine(self._closeAll())
 
     async def _closeAll(self) -> None:
-        leaving = [link.close() for link in self._leaving.values()]
-        await gatherAll(leaving + [self.forget(endpoint) for endpoint in list(self._links)])
+        leaving = [client.close() for client in self._leaving.values()]
+        await gatherAll(leaving + [self.forget(endpoint) for endpoint in list(self._clients)])

@@ -55,14 +55,14 @@ class SimpleConsumer:
             default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
-        self._link = BrokerClient(
+        self._client = BrokerClient(
             reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
         self._timeoutMs = timeoutMs
         self._responseSizeMax = limits.responseSizeMax
 
     def __repr__(self) -> str:
-        return f"<SimpleConsumer of {self._link.name}>"
+        return f"<SimpleConsumer of {self._client.name}>"
 
     def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[MessageSet]:
         """
@@ -74,7 +74,7 @@ class SimpleConsumer:
             raised when the set is iterated.
         @raise ValueError: C{sizeMax} is negative or more than is accepted.
         """
-        return self._link.call(
+        return self._client.call(
             fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs
         )
 
@@ -87,7 +87,7 @@ class SimpleConsumer:
         @raise ValueError: a C{sizeMax} is negative, their sum is more than is accepted, or there
             are too many.
         """
-        return self._link.call(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
+        return self._client.call(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
 
     def getOffsetsBefore(
         self, topic: str, partition: int, time: int, countMax: int
@@ -102,7 +102,7 @@ class SimpleConsumer:
             closes the connection: then this fails with L{pylogbroker.errors.BrokerConnectionError}.
         @raise ValueError: C{countMax} is negative.
         """
-        return self._link.call(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
+        return self._client.call(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
 
     def close(self) -> Deferred[None]:
         """
@@ -110,7 +110,7 @@ class SimpleConsumer:
 
         @return: fires when the connection is gone; does not fail.
         """
-        return self._link.close(flush=False, final=False).addErrback(lambda _reason: None)
+        return self._client.close(flush=False, final=False).addErrback(lambda _reason: None)
 
 
 class ConsumerPool:

@@ -60,7 +60,7 @@ from pylogbroker.types import LATEST
 
 T = TypeVar("T")
 
-QUESTION_SIZE_MAX = 65_536
+CONFIRMATION_SIZE_MAX = 65_536
 """Bytes of an OFFSETS request at most."""
 
 
@@ -69,23 +69,24 @@ class _UnackedSends:
     The requests of one connection.
 
     @ivar sentCount: requests.
-    @ivar settledCount: how many of them, from the first on, are confirmed, or reported as unknown.
-    @ivar question: the (topic, partition) of a produce request, for the OFFSETS request that
+    @ivar confirmedCount: how many of them, from the first on, are confirmed, or reported as
+        unknown.
+    @ivar lastPartition: the (topic, partition) of a produce request, for the OFFSETS request that
         confirms.
     """
 
-    __slots__ = ("connection", "question", "sentCount", "settledCount")
+    __slots__ = ("connection", "lastPartition", "sentCount", "confirmedCount")
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.sentCount = 0
-        self.settledCount = 0
-        self.question: tuple[str, int] = ("", 0)
+        self.confirmedCount = 0
+        self.lastPartition: tuple[str, int] = ("", 0)
 
     @property
-    def unprovenCount(self) -> int:
+    def unconfirmedCount(self) -> int:
         """Requests whose fate is open."""
-        return self.sentCount - self.settledCount
+        return self.sentCount - self.confirmedCount
 
 
 class SyncProducer:
@@ -122,10 +123,12 @@ class SyncProducer:
         @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         random = SystemRandom().random if random is None else random
-        self._link = BrokerClient(
+        self._client = BrokerClient(
             reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
-        self._rule = ReconnectPolicy(reconnectIntervalCount, reconnectTimeIntervalMs, random)
+        self._reconnectPolicy = ReconnectPolicy(
+            reconnectIntervalCount, reconnectTimeIntervalMs, random
+        )
         self._clock = reactor
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
@@ -133,12 +136,12 @@ class SyncProducer:
         self._waitingSize = 0  # of frames that wait for a connection
         self._pendingCount = 0  # of sends whose Deferred has not fired
         self._idle: Waiters[None] = Waiters()
-        self._trail: _UnackedSends | None = None
-        self._doubt: BrokerConnectionError | None = None
+        self._unacked: _UnackedSends | None = None
+        self._unknownOutcome: BrokerConnectionError | None = None
         self._refusal: ClosedError | None = None
 
     def __repr__(self) -> str:
-        return f"<SyncProducer for {self._link.name}>"
+        return f"<SyncProducer for {self._client.name}>"
 
     # -- sending
 
@@ -202,7 +205,7 @@ class SyncProducer:
     def _send(self, frame: bytes, where: tuple[str, int] | None) -> Deferred[None]:
         if self._refusal is not None:
             return fail(copyForReraise(self._refusal))
-        connection = self._link.current
+        connection = self._client.current
         if connection is None:
             return self._pending(self._sendLater(frame, where))
         sending = self._sendOver(connection, frame, where)
@@ -213,7 +216,8 @@ class SyncProducer:
         if self._waitingSize and self._waitingSize + size > self._waitingSizeMax:
             return fail(
                 BackpressureError(
-                    f"{self._waitingSize} bytes wait for a connection to {self._link.name} already"
+                    f"{self._waitingSize} bytes wait for a connection to {self._client.name} "
+                    "already"
                 )
             )
         self._waitingSize += size
@@ -226,20 +230,18 @@ class SyncProducer:
                 else result
             )
 
-        return self._link.connection().addBoth(connected)
+        return self._client.connection().addBoth(connected)
 
     def _sendOver(
         self, connection: ClientConnection, frame: bytes, where: tuple[str, int] | None
     ) -> Deferred[None]:
-        trail = self._trailOf(connection)
-        if where is not None and connection.canTake(
-            len(frame)
-        ):  # what has no parts, or is refused, leaves nothing to prove
-            trail.sentCount += 1
-            trail.question = where
+        unacked = self._unackedOf(connection)
+        if where is not None and connection.canTake(len(frame)):
+            unacked.sentCount += 1
+            unacked.lastPartition = where
         sending = connection.send(frame)
-        if self._rule.sent(self._nowMs()) and connection.canTake(QUESTION_SIZE_MAX):
-            self._replace(trail)
+        if self._reconnectPolicy.sent(self._nowMs()) and connection.canTake(CONFIRMATION_SIZE_MAX):
+            self._replace(unacked)
         return sending
 
     def _pending(self, result: Deferred[T]) -> Deferred[T]:
@@ -256,33 +258,36 @@ class SyncProducer:
     def _nowMs(self) -> float:
         return float(self._clock.seconds() * 1000)
 
-    def _trailOf(self, connection: ClientConnection) -> _UnackedSends:
-        trail = self._trail
-        if trail is None or trail.connection is not connection:
+    def _unackedOf(self, connection: ClientConnection) -> _UnackedSends:
+        unacked = self._unacked
+        if unacked is None or unacked.connection is not connection:
             self._leave()
-            trail = self._trail = _UnackedSends(connection)
-            self._rule.connected(self._nowMs())
-        return trail
+            unacked = self._unacked = _UnackedSends(connection)
+            self._reconnectPolicy.connected(self._nowMs())
+        return unacked
 
     def _leave(self) -> None:
         """The connection over which was sent is not there any more."""
-        trail, self._trail = self._trail, None
-        if trail is not None and trail.unprovenCount:
-            self._doubt = self._unknown(trail, trail.connection.refusal)
+        unacked, self._unacked = self._unacked, None
+        if unacked is not None and unacked.unconfirmedCount:
+            self._unknownOutcome = self._unknown(unacked, unacked.connection.refusal)
 
-    def _unknown(self, trail: _UnackedSends, cause: BaseException | None) -> BrokerConnectionError:
+    def _unknown(
+        self, unacked: _UnackedSends, cause: BaseException | None
+    ) -> BrokerConnectionError:
         unknown = BrokerConnectionError(
-            f"whether {self._link.name} took the last {trail.unprovenCount} requests is unknown: "
+            f"whether {self._client.name} took the last {unacked.unconfirmedCount} requests is "
+            "unknown: "
             f"{cause}"
         )
         unknown.__cause__ = cause
         return unknown
 
-    def _replace(self, trail: _UnackedSends) -> None:
+    def _replace(self, unacked: _UnackedSends) -> None:
         """The connection is old."""
-        self._trail = None
-        self._proveOrDoubt(trail)
-        self._link.replace().addErrback(lambda _reason: None)
+        self._unacked = None
+        self._confirmBeforeClosing(unacked)
+        self._client.replace().addErrback(lambda _reason: None)
 
     # -- knowing
 
@@ -311,39 +316,40 @@ class SyncProducer:
         )
 
     async def _confirm(self, call: BrokerCall[list[int]]) -> int:
-        connection = await self._link.connection()
-        trail = self._trailOf(connection)
-        doubt, self._doubt = self._doubt, None
-        if doubt is not None:
-            raise doubt
-        count = trail.sentCount
+        connection = await self._client.connection()
+        unacked = self._unackedOf(connection)
+        outcome, self._unknownOutcome = self._unknownOutcome, None
+        if outcome is not None:
+            raise outcome
+        count = unacked.sentCount
         try:
-            return await self._prove(trail, call)
+            return await self._requestConfirmation(unacked, call)
         except BrokerConnectionError as error:
-            if connection.refusal is None or not trail.unprovenCount:
+            if connection.refusal is None or not unacked.unconfirmedCount:
                 raise
-            unknown = self._unknown(trail, error)
-            trail.settledCount = max(
-                trail.settledCount, count
-            )  # what was sent after this question is for the next one to tell
+            unknown = self._unknown(unacked, error)
+            # The next call reports what was sent after this one.
+            unacked.confirmedCount = max(unacked.confirmedCount, count)
             raise unknown from error
 
-    async def _prove(self, trail: _UnackedSends, call: BrokerCall[list[int]]) -> int:
+    async def _requestConfirmation(
+        self, unacked: _UnackedSends, call: BrokerCall[list[int]]
+    ) -> int:
         """Send the OFFSETS request behind everything that was sent. Returns the offset."""
-        count = trail.sentCount
+        count = unacked.sentCount
         try:
-            (offset,) = call.decode(await trail.connection.request(call.frame, self._timeoutMs))
+            (offset,) = call.decode(await unacked.connection.request(call.frame, self._timeoutMs))
         except RemoteError:  # an answer, too, and it proves as much
-            trail.settledCount = max(trail.settledCount, count)
+            unacked.confirmedCount = max(unacked.confirmedCount, count)
             raise
         except (WireError, ValueError) as error:
-            reason = WireError(f"{self._link.name} did not answer with an offset: {error}")
-            trail.connection.drop(reason)
+            reason = WireError(f"{self._client.name} did not answer with an offset: {error}")
+            unacked.connection.drop(reason)
             raise reason from error
-        trail.settledCount = max(trail.settledCount, count)
+        unacked.confirmedCount = max(unacked.confirmedCount, count)
         return offset
 
-    def _proveOrDoubt(self, trail: _UnackedSends) -> None:
+    def _confirmBeforeClosing(self, unacked: _UnackedSends) -> None:
         """
         Confirm, and remember a failure. The request is written at once; closing the connection
         waits for the answer.
@@ -351,11 +357,11 @@ class SyncProducer:
 
         def failed(reason: Failure) -> None:
             if not reason.check(RemoteError):
-                self._doubt = self._unknown(trail, reason.value)
+                self._unknownOutcome = self._unknown(unacked, reason.value)
 
-        topic, partition = trail.question
+        topic, partition = unacked.lastPartition
         Deferred.fromCoroutine(
-            self._prove(trail, offsetsCall(topic, max(partition, 0), LATEST, 1))
+            self._requestConfirmation(unacked, offsetsCall(topic, max(partition, 0), LATEST, 1))
         ).addErrback(failed)
 
     def close(self) -> Deferred[None]:
@@ -368,20 +374,20 @@ class SyncProducer:
             connection's C{closeMs}, or when an earlier connection was lost with unconfirmed sends,
             whose fate is unknown.
         """
-        self._refusal = ClosedError(f"the producer for {self._link.name} was closed")
+        self._refusal = ClosedError(f"the producer for {self._client.name} was closed")
         idle = self._idle.wait() if self._pendingCount else succeed(None)
         return idle.addCallback(self._finish)
 
     def _finish(self, _nothing: None) -> Deferred[None]:
-        trail = self._trail
-        if trail is not None and trail.unprovenCount and trail.connection.refusal is None:
-            self._trail = None
-            self._proveOrDoubt(trail)
+        unacked = self._unacked
+        if unacked is not None and unacked.unconfirmedCount and unacked.connection.refusal is None:
+            self._unacked = None
+            self._confirmBeforeClosing(unacked)
         else:
             self._leave()
-        return self._link.close().addBoth(self._closed)
+        return self._client.close().addBoth(self._closed)
 
     def _closed(self, _result: object) -> None:
         """The connection is gone; only what was confirmed before counts."""
-        if self._doubt is not None:
-            raise self._doubt
+        if self._unknownOutcome is not None:
+            raise self._unknownOutcome

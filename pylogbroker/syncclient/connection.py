@@ -79,6 +79,10 @@ class BrokerSocket:
         """Milliseconds on the clock."""
         return self._clock() * 1000
 
+    def fileno(self) -> int:
+        """The socket's descriptor, for C{select}."""
+        return self._live().fileno()
+
     @property
     def isConnected(self) -> bool:
         """Whether there is a socket. The broker may have closed it."""

@@ -42,6 +42,8 @@ class SimpleConsumer:
     twice, and L{pylogbroker.errors.WireError} when the answer cannot be decoded.
 
     A context manager: leaving it closes the connection.
+
+    @ivar socket: its L{BrokerSocket}.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class SimpleConsumer:
         @param clock: seconds.
         @param pause: waits for a number of seconds.
         """
-        self._socket = BrokerSocket(
+        self.socket = BrokerSocket(
             host,
             port,
             tls,
@@ -82,7 +84,7 @@ class SimpleConsumer:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"<SimpleConsumer of {self._socket.name}>"
+        return f"<SimpleConsumer of {self.socket.name}>"
 
     def __enter__(self) -> SimpleConsumer:
         return self
@@ -128,7 +130,7 @@ class SimpleConsumer:
 
     def _ask(self, call: BrokerCall[T]) -> T:
         with self._lock:
-            deadlineMs = self._socket.nowMs() + self._timeoutMs
+            deadlineMs = self.socket.nowMs() + self._timeoutMs
             self._connect(deadlineMs)
             try:
                 body = self._exchange(call, deadlineMs)
@@ -140,15 +142,15 @@ class SimpleConsumer:
             try:
                 return call.decode(body)
             except WireError:
-                self._socket.drop()
+                self.socket.drop()
                 raise
 
     def _connect(self, deadlineMs: float) -> None:
-        self._socket.connect(deadlineMs - self._socket.nowMs())
+        self.socket.connect(deadlineMs - self.socket.nowMs())
 
     def _exchange(self, call: BrokerCall[T], deadlineMs: float) -> bytes:
-        self._socket.write(call.frame, max(deadlineMs - self._socket.nowMs(), 1))
-        return self._socket.read(deadlineMs - self._socket.nowMs())
+        self.socket.write(call.frame, max(deadlineMs - self.socket.nowMs(), 1))
+        return self.socket.read(deadlineMs - self.socket.nowMs())
 
     def close(self) -> None:
         """
@@ -156,4 +158,4 @@ class SimpleConsumer:
         with 0.7.2.
         """
         with self._lock:
-            self._socket.drop()
+            self.socket.drop()

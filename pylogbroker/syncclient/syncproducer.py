@@ -55,6 +55,8 @@ class SyncProducer:
 
     A context manager: leaving it closes it, and raises what C{close} raises, unless another
     exception is on its way.
+
+    @ivar socket: its L{BrokerSocket}.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class SyncProducer:
         @param pause: waits for a number of seconds.
         """
         random = SystemRandom().random if random is None else random
-        self._socket = BrokerSocket(
+        self.socket = BrokerSocket(
             host,
             port,
             tls,
@@ -99,19 +101,21 @@ class SyncProducer:
             clock=clock,
             pause=pause,
         )
-        self._rule = ReconnectPolicy(reconnectIntervalCount, reconnectTimeIntervalMs, random)
+        self._reconnectPolicy = ReconnectPolicy(
+            reconnectIntervalCount, reconnectTimeIntervalMs, random
+        )
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
         self._closeMs = closeMs
         self._serial = 0  # of the connection that was used last
-        self._unprovenCount = 0  # of requests sent over it
-        self._question = ("", 0)  # about a partition to which was sent
-        self._doubt: BrokerConnectionError | None = None
+        self._unconfirmedCount = 0  # of requests sent over it
+        self._lastPartition = ("", 0)  # about a partition to which was sent
+        self._unknownOutcome: BrokerConnectionError | None = None
         self._refusal: ClosedError | None = None
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"<SyncProducer for {self._socket.name}>"
+        return f"<SyncProducer for {self.socket.name}>"
 
     def __enter__(self) -> SyncProducer:
         return self
@@ -181,30 +185,30 @@ class SyncProducer:
         with self._lock:
             self._connect()
             if where is not None:  # what has no parts leaves nothing to prove
-                self._unprovenCount += 1
-                self._question = where
-            self._socket.write(frame, self._timeoutMs)
-            if self._rule.sent(self._socket.nowMs()):
+                self._unconfirmedCount += 1
+                self._lastPartition = where
+            self.socket.write(frame, self._timeoutMs)
+            if self._reconnectPolicy.sent(self.socket.nowMs()):
                 self._end()
 
     def _connect(self) -> None:
         if self._refusal is not None:
             raise copyForReraise(self._refusal)
-        self._socket.connect()
-        if self._socket.serial != self._serial:
-            self._serial = self._socket.serial
-            self._rule.connected(self._socket.nowMs())
+        self.socket.connect()
+        if self.socket.serial != self._serial:
+            self._serial = self.socket.serial
+            self._reconnectPolicy.connected(self.socket.nowMs())
             self._leave(None)
 
     def _leave(self, cause: Exception | None) -> None:
         """Remember that the connection is gone, and unconfirmed sends with it."""
-        if self._unprovenCount:
-            self._doubt = self._unknown(cause)
-            self._unprovenCount = 0
+        if self._unconfirmedCount:
+            self._unknownOutcome = self._unknown(cause)
+            self._unconfirmedCount = 0
 
     def _unknown(self, cause: Exception | None) -> BrokerConnectionError:
         unknown = BrokerConnectionError(
-            f"whether {self._socket.name} took the last {self._unprovenCount} requests is "
+            f"whether {self.socket.name} took the last {self._unconfirmedCount} requests is "
             f"unknown: {cause or 'the connection was lost'}"
         )
         unknown.__cause__ = cause
@@ -212,35 +216,35 @@ class SyncProducer:
 
     def _end(self) -> None:
         """Confirm what was sent, and close."""
-        if self._unprovenCount and not self._socket.isConnected:
+        if self._unconfirmedCount and not self.socket.isConnected:
             self._leave(None)
-        elif self._unprovenCount:
-            topic, partition = self._question
+        elif self._unconfirmedCount:
+            topic, partition = self._lastPartition
             try:
-                self._prove(offsetsCall(topic, max(partition, 0), LATEST, 1), self._closeMs)
+                self._requestConfirmation(
+                    offsetsCall(topic, max(partition, 0), LATEST, 1), self._closeMs
+                )
             except RemoteError:
                 pass  # an answer, too, and it proves as much
             except (BrokerConnectionError, WireError) as error:
                 self._leave(error)
         try:
-            self._socket.close(self._closeMs)
+            self.socket.close(self._closeMs)
         except BrokerConnectionError:
             pass  # what matters is what was proven before
 
-    def _prove(self, call: BrokerCall[list[int]], timeoutMs: float) -> int:
+    def _requestConfirmation(self, call: BrokerCall[list[int]], timeoutMs: float) -> int:
         """Send the OFFSETS request behind everything that was sent. Returns the offset."""
-        self._socket.write(call.frame, timeoutMs)
+        self.socket.write(call.frame, timeoutMs)
         try:
-            (offset,) = call.decode(self._socket.read(timeoutMs))
+            (offset,) = call.decode(self.socket.read(timeoutMs))
         except RemoteError:
-            self._unprovenCount = 0
+            self._unconfirmedCount = 0
             raise
         except (WireError, ValueError) as error:
-            self._socket.drop()
-            raise WireError(
-                f"{self._socket.name} did not answer with an offset: {error}"
-            ) from error
-        self._unprovenCount = 0
+            self.socket.drop()
+            raise WireError(f"{self.socket.name} did not answer with an offset: {error}") from error
+        self._unconfirmedCount = 0
         return offset
 
     def confirm(self, topic: str, partition: int) -> int:
@@ -259,15 +263,15 @@ class SyncProducer:
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
         with self._lock:
             self._connect()
-            doubt, self._doubt = self._doubt, None
-            if doubt is not None:
-                raise doubt
+            outcome, self._unknownOutcome = self._unknownOutcome, None
+            if outcome is not None:
+                raise outcome
             try:
-                return self._prove(call, self._timeoutMs)
+                return self._requestConfirmation(call, self._timeoutMs)
             except BrokerConnectionError as error:
-                if not self._unprovenCount:
+                if not self._unconfirmedCount:
                     raise
-                unknown, self._unprovenCount = self._unknown(error), 0
+                unknown, self._unconfirmedCount = self._unknown(error), 0
                 raise unknown from error
 
     def close(self) -> None:
@@ -279,7 +283,7 @@ class SyncProducer:
             an earlier connection was lost with unconfirmed sends, whose fate is unknown.
         """
         with self._lock:
-            self._refusal = ClosedError(f"the producer for {self._socket.name} was closed")
+            self._refusal = ClosedError(f"the producer for {self.socket.name} was closed")
             self._end()
-            if self._doubt is not None:
-                raise copyForReraise(self._doubt)
+            if self._unknownOutcome is not None:
+                raise copyForReraise(self._unknownOutcome)

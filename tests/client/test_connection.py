@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 from zope.interface.verify import verifyObject
 
-from pylogbroker.client.connection import PIECE_SIZE, ClientConnection, ConnectionLimits
+from pylogbroker.client.connection import WRITE_SIZE, ClientConnection, ConnectionLimits
 from pylogbroker.errors import (
     BackpressureError,
     BrokerConnectionError,
@@ -326,7 +326,7 @@ class TimeTests(ConnectionCase):
     def test_abandonedBetweenPieces(self) -> None:
         """A question that is given up while its frame is on its way is finished, since half a frame would break the line; its answer is thrown away."""
         self.line.stall()
-        frame = framed(b"x" * 2 * PIECE_SIZE)
+        frame = framed(b"x" * 2 * WRITE_SIZE)
         asked = self.connection.request(frame, 1000)
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOutError)
@@ -341,7 +341,7 @@ class TimeTests(ConnectionCase):
     def test_abandonedBetweenPiecesForEver(self) -> None:
         """The same, without an answer, cuts the connection."""
         self.line.stall()
-        asked = self.connection.request(framed(b"x" * 2 * PIECE_SIZE), 1000)
+        asked = self.connection.request(framed(b"x" * 2 * WRITE_SIZE), 1000)
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOutError)
         self.line.flow()
@@ -379,7 +379,7 @@ class SendTests(ConnectionCase):
     def test_pieces(self) -> None:
         """A large frame is given to the transport piece by piece, and is done when the last piece has left."""
         self.connect(ConnectionLimits())
-        frame = bytes(range(256)) * (PIECE_SIZE * 11 // 1024)
+        frame = bytes(range(256)) * (WRITE_SIZE * 11 // 1024)
         self.line.stall()
         sent = self.connection.send(frame)
         behind = self.connection.send(b"behind")
@@ -387,9 +387,9 @@ class SendTests(ConnectionCase):
         for _ in range(3):
             self.assertNoResult(sent)
             self.assertLessEqual(
-                len(self.line.transport.dataBuffer) + self.line.transport._tempDataLen, PIECE_SIZE
+                len(self.line.transport.dataBuffer) + self.line.transport._tempDataLen, WRITE_SIZE
             )
-            self.line.flow(PIECE_SIZE)
+            self.line.flow(WRITE_SIZE)
             self.clock.advance(0)
             arrived += self.line.take()
         self.successResultOf(sent)
@@ -400,8 +400,8 @@ class SendTests(ConnectionCase):
     def test_lastPieceIsSmall(self) -> None:
         """A large frame whose last piece does not fill the transport is done when that piece was given to it."""
         self.line.stall()
-        sent = self.connection.send(b"x" * (PIECE_SIZE + 10))
-        self.line.flow(PIECE_SIZE)
+        sent = self.connection.send(b"x" * (WRITE_SIZE + 10))
+        self.line.flow(WRITE_SIZE)
         self.clock.advance(0)
         self.successResultOf(sent)
 
@@ -421,11 +421,11 @@ class SendTests(ConnectionCase):
     def test_slowIsNoStall(self) -> None:
         """A large frame on a slow line is not cut, however long it takes, as long as piece after piece leaves in time."""
         self.line.stall()
-        sent = self.connection.send(b"x" * 10 * PIECE_SIZE)
+        sent = self.connection.send(b"x" * 10 * WRITE_SIZE)
         for _ in range(10):
             self.assertNoResult(sent)
             self.clock.advance(29)
-            self.line.flow(PIECE_SIZE)
+            self.line.flow(WRITE_SIZE)
             self.clock.advance(0)
         self.successResultOf(sent)
 
@@ -460,11 +460,11 @@ class SendTests(ConnectionCase):
     def test_cancelBetweenPieces(self) -> None:
         """So is the rest of a frame whose first piece the transport has."""
         self.line.stall()
-        sent = self.connection.send(b"x" * 3 * PIECE_SIZE)
+        sent = self.connection.send(b"x" * 3 * WRITE_SIZE)
         sent.cancel()
         self.failureResultOf(sent, CancelledError)
         self.line.flow()
-        self.assertEqual(len(self.arrived()), 3 * PIECE_SIZE)
+        self.assertEqual(len(self.arrived()), 3 * WRITE_SIZE)
 
     def test_tooMuchWaits(self) -> None:
         """What is over the limits, by count or by size, is refused, and nothing of it is sent; a single large frame is not too much."""
@@ -685,7 +685,7 @@ class CloseTests(ConnectionCase):
     def test_withoutFlushInTheMiddle(self) -> None:
         """If half a frame is out, the connection is cut."""
         self.line.stall()
-        sent = self.connection.send(b"x" * 2 * PIECE_SIZE)
+        sent = self.connection.send(b"x" * 2 * WRITE_SIZE)
         closing = self.connection.close(flush=False)
         self.failureResultOf(sent, ClosedError)
         self.clock.advance(0)

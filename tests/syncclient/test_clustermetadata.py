@@ -27,7 +27,7 @@ from pylogbroker.syncclient import SimpleConsumer
 from pylogbroker.syncclient.clustermetadata import StaticMetadata, ZookeeperMetadata, parseBrokers
 from pylogbroker.types import BrokerPartition
 from tests.integration.zookeeperprocess import sharedZookeeper
-from tests.syncclient.farend import FarEndCase
+from tests.syncclient.fakebroker import FakeBrokerCase
 
 _numbers = count()
 
@@ -156,7 +156,7 @@ class ZookeeperViewTests(SynchronousTestCase):
         self.assertEqual(allowed.brokers(), {})
 
 
-class UnreachableTests(FarEndCase):
+class UnreachableTests(FakeBrokerCase):
     """A ZooKeeper that does not answer."""
 
     def test_nobody(self) -> None:
@@ -171,7 +171,7 @@ class UnreachableTests(FarEndCase):
         self.assertRaises(ConfigurationError, ZookeeperMetadata("127.0.0.1:port").topics)
 
 
-class StaticViewTests(FarEndCase):
+class StaticViewTests(FakeBrokerCase):
     """What listed brokers say."""
 
     def view(self) -> StaticMetadata:

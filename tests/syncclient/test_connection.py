@@ -10,13 +10,13 @@ from pylogbroker.errors import BrokerConnectionError, FrameSizeError, TimedOutEr
 from pylogbroker.net.endpoints import endpoint
 from pylogbroker.syncclient.connection import BrokerSocket
 from tests.integration.certificates import Authority
-from tests.syncclient.farend import PATIENCE_SECONDS, Connection, FarEndCase, ManualTime
+from tests.syncclient.fakebroker import PATIENCE_SECONDS, Connection, FakeBrokerCase, ManualTime
 
 MUCH = b"x" * (32 << 20)
 """More than the kernel keeps for a far end that does not read."""
 
 
-class SocketCase(FarEndCase):
+class SocketCase(FakeBrokerCase):
     """The way to a broker that nobody has used yet."""
 
     def setUp(self) -> None:

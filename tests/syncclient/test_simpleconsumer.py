@@ -12,10 +12,10 @@ from pylogbroker.errors import TimedOutError, WireError
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.protocol.kafka07.responses import fetchHeader
-from tests.syncclient.farend import FarEndCase
+from tests.syncclient.fakebroker import FakeBrokerCase
 
 
-class SimpleConsumerTests(FarEndCase):
+class SimpleConsumerTests(FakeBrokerCase):
     """Reading from one broker, with threads."""
 
     def setUp(self) -> None:

@@ -18,7 +18,7 @@ from pylogbroker.errors import (
 from pylogbroker.protocol.kafka07.requests import encodeMultiProduce, encodeOffsets, encodeProduce
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.records.messageset import encodeSet
-from tests.syncclient.farend import Connection, FarEndCase, ManualTime
+from tests.syncclient.fakebroker import Connection, FakeBrokerCase, ManualTime
 
 QUESTION = encodeOffsets("topic", 0, -1, 1)
 
@@ -28,7 +28,7 @@ def produced(payload: bytes) -> bytes:
     return encodeProduce("topic", 0, encodeSet([payload]))
 
 
-class ProducerCase(FarEndCase):
+class ProducerCase(FakeBrokerCase):
     """A producer that has sent nothing yet."""
 
     def setUp(self) -> None:
@@ -46,7 +46,7 @@ class ProducerCase(FarEndCase):
             pause=self.time.pause,
             **arguments,
         )
-        self.addCleanup(producer._socket.drop)
+        self.addCleanup(producer.socket.drop)
         return producer
 
     def send(self, payload: bytes = b"x") -> None:
@@ -92,18 +92,18 @@ class SendTests(ProducerCase):
             producer.multiSend,
             [("topic", 0, [b"x"]), ("topic", 0, [b"x" * 101])],
         )
-        self.assertFalse(producer._socket.isConnected)
+        self.assertFalse(producer.socket.isConnected)
 
     def test_cannotConnect(self) -> None:
         """When there is no connection to be had in C{connectTimeoutMs}, it fails with the reason; nothing is in doubt for that."""
         self.producer = self.build(port=self.unusedPort(), connectTimeoutMs=25)
         self.assertIn("refused", str(self.assertRaises(BrokerConnectionError, self.send)))
-        self.assertIsNone(self.producer._doubt)
+        self.producer.close()
 
     def test_endedMeanwhile(self) -> None:
         """Nothing is written to a connection that the broker has ended: the first message after a broker's death is not lost, as it is with 0.7.2."""
         self.connected().close()
-        self.untilHeard(self.producer._socket)
+        self.untilHeard(self.producer.socket)
         self.send(b"y")
         self.assertEqual(self.accept().readFrame(), produced(b"y"))
 
@@ -146,7 +146,7 @@ class ReconnectTests(ProducerCase):
         self.assertEqual(far.readFrame() + far.readFrame(), produced(b"2") + QUESTION)
         self.answer(far)
         self.result(sending)
-        self.assertFalse(self.producer._socket.isConnected)
+        self.assertFalse(self.producer.socket.isConnected)
         confirming = self.start(self.producer.confirm, "topic", 0)
         far = self.accept()
         self.assertEqual(far.readFrame(), QUESTION)
@@ -159,7 +159,7 @@ class ReconnectTests(ProducerCase):
         far = self.connected()
         self.time.seconds += 9.9
         self.send(b"2")
-        self.assertTrue(self.producer._socket.isConnected)
+        self.assertTrue(self.producer.socket.isConnected)
         self.time.seconds += 0.1
         sending = self.start(self.send, b"3")
         self.assertEqual(
@@ -168,7 +168,7 @@ class ReconnectTests(ProducerCase):
         )
         self.answer(far)
         self.result(sending)
-        self.assertFalse(self.producer._socket.isConnected)
+        self.assertFalse(self.producer.socket.isConnected)
 
     def test_partitionOfTheQuestion(self) -> None:
         """The question is about a partition to which was sent; where the broker picked one, about the first, which is always there."""
@@ -208,7 +208,7 @@ class ReconnectTests(ProducerCase):
         self.assertTrue(far.isEnded())
         far.reset()
         self.result(sending)
-        self.assertIsNone(self.producer._doubt)
+        self.producer.close()
 
     def test_noProof(self) -> None:
         """An end without an answer puts what went over the connection in doubt; the send itself has not failed."""
@@ -255,7 +255,7 @@ class ConfirmTests(ProducerCase):
     def test_lostBeforeTheQuestion(self) -> None:
         """A new connection proves nothing about what went over one that was lost; the next question is about the new one."""
         self.connected().close()
-        self.untilHeard(self.producer._socket)
+        self.untilHeard(self.producer.socket)
         self.send(b"second")
         far = self.accept()
         self.assertEqual(far.readFrame(), produced(b"second"))
@@ -268,7 +268,7 @@ class ConfirmTests(ProducerCase):
         far = self.connected()
         self.confirm(far, offsetsAnswer([15]))
         far.close()
-        self.untilHeard(self.producer._socket)
+        self.untilHeard(self.producer.socket)
         confirming = self.start(self.producer.confirm, "topic", 0)
         far = self.accept()
         far.write(offsetsAnswer([15]))
@@ -359,7 +359,7 @@ class CloseTests(ProducerCase):
     def test_lostBefore(self) -> None:
         """It fails when what was not confirmed was on a connection that is gone."""
         self.connected()
-        self.producer._socket.drop()
+        self.producer.socket.drop()
         self.assertIn("unknown", str(self.assertRaises(BrokerConnectionError, self.producer.close)))
 
     def test_contextManager(self) -> None:

@@ -62,7 +62,7 @@ class Connection:
         self.socket.close()
 
 
-class FarEndCase(SynchronousTestCase):
+class FakeBrokerCase(SynchronousTestCase):
     """A listening socket, and threads for what blocks."""
 
     def setUp(self) -> None:
@@ -94,8 +94,7 @@ class FarEndCase(SynchronousTestCase):
 
     def untilHeard(self, near: BrokerSocket) -> None:
         """Wait until what the far end did, end or bytes, is there at the near end, which is idle."""
-        assert near._socket is not None
-        self.assertTrue(select.select([near._socket], [], [], PATIENCE_SECONDS)[0])
+        self.assertTrue(select.select([near], [], [], PATIENCE_SECONDS)[0])
 
     def unusedPort(self) -> int:
         """A port on which nobody listens."""
